@@ -1,4 +1,4 @@
-"""Who may connect to a listener of the Postgres protocol, and what for: users, roles, places, TLS.
+"""Access to a listener of the Postgres protocol: users, roles, connection limits, TLS.
 
-What a command needs is said by each listener itself.
+Each listener itself defines the role that a command needs.
 """

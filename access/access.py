@@ -1,7 +1,7 @@
-"""Who may connect to a listener and what for: TLS, users and limits, put together.
+"""Access to a listener, put together: TLS, users and limits.
 
-Certificates and users are those of the files at that moment: a connection is let in, and a command
-is allowed, by what they say then. What runs already goes on.
+Certificates and users are those of the files at that moment, for each new connection and each
+command. A change does not affect commands that run already.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pgwire.tls import ServerTls, TlsFiles
 from storage.private_file import NotPrivate
 from telemetry.watched_files import WatchedFiles
 
-PROCESS_ID_MASK = 0x7FFFFFFF  # what clients take for one is a positive int32
+PROCESS_ID_MASK = 0x7FFFFFFF  # clients expect a positive int32
 
 
 @dataclass(frozen=True, slots=True)
 class AccessConfig:
-    """Without `tls` nothing is encrypted; without `user_file` whoever comes may do anything."""
+    """Without `tls` nothing is encrypted; without `user_file` every client may do anything."""
 
     tls: TlsFiles | None = None
     user_file: Path | None = None
@@ -37,13 +37,13 @@ TRUST = AccessConfig()
 
 
 class AdmissionRule(Protocol):
-    """What a listener asks of connections besides. Any thread may call it."""
+    """An additional rule of a listener for connections. Any thread may call it."""
 
     def enter(self, number: int, parameters: Mapping[str, str], roles: frozenset[Role]) -> None:
-        """After authentication, with what it said as it connected. Raises ConnectionRefused."""
+        """Called after authentication, with the startup parameters. Raises ConnectionRefused."""
 
     def leave(self, number: int) -> None:
-        """The connection is gone, whether it had entered or not."""
+        """The connection ended, whether it had entered or not."""
 
 
 class Access:
@@ -55,8 +55,8 @@ class Access:
         rules: Sequence[AdmissionRule] = (),
         trusted: Mapping[str, frozenset[Role]] | None = None,
     ) -> None:
-        """`trusted`: where nobody has to prove anything, a name is all there is, and users of these
-        names have these roles. Raises AccessError when a file cannot be used."""
+        """`trusted`: without authentication only the name is known; users of these names have these
+        roles. Raises AccessError if a file cannot be used."""
         self.admission = Admission(config.limits, time.monotonic)
         self._rules = rules
         self._trusted = trusted or {}
@@ -73,8 +73,8 @@ class Access:
         return self._tls, self._users
 
     def server_config(self, base: ServerConfig, number: int, host: str) -> ServerConfig:
-        """For one connection: what holds now. What `base` asks after authentication is asked before
-        it gets a place."""
+        """The configuration for one connection, as of now. `on_authenticated` of `base` is called
+        before the connection gets a place."""
 
         def on_startup(parameters: Mapping[str, str]) -> None:
             self.admission.check_tries(number, parameters.get("user", ""), host)
@@ -100,7 +100,7 @@ class Access:
         )
 
     def leave(self, number: int) -> None:
-        """The connection is gone."""
+        """The connection ended."""
         self.admission.leave(number)
         for rule in self._rules:
             rule.leave(number)

@@ -1,18 +1,18 @@
-"""How many may be connected, and how often may be guessed.
+"""Limits of connections and of wrong passwords.
 
-A connection takes one of the places before authentication; when all are taken the oldest one gives
-way, so that silent strangers, however many, keep nobody out. Authentication moves it to the places
-of the users, and who finds none is told so:
+A connection takes one of a number of places before authentication. If all are taken, the oldest
+connection is closed. So silent clients, however many, keep no other client out. Authentication
+moves a connection to the places of the users; if there is none, the client gets an error:
 
     | reserved: proposer, admin | at most per_role_max of each: replica, monitor, client |
     `---- connections_max -------------------------------------------------------------`
 
-So no crowd of one of these roles, however idle, keeps out the proposer that commits wait for, nor
-one crowd the other. One user has at most per_user_max of all.
+So idle connections of one of these roles, however many, keep out neither the proposer, for which
+commits wait, nor the other roles. One user has at most per_user_max of all.
 
 Wrong passwords are counted for each user from each address: a monitor with an old password does not
-lock out the proposer beside it. An IPv6 network of 64 bits is one address: hosts have all of it.
-Law: memory is bounded whatever comes; the oldest record is forgotten first.
+lock out the proposer on the same host. An IPv6 network of 64 bits counts as one address, because a
+host has all of it. Law: memory is bounded; the oldest record is forgotten first.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class ConnectionLimits:
     connections_per_user_max: int = 100
     #: Of all replicas, of all monitors, and of all clients.
     connections_per_role_max: int = 100
-    #: Of connections_max, for proposers and admins alone. A proposer has one for each timeline, and
-    #: a few more in an election and while a member catches up.
+    #: Part of connections_max, for proposers and admins alone. A proposer has one connection for
+    #: each timeline, and a few more in an election and while a member catches up.
     connections_reserved: int = 20
     unauthenticated_max: int = 64
-    #: This many wrong passwords within the time close the door for as long.
+    #: After this many wrong passwords within the time, attempts are refused for the same time.
     failed_tries_max: int = 10
     failed_tries_seconds: float = 60.0
     failed_tries_records_max: int = 10_000
@@ -57,7 +57,7 @@ _ROLES_COUNTED = (*RESERVED_FOR, Role.REPLICA, Role.MONITOR, Role.CLIENT)
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Of a connection that has proven its user. `role` is what it counts as; None: not known."""
+    """Of an authenticated connection. `role`: the role that it counts as; None if unknown."""
 
     user: str
     role: Role | None
@@ -65,14 +65,14 @@ class _Place:
 
 @dataclass(slots=True)
 class _Failures:
-    """Of one user from one address, since the first of them."""
+    """Of one user from one address, since the first failure."""
 
     since: float
     count: int = 0
 
 
 class Admission:
-    """Called by the thread that accepts and by those of the clients. `clock` is in seconds."""
+    """Called by the thread that accepts and by the clients' threads. `clock` is in seconds."""
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
         self.limits = limits
@@ -80,10 +80,10 @@ class Admission:
         self.refused_count = 0
         self._clock = clock
         self._lock = Lock()
-        self._arrivals: dict[int, socket.socket] = {}  # the oldest one first
-        self._names: dict[int, str] = {}  # claimed, by connections before authentication or after
+        self._arrivals: dict[int, socket.socket] = {}  # oldest first
+        self._names: dict[int, str] = {}  # as claimed, before authentication or after
         self._users: dict[int, _Place] = {}
-        self._failures: dict[tuple[str, str], _Failures] = {}  # the oldest one first
+        self._failures: dict[tuple[str, str], _Failures] = {}  # oldest first
 
     @property
     def unauthenticated(self) -> int:
@@ -96,8 +96,8 @@ class Admission:
         return len(self._users)
 
     def arrive(self, number: int, sock: socket.socket) -> None:
-        """A connection was accepted. Raises OSError: no file descriptor is left."""
-        own = sock.dup()  # TLS takes the other one away
+        """A connection was accepted. Raises OSError if no file descriptor is left."""
+        own = sock.dup()  # TLS detaches the other one
         with self._lock:
             oldest = None
             if len(self._arrivals) >= self.limits.unauthenticated_max:
@@ -109,7 +109,7 @@ class Admission:
             oldest.close()
 
     def check_tries(self, number: int, user: str, host: str) -> None:
-        """Before a password is asked for. Raises ConnectionRefused."""
+        """Called before a password is requested. Raises ConnectionRefused."""
         with self._lock:
             self._names[number] = user
             failures = self._failures.get((user, _network(host)))
@@ -122,7 +122,7 @@ class Admission:
         raise ConnectionRefused(
             f'too many failed authentication attempts of user "{user}" from this address',
             sqlstate=INVALID_AUTHORIZATION,
-            hint=f"try again in {wait:.0f} s",
+            hint=f"Try again in {wait:.0f} s.",
         )
 
     def of_role(self, role: Role) -> int:
@@ -130,7 +130,7 @@ class Admission:
         return sum(place.role is role for place in self._users.copy().values())
 
     def admit(self, number: int, user: str, roles: frozenset[Role]) -> None:
-        """After authentication. `roles` are the user's. Raises ConnectionRefused (53300)."""
+        """Called after authentication. `roles` are the user's. Raises ConnectionRefused (53300)."""
         place = _Place(user, next((role for role in _ROLES_COUNTED if role in roles), None))
         with self._lock:
             reason = self._why_full(number, place)
@@ -155,16 +155,16 @@ class Admission:
                     del self._failures[next(iter(self._failures))]
             failures.count += 1
             if failures.count == self.limits.failed_tries_max:
-                failures.since = now  # the time without another try begins
+                failures.since = now  # the time without attempts begins
 
-    def turn_away(self) -> None:
-        """The server accepts nobody any more: those before authentication have to go."""
+    def close_unauthenticated(self) -> None:
+        """The server stops: closes the connections before authentication."""
         with self._lock:
             for sock in self._arrivals.values():
                 shut_down(sock)
 
     def leave(self, number: int) -> None:
-        """The connection is gone."""
+        """The connection ended."""
         with self._lock:
             self._names.pop(number, None)
             self._users.pop(number, None)
@@ -172,9 +172,9 @@ class Admission:
                 sock.close()
 
     def _why_full(self, number: int, place: _Place) -> str:
-        """In the words of Postgres; "" when there is a place."""
+        """Postgres's text for the reason; "" if there is a place."""
         if number not in self._arrivals:
-            return "connection gave way to newer ones before it was authenticated"
+            return "connection was closed for newer ones before it was authenticated"
         limits, places = self.limits, list(self._users.values())
         if len(places) >= limits.connections_max:
             return "sorry, too many clients already"
@@ -194,7 +194,7 @@ class Admission:
 
 
 def _network(host: str) -> str:
-    """The address whose tries are counted together."""
+    """The address for which attempts are counted together."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:

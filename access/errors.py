@@ -1,7 +1,7 @@
 """Errors of `access`.
 
-AccessError             what the operator gave cannot be used: a certificate, a user file, a limit
-|                       of open files; `hint`
+AccessError             the operator's configuration cannot be used: a certificate, a user file, the
+|                       limit of open files; `hint`
 `-- PermissionDenied    a user's roles do not allow a command (42501)
 """
 
@@ -11,7 +11,7 @@ INSUFFICIENT_PRIVILEGE = "42501"
 
 
 class AccessError(Exception):
-    """Base of the tree: one sentence, what to do about it, and what to answer on the wire."""
+    """Base class: the message, the hint, and the SQLSTATE to send to the client."""
 
     sqlstate = "F0000"  # config_file_error
 

@@ -1,6 +1,6 @@
-"""How many files the process may have open: as many as the system lets it, and enough, or no start.
+"""The limit of open files: raised as far as the system allows; a start with too few is refused.
 
-Law: it is refused at the start, in a sentence, and not when the files run out.
+Law: the error comes at the start, and not when the files run out.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import resource
 from access.admission import ConnectionLimits
 from access.errors import AccessError
 
-FILES_OF_STRANGER = 2  # a socket each, twice: one end is kept to turn them away by
+FILES_OF_UNAUTHENTICATED = 2  # a socket each, twice: the second one is kept to close the connection
 
 INSUFFICIENT_RESOURCES = "53000"
 
 
 def raise_limit(needed: int, limits: ConnectionLimits) -> int:
-    """The soft limit becomes the hard one, which is returned. Raises AccessError (53000)."""
+    """Raises the soft limit to the hard one, and returns it. Raises AccessError (53000)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-        except (OSError, ValueError):  # "infinity" where the kernel has a lower bound of its own
+        except (OSError, ValueError):  # "infinity", but the kernel has a lower limit of its own
             soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft != resource.RLIM_INFINITY and soft < needed:
         raise AccessError(
-            f"the limit of open files is {soft}, and {limits.connections_max} connections may need "
+            f"the limit of open files is {soft}, but {limits.connections_max} connections may need "
             f"{needed}",
             hint="Raise it (ulimit -n, LimitNOFILE= of systemd, --ulimit of a container), or lower "
             "--connections-max.",

@@ -1,13 +1,13 @@
-"""What users are for.
+"""The roles of users.
 
-    proposer   asks for votes, appends WAL, reads what is not committed yet, creates timelines, and
-               has safekeepers join and leave them
-    replica    reads committed WAL, and keeps slots
-    monitor    asks for the status
-    client     asks a proposer whether transactions are on a quorum
+    proposer   requests votes, appends WAL, reads uncommitted WAL, creates timelines, lets
+               safekeepers join and leave them
+    replica    reads committed WAL, and has slots
+    monitor    reads the status
+    client     asks a proposer whether a quorum has transactions
     admin      everything
 
-Which command needs which of them is a table of each listener. Pure.
+Each listener has a table of the roles that its commands need. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from access.errors import PermissionDenied
 
 
 class Role(Enum):
-    """What a user is for; it may have several."""
+    """The role of a user, who may have several."""
 
     PROPOSER = "proposer"
     REPLICA = "replica"

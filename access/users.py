@@ -1,13 +1,13 @@
-"""The user file: who may connect, what for, and what proves it.
+"""The user file: the users that may connect, their roles, and their verifiers.
 
     # a comment
     primary1:proposer:SCRAM-SHA-256$4096:<salt>$<StoredKey>:<ServerKey>
     ops:monitor,replica:SCRAM-SHA-256$4096:...
     `-------------------`- as in pg_authid.rolpassword, so that it can be copied from there
-        `- one role at least, by commas
+        `- one role or more, separated by commas
 
-No password can be had from it, but who has it can pretend to be the server: keep it private. Errors
-name the line, never what is in it: somebody may have written a password there.
+The file contains no passwords. But a person who reads it can impersonate the server: keep it
+private. Errors name the line, never its content, which may be a password by mistake.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from access.roles import Role
 from pgwire.auth import ScramVerifier
 from storage.private_file import NotPrivate, read_private
 
-#: As in Postgres, where a longer name is cut off (NAMEDATALEN).
+#: As in Postgres, which truncates longer names (NAMEDATALEN).
 NAME_BYTES_MAX = 63
 _NAME = re.compile(r"[^\s:#\x00-\x1f\x7f](?:[^:#\x00-\x1f\x7f]*[^\s:#\x00-\x1f\x7f])?")
 
 
 class UserFileError(ValueError):
-    """A line that is none, or a file that cannot be read."""
+    """An invalid line, or a file that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """str() is its line."""
+    """str() returns the user's line."""
 
     name: str
     roles: frozenset[Role]
@@ -42,7 +42,7 @@ class User:
         """Raises UserFileError."""
         self.check_name(self.name)
         if not self.roles:
-            raise UserFileError("a user has one role at least")
+            raise UserFileError("a user must have at least one role")
 
     @staticmethod
     def check_name(name: str) -> None:
@@ -50,8 +50,8 @@ class User:
         size = len(name.encode("utf-8", "surrogateescape"))
         if not _NAME.fullmatch(name) or size > NAME_BYTES_MAX:
             raise UserFileError(
-                f'a user name has 1 to {NAME_BYTES_MAX} bytes, no ":" and no "#", '
-                "and no space around it"
+                f'a user name must have 1 to {NAME_BYTES_MAX} bytes, no ":" or "#", '
+                "and no space at its start or end"
             )
 
     @classmethod
@@ -59,7 +59,7 @@ class User:
         """Raises UserFileError."""
         name, _, rest = line.strip().partition(":")
         roles, _, verifier = rest.partition(":")
-        if not verifier or "$" in roles:  # "name:verifier" has a colon, too
+        if not verifier or "$" in roles:  # "name:verifier" also has a colon
             raise UserFileError("expected user:role[,role]:SCRAM-SHA-256$...")
         try:
             return cls(name, parse_roles(roles), ScramVerifier.parse(verifier))
@@ -94,7 +94,7 @@ def parse_users(text: str) -> dict[str, User]:
         try:
             user = User.parse(line)
             if user.name in users:
-                raise UserFileError("its user is in a line above already")
+                raise UserFileError("its user is already in a line above")
         except UserFileError as error:
             raise UserFileError(f"line {number}: {error}") from error
         users[user.name] = user
@@ -102,10 +102,11 @@ def parse_users(text: str) -> dict[str, User]:
 
 
 def read_users(path: Path) -> dict[str, User]:
-    """Those of a server's file, which others may not read. Raises UserFileError, NotPrivate.
+    """The users in a server's file, which other users may not read. Raises UserFileError,
+    NotPrivate.
 
-    A file without users is one that is being written, or was lost: it is not taken for the wish
-    that nobody may connect any more.
+    A file without users is an error: it is being written, or was lost. It never means that no user
+    may connect.
     """
     try:
         users = parse_users(read_private(path).decode())
@@ -119,7 +120,7 @@ def read_users(path: Path) -> dict[str, User]:
 
 
 def read_user_file(path: Path) -> str:
-    """Its text, to be edited, by whoever may. Raises UserFileError."""
+    """Its text, to edit; does not check the mode. Raises UserFileError."""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -132,7 +133,7 @@ def _unreadable(error: OSError | UnicodeDecodeError) -> UserFileError:
 
 
 def edit_user_file(text: str, name: str, user: User | None) -> str:
-    """The text with this user's line replaced, appended, or taken out (None); the rest stays."""
+    """The text with this user's line replaced, appended, or removed (None); the rest stays."""
     lines = [] if user is None else [str(user)]
     kept = []
     for line in text.removesuffix("\n").split("\n") if text else []:

@@ -1,5 +1,5 @@
-"""Base backups in the archive, and servers made of them again; what a restored server fetches.
+"""Base backups in the archive, restores from them, and the WAL that a restored server fetches.
 
-Nobody's sibling: it knows neither the proposer nor the safekeeper. A connection to a server is
-handed to it open.
+This package imports neither the proposer nor the safekeeper. Its callers open the connections to
+servers.
 """

@@ -1,9 +1,9 @@
-"""The log that an archive holds, as ranges: which object holds what of it, and where it has gaps.
+"""The log in an archive, as ranges: which object holds which range, and where the gaps are.
 
     object   |==== 5 ====|==== 6 ====|     8     |= 9.partial =|
     gap                              |<-- 7, 8 ->|
 
-Only names are looked at; whether the objects are what they should be is for `verify` to say.
+Only the names of objects are read. `verify` checks their content.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pgwal.lsn import format_lsn
 
 @dataclass(frozen=True, slots=True)
 class StoredWal:
-    """One object and what the store says of it."""
+    """An object and its metadata in the store."""
 
     wal: ArchivedWal
     info: ObjectInfo
@@ -28,7 +28,7 @@ class StoredWal:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """[begin_lsn, end_lsn) of the log is in no object."""
+    """No object holds [begin_lsn, end_lsn) of the log."""
 
     begin_lsn: int
     end_lsn: int
@@ -39,8 +39,8 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedLog:
-    """`pieces` are in the order of the log, one for each segment that there is something of; what
-    is neither in them nor in the gaps is not within [begin_lsn, end_lsn)."""
+    """`pieces` are in log order, at most one for each segment. A range that is neither in the
+    pieces nor in the gaps lies outside of [begin_lsn, end_lsn)."""
 
     history: TimelineHistory
     begin_lsn: int
@@ -50,7 +50,7 @@ class ArchivedLog:
 
 
 def stored_wal(archive: TimelineArchive) -> Iterator[StoredWal]:
-    """All WAL that there is, of every timeline, in the order of the keys."""
+    """All WAL in the archive, of every timeline, in the order of the keys."""
     for info in archive.store.list(archive.keys.wal):
         wal = archive.keys.parse_wal(info.key)
         if wal is not None:
@@ -63,14 +63,15 @@ def archived_log(
     begin_lsn: int | None = None,
     end_lsn: int | None = None,
 ) -> ArchivedLog:
-    """The log of `history` from the segment of `begin_lsn` on (default: where the first object
-    begins) to `end_lsn` (default: where the last one ends). Raises ObjectStoreError."""
+    """The log of `history` from the segment that contains `begin_lsn` (default: the beginning of
+    the first object) to `end_lsn` (default: the end of the last object). Raises ObjectStoreError.
+    """
     seg_size = archive.facts.wal_seg_size
     best: dict[int, StoredWal] = {}
     for stored in stored_wal(archive):
         wal = stored.wal
         if history.tli_at(wal.end_lsn - 1) != wal.tli:
-            continue  # another branch's; or what is whole under a newer timeline
+            continue  # of another branch, or stored whole under a newer timeline
         if wal.segno not in best or best[wal.segno].wal.end_lsn < wal.end_lsn:
             best[wal.segno] = stored
     pieces = [best[segno] for segno in sorted(best)]

@@ -14,7 +14,7 @@ from pgwal.segment import parse_segment_name
 
 
 class ArchivedWalSource:
-    """A WalSource. `open_archive` is called when it is first asked, and again if that failed."""
+    """A WalSource. Opens the archive on first use; after a failure the next use tries again."""
 
     def __init__(self, open_archive: Callable[[], TimelineArchive]) -> None:
         self._open = open_archive
@@ -43,14 +43,14 @@ class ArchivedWalSource:
             check_beginning(content, asked.tli, asked.segno, archive.facts.server)
         elif self._is_gap(asked.tli, asked.segno):
             raise WalSourceError(
-                f"archive {archive.store.url} has WAL before and behind segment {name}, "
-                "but not the segment",
-                hint="sk archive verify names all that is missing; a recovery would end here.",
+                f"archive {archive.store.url} has WAL before and after segment {name}, "
+                "but not the segment itself",
+                hint="sk archive verify lists all missing WAL. A recovery would end here.",
             )
         return content
 
     def _is_gap(self, tli: int, segno: int) -> bool:
-        """There was such a segment: what came before it is there, and what came behind."""
+        """The archive lacks this segment, but has WAL both before and after it."""
         archive, history = self._archive, self._archive.newest_history()
         if next(archive.wal(tli, segno), None) is None:
             return False
@@ -61,8 +61,8 @@ class ArchivedWalSource:
         return any(first is not None and first.segno < segno for first in firsts)
 
     def _longest(self, tli: int, segno: int) -> bytes:
-        """What there is under this very name. An archiver may put the whole there and remove its
-        beginnings between two requests; so the whole is asked for before and after."""
+        """The longest object of exactly this name. Between two requests an archiver may store the
+        whole segment and delete its beginnings, so the whole segment is read before and after."""
         for read in (
             self._archive.read_segment,
             self._archive.read_beginning,
@@ -75,8 +75,8 @@ class ArchivedWalSource:
         return b""
 
     def _of_newer(self, tli: int, segno: int) -> bytes:
-        """Of a segment in which timelines switch there is the whole under the newest one: below
-        the switch its bytes are the older timeline's."""
+        """A segment in which timelines switch is stored whole under the newest timeline. Its bytes
+        below the switch are those of the older timeline."""
         seg_size = self._archive.facts.wal_seg_size
         history = self._archive.newest_history()
         end_lsn = _end_within(history, tli, segno, seg_size)
@@ -87,7 +87,7 @@ class ArchivedWalSource:
 
 
 def _end_within(history: TimelineHistory, tli: int, segno: int, wal_seg_size: int) -> int | None:
-    """Where `tli` ends, if that is inside this segment."""
+    """The end of `tli`, or None if the end is not inside this segment."""
     for entry in history.entries:
         if entry.tli == tli and entry.switch_lsn // wal_seg_size == segno:
             return entry.switch_lsn

@@ -1,14 +1,15 @@
-"""What base backups the archive of a timeline has.
+"""The base backups in the archive of a timeline.
 
-    .../backups/20261121T101500.123Z-0000000005000028/  when it began (UTC), and where
-        base.tar/000001, 000002, ...                    the archive's bytes, cut; each part sealed
+    .../backups/20261121T101500.123Z-0000000005000028/  start time (UTC) and start LSN
+        base.tar/000001, 000002, ...                    the tar archive in parts, each one sealed
         16384.tar/000001                                a tablespace
-        backup_manifest/000001                          what pg_verifybackup reads
+        backup_manifest/000001                          the file that pg_verifybackup reads
         backup.json                                     written last, once
-        places                                          of a pageserver's base (pageserver/)
+        places                                          only in a base of a pageserver (pageserver/)
 
-Law: a backup is what has a `backup.json`. It is created when every part is in the store, and
-removed before the first part is, so a folder without one was never finished, or is half deleted.
+Law: a folder is a backup if it has a `backup.json`. That object is created after all parts are in
+the store, and deleted before the first part. So a folder without one is unfinished, or partly
+deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgspec
 
 from backup.backup_record import Backup, parse_backup_id
 from backup.errors import BackupError
-from backup.patience import create_patiently
+from backup.retry import create_with_retries
 from objectstore.archive import TimelineArchive
 from objectstore.errors import ObjectDamaged, ObjectNotFound
 from objectstore.sealed import seal, unseal
@@ -41,11 +42,11 @@ class BackupCatalog:
         return f"{self._folder(backup_id)}{archive_name}/{number:0{PART_DIGITS}d}"
 
     def object_key(self, backup_id: str, name: str) -> str:
-        """Of what is kept beside a backup, and is deleted with it."""
+        """The key of an object that is kept beside a backup, and deleted with it."""
         return self._folder(backup_id) + name
 
     def backups(self) -> list[Backup]:
-        """Those that are finished, oldest first."""
+        """The finished backups, oldest first."""
         found = []
         for backup_id in self._ids():
             try:
@@ -55,35 +56,35 @@ class BackupCatalog:
         return found
 
     def unfinished(self) -> list[str]:
-        """The names of folders that are no backup: one that runs now, or what is left of one."""
+        """The ids of folders that are not backups: one is being written, or was left unfinished."""
         finished = {backup.backup_id for backup in self.backups()}
         return [backup_id for backup_id in self._ids() if backup_id not in finished]
 
     def written_at(self, backup_id: str) -> datetime:
-        """When something was written last, by the store's clock. Its name does not say: a backup
-        out of a cut has the time of the cut, however long ago that is."""
+        """The time of the last write into its folder, by the store's clock. The id does not show
+        that time: a backup made from a cut has the time of the cut."""
         began_at, _ = parse_backup_id(backup_id)
         infos = self._store.list(self._folder(backup_id))
         return max((info.modified_at for info in infos), default=began_at)
 
     def get(self, backup_id: str) -> Backup:
-        """Raises BackupError when there is none of this name."""
+        """Raises BackupError if no backup has this id."""
         parse_backup_id(backup_id)
         try:
             return self._read(backup_id)
         except ObjectNotFound as error:
             raise BackupError(
-                f"there is no backup {backup_id}", hint="sk backup list shows those there are."
+                f"there is no backup {backup_id}", hint="sk backup list shows all backups."
             ) from error
 
     def add(self, backup: Backup) -> None:
-        """All its parts are there. Raises BackupError when another one has its name."""
+        """All parts must be in the store. Raises BackupError if another backup has this id."""
         key = self._folder(backup.backup_id) + BACKUP_FILE
         data = msgspec.json.format(msgspec.json.encode(asdict(backup)), indent=2)
-        create_patiently(self._store, key, seal(data, None))
+        create_with_retries(self._store, key, seal(data, None))
 
     def delete(self, backup_id: str) -> None:
-        """First what makes it one; then the rest, also of an unfinished one."""
+        """Deletes `backup.json` first, then the rest. Also deletes an unfinished backup."""
         folder = self._folder(backup_id)
         self._store.delete(folder + BACKUP_FILE)
         for info in list(self._store.list(folder)):
@@ -98,7 +99,7 @@ class BackupCatalog:
             try:
                 parse_backup_id(name)
             except BackupError:
-                continue  # a stranger's
+                continue  # not ours
             ids.append(name)
         return sorted(ids)
 

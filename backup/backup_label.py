@@ -1,4 +1,4 @@
-"""`backup_label`: the file that tells a server where the recovery of a backup begins. Pure.
+"""`backup_label`: the file that says where the recovery of a backup begins. Pure.
 
     START WAL LOCATION: 0/5000028 (file 000000010000000000000005)
     CHECKPOINT LOCATION: 0/5000060
@@ -8,8 +8,9 @@
     LABEL: nightly
     START TIMELINE: 1
 
-Of a standby: its control file says where it is consistent (minRecoveryPoint). Source: Postgres
-`build_backup_content` in `access/transam/xlogbackup.c`, `read_backup_label` in `xlogrecovery.c`.
+In a backup of a standby, the control file says where the server is consistent (minRecoveryPoint).
+Source: Postgres `build_backup_content` in `access/transam/xlogbackup.c`, `read_backup_label` in
+`xlogrecovery.c`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def standby_label(
     label: str,
     wal_seg_size: int,
 ) -> bytes:
-    """`redo_lsn` and `checkpoint_lsn` are of the checkpoint that the recovery begins at. A label of
-    several lines would be read as more than a label."""
+    """`redo_lsn` and `checkpoint_lsn` belong to the checkpoint at which recovery begins. Newlines
+    in `label` become spaces, because the server would read further lines as fields of their own."""
     name = format_segment_name(tli, redo_lsn // wal_seg_size, wal_seg_size)
     lines = (
         f"START WAL LOCATION: {format_lsn(redo_lsn)} (file {name})",

@@ -1,4 +1,4 @@
-"""`backup.json`: what a base backup says of itself, and its name. Pure."""
+"""`backup.json`: the record of a base backup, and the backup's id. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BACKUP_ID = re.compile(r"([0-9]{8}T[0-9]{6})(\.[0-9]{3})?Z-([0-9A-F]{16})", re.A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupArchive:
-    """A tar archive of a backup, or its manifest, in parts numbered from 1. `path` is where a
-    tablespace was, "" for the data directory."""
+    """A tar archive of a backup, or its manifest, in parts numbered from 1. `path` is the path of a
+    tablespace on the server, or "" for the data directory."""
 
     name: str
     path: str
@@ -27,8 +27,8 @@ class BackupArchive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
-    """`backup.json`. A restore needs the WAL from `start_lsn`; it is consistent at `stop_lsn`.
-    Times are the server's clock; `stopped_at` is not before the stop LSN was written."""
+    """`backup.json`. A restore needs the WAL from `start_lsn` on; it is consistent at `stop_lsn`.
+    Times are by the server's clock. The server had written the stop LSN before `stopped_at`."""
 
     backup_id: str
     label: str
@@ -58,22 +58,20 @@ class Backup:
 
 
 def format_backup_id(started_at: datetime, start_lsn: int) -> str:
-    """Ids sort as backups began. Two backups of one standby can begin at one LSN, within a second:
-    hence the milliseconds."""
+    """Ids sort by start time. Two backups of a standby can have the same start LSN within one
+    second, so ids have milliseconds."""
     utc = started_at.astimezone(UTC)
     return f"{utc:{SECOND_FORMAT}}.{utc.microsecond // 1000:03d}Z-{start_lsn:016X}"
 
 
 def parse_backup_id(backup_id: str) -> tuple[datetime, int]:
-    """When it began, and at which LSN. Raises BackupError."""
+    """The start time and the start LSN. Raises BackupError."""
     if parts := BACKUP_ID.fullmatch(backup_id):
         second, fraction, lsn = parts.groups(default=".000")
         try:
             began = datetime.strptime(f"{second}{fraction}", f"{SECOND_FORMAT}.%f")
         except ValueError:
-            pass  # the 32nd of a month, say: refused below, as the rest
+            pass  # such as the 32nd of a month; it is refused below
         else:
             return began.replace(tzinfo=UTC), int(lsn, 16)
-    raise BackupError(
-        f'"{backup_id}" is no name of a backup', hint="sk backup list shows those there are."
-    )
+    raise BackupError(f'"{backup_id}" is not a backup id', hint="sk backup list shows all backups.")

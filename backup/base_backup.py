@@ -2,15 +2,15 @@
 
     BASE_BACKUP (...)  ->  start LSN and timeline  |  tablespaces  |  COPY of messages  |  stop LSN
 
-    'n' name\\0 path\\0    an archive begins; path is a tablespace's, "" for the data directory's
-    'd' bytes             of that archive, or of the manifest
+    'n' name\\0 path\\0    an archive begins; path is the tablespace's, or "" for the data directory
+    'd' bytes             data of that archive, or of the manifest
     'm'                   the manifest begins
-    'p' u64               how much has been read, now and then
+    'p' u64               bytes read so far, sent now and then
 
-Since Postgres 15; before that every archive was a COPY of its own, and the command was spelt
-differently. Pages that fail their checksum are warned about, and an error comes at the very end,
-after the stop LSN: the backup is complete then, with the damage the server has. Sources: Postgres
-`basebackup.c`, `basebackup_copy.c`, `repl_gram.y`.
+This is the protocol since Postgres 15. Before, each archive was a COPY of its own, and the command
+had another syntax. The server sends a warning for each page that fails its checksum, and an error
+after the stop LSN. The backup is complete then, with the damage that the server has. Sources:
+Postgres `basebackup.c`, `basebackup_copy.c`, `repl_gram.y`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MANIFEST = "backup_manifest"
 
 @dataclass(frozen=True, slots=True)
 class NewArchive:
-    """The data that follows is this archive's, or the manifest's."""
+    """The data that follows belongs to this archive, or to the manifest."""
 
     name: str
     path: str = ""
@@ -51,7 +51,7 @@ class ArchiveData:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many bytes the server has read of its estimate."""
+    """How many bytes of its estimate the server has read."""
 
     done_bytes: int
 
@@ -61,8 +61,8 @@ Message = NewArchive | ArchiveData | Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupOptions:
-    """`max_rate_kb` per second, 0: without a limit. A checkpoint that is not fast is spread over
-    minutes, as the server's own are."""
+    """`max_rate_kb` is per second; 0 means no limit. With `is_fast` False the server spreads the
+    checkpoint over minutes, as it does with its own checkpoints."""
 
     label: str
     is_fast: bool = True
@@ -74,7 +74,7 @@ class BackupOptions:
             "PROGRESS",
             f"CHECKPOINT '{'fast' if self.is_fast else 'spread'}'",
             "WAL false",
-            "WAIT false",  # the WAL comes to our archive by itself, not by archive_command
+            "WAIT false",  # safekeepers archive the WAL; do not wait for archive_command
             "MANIFEST 'yes'",
         ]
         if self.max_rate_kb:
@@ -84,7 +84,7 @@ class BackupOptions:
 
 @dataclass(frozen=True, slots=True)
 class BackupPosition:
-    """Where a backup began, or ended."""
+    """Where a backup began or ended."""
 
     lsn: int
     tli: int
@@ -93,8 +93,8 @@ class BackupPosition:
 class BaseBackup:
     """One backup over `connection`, a physical replication connection.
 
-    `start()`, then all of `messages()`, then `finish()`. Every method raises BackupError. To break
-    it off, close the connection.
+    Call `start()`, then read all of `messages()`, then call `finish()`. Every method raises
+    BackupError. To cancel the backup, close the connection.
     """
 
     def __init__(self, connection: psycopg.Connection, options: BackupOptions) -> None:
@@ -103,17 +103,17 @@ class BaseBackup:
         self._options = options
         #: The server's estimate of all archives together.
         self.estimated_bytes = 0
-        #: What the server says of pages whose checksum is wrong.
+        #: The server's warnings about pages with a wrong checksum.
         self.checksum_failures: list[str] = []
 
     def start(self) -> BackupPosition:
-        """Returns when the server has made its checkpoint."""
+        """Returns after the server has completed its checkpoint."""
         if self._connection.info.server_version < VERSION_MIN:
             version = self._connection.info.server_version
             raise BackupError(
                 f"a base backup needs Postgres {VERSION_MIN // 10000} or newer, "
                 f"the server is {version // 10000}",
-                hint="Take one with pg_basebackup; its recovery uses sk archive fetch, too.",
+                hint="Take one with pg_basebackup; its recovery can use sk archive fetch.",
             )
         self._connection.add_notice_handler(self._notice)
         with _errors():
@@ -126,7 +126,7 @@ class BaseBackup:
         return began
 
     def messages(self) -> Iterator[Message]:
-        """What is in a message is valid until the next is asked for."""
+        """The data of a message is valid until the next message is read."""
         while True:
             with _errors():
                 data = receive_copy_data(self._pgconn)
@@ -135,7 +135,7 @@ class BaseBackup:
             yield parse_message(data)
 
     def finish(self) -> BackupPosition:
-        """Where it ended: a server started from it is consistent when it has replayed that."""
+        """The end of the backup: a server started from it is consistent at that position."""
         result = self._result(pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
         if result.status == pq.ExecStatus.COMMAND_OK:
             result = self._result(pq.ExecStatus.TUPLES_OK)
@@ -147,17 +147,17 @@ class BaseBackup:
             except ServerError as error:
                 if error.sqlstate != DATA_CORRUPTED:
                     raise
-                self.checksum_failures = self.checksum_failures or [_said(error)]
+                self.checksum_failures = self.checksum_failures or [_error_text(error)]
         return ended
 
     def _result(self, *expected: pq.ExecStatus) -> pq.abc.PGresult:
         with _errors():
             result = next_result(self._pgconn)
         if result is None:
-            raise BackupError("the server ended the base backup too early")
+            raise BackupError("the server ended the base backup before its last result")
         if result.status not in expected:
             status = pq.ExecStatus(result.status).name
-            raise BackupError(f"unexpected answer to BASE_BACKUP: {status}")
+            raise BackupError(f"unexpected result of BASE_BACKUP: {status}")
         return result
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
@@ -184,7 +184,7 @@ def parse_message(payload: memoryview) -> Message:
 
 
 def _archive_name(name: bytes) -> str:
-    """It becomes part of a key: nothing else than what Postgres sends."""
+    """The name becomes part of a key, so only the names that Postgres sends are accepted."""
     text = name.decode(errors="replace")
     if not text.endswith(".tar") or not text.removesuffix(".tar").isalnum():
         raise BackupError(f"unexpected archive {text!r} in the base backup")
@@ -212,14 +212,14 @@ def _literal(text: str) -> str:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """What the server says, and its silence, become a BackupError."""
+    """Turns an error of the server, or a lost connection, into a BackupError."""
     try:
         yield
     except ServerError as error:
-        raise BackupError(_said(error), hint=error.hint) from error
+        raise BackupError(_error_text(error), hint=error.hint) from error
     except PgClientError as error:
-        raise BackupError(f"lost the server in the base backup: {error}") from error
+        raise BackupError(f"lost the server during the base backup: {error}") from error
 
 
-def _said(error: ServerError) -> str:
+def _error_text(error: ServerError) -> str:
     return f"base backup: {error}"

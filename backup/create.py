@@ -1,7 +1,7 @@
-"""Taking a base backup: the server's stream, cut, compressed and put into the archive.
+"""Takes a base backup: cuts the server's stream into parts, compresses them and archives them.
 
-The WAL it needs is not in it: safekeepers archive that anyway. So a backup can be restored from the
-archive alone when that has reached the backup's stop LSN.
+The backup does not contain WAL, because safekeepers archive it. A backup can be restored from the
+archive alone once the archive has reached the backup's stop LSN.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pgwal.lsn import format_lsn
 
 @dataclass(frozen=True, slots=True)
 class BackedUpServer:
-    """Of whom the backup is; `read_clock` asks it what time it is."""
+    """The server that is backed up. `read_clock` asks it for its time."""
 
     system_id: int
     pg_version: int
@@ -41,7 +41,7 @@ class BackedUpServer:
 
 @dataclass(frozen=True, slots=True)
 class BackupWatcher:
-    """Whom to tell: that it began, with the estimated bytes; then how many have been read."""
+    """`began` gets the backup id and the estimated bytes, `progressed` the bytes read so far."""
 
     began: Callable[[str, int], None] = lambda backup_id, estimated_bytes: None
     progressed: Callable[[int], None] = lambda done_bytes: None
@@ -56,10 +56,10 @@ def create_backup(
     level: int | None = ZSTD_LEVEL,
     watcher: BackupWatcher | None = None,
 ) -> Backup:
-    """Over `connection`, a physical replication connection to `server`, which is closed on failure
-    by its owner. Raises BackupError, ObjectStoreError.
+    """`connection` is a physical replication connection to `server`; after a failure its owner
+    closes it. Raises BackupError, ObjectStoreError.
 
-    What an interrupted one leaves in the archive is no backup; `prune` removes it.
+    An interrupted call leaves an unfinished backup in the archive; `prune` removes it.
     """
     watcher = watcher or BackupWatcher()
     _check_server(catalog.archive, server)
@@ -104,7 +104,7 @@ def create_backup(
 
 
 def archived_lsn(archive: TimelineArchive, backup: Backup) -> int:
-    """How far the WAL that a restore of this backup replays is in the archive without a gap."""
+    """The position up to which the archive has, without a gap, the WAL to restore this backup."""
     from_lsn = backup.start_lsn - backup.start_lsn % archive.facts.wal_seg_size
     return archive.archived_lsn(archive.newest_history(), from_lsn)
 
@@ -126,7 +126,7 @@ def _check_server(archive: TimelineArchive, server: BackedUpServer) -> None:
 def _check_start(archive: TimelineArchive, began: BackupPosition) -> None:
     if began.lsn < archive.facts.timeline_start_lsn:
         raise BackupError(
-            f"the backup begins at {format_lsn(began.lsn)}, but the archive's WAL only at "
-            f"{format_lsn(archive.facts.timeline_start_lsn)}",
-            hint="A standby that lags behind that far? Take it from the primary.",
+            f"the backup begins at {format_lsn(began.lsn)}, before the archive's WAL, which begins "
+            f"at {format_lsn(archive.facts.timeline_start_lsn)}",
+            hint="If the server is a standby that lags, take the backup from the primary.",
         )

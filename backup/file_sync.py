@@ -1,4 +1,4 @@
-"""`FileSync`: files are synced by threads beside those that write, so that the disk works."""
+"""`FileSync`: threads that sync files while the caller writes the next ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IN_FLIGHT_MAX = 256
 
 
 class FileSync:
-    """A context manager. Without `is_synced` all is left to the kernel. Raises StorageError."""
+    """A context manager. With `is_synced` False it syncs nothing. Raises StorageError."""
 
     def __init__(self, is_synced: bool) -> None:
         self._is_synced = is_synced
@@ -35,14 +35,14 @@ class FileSync:
         self._pool.shutdown(cancel_futures=True)
 
     def add(self, path: Path) -> None:
-        """One that is written."""
+        """`path` is completely written."""
         if self._is_synced:
             self._pending.append(self._pool.submit(durable.sync_file, path))
         if len(self._pending) > IN_FLIGHT_MAX:
             self._pending.popleft().result()
 
     def finish(self, directories: Iterable[Path]) -> None:
-        """Returns when all files are, and then these."""
+        """Returns when all files are synced, and then `directories`."""
         while self._pending:
             self._pending.popleft().result()
         if self._is_synced:

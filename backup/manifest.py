@@ -1,18 +1,18 @@
-"""`backup_manifest`: what pg_verifybackup compares a backup with. Pure.
+"""`backup_manifest`: the list of files that pg_verifybackup checks a backup against. Pure.
 
     { "PostgreSQL-Backup-Manifest-Version": 2,
-    "System-Identifier": 7123..,                           since 17, which writes version 2
+    "System-Identifier": 7123..,                           since Postgres 17, in version 2
     "Files": [
     { "Path": "base/5/1259", "Size": 114688, "Last-Modified": "2026-11-21 10:15:00 GMT",
-      "Checksum-Algorithm": "CRC32C", "Checksum": "0a1b2c3d" },         a line each
+      "Checksum-Algorithm": "CRC32C", "Checksum": "0a1b2c3d" },         one line for each file
     ],
     "WAL-Ranges": [
     { "Timeline": 1, "Start-LSN": "0/5000028", "End-LSN": "0/5000138" }
     ],
     "Manifest-Checksum": "sha256 of all lines before this one"}
 
-A CRC is written as its bytes are in memory, least first. A path that is no UTF-8 is in hex, as
-"Encoded-Path". Source: Postgres `backup/backup_manifest.c`, `common/parse_manifest.c`.
+A CRC is the hex of its bytes in memory, least significant byte first. A path that is not UTF-8 is
+in hex, as "Encoded-Path". Source: Postgres `backup/backup_manifest.c`, `common/parse_manifest.c`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SYSTEM_ID_SINCE = 17
 
 
 class ManifestWriter:
-    """`add` for each file, then `finish`. Its memory grows with the number of files."""
+    """Call `add` for each file, then `finish`. Its memory grows with the number of files."""
 
     def __init__(self, pg_major: int, system_id: int, modified_at: datetime) -> None:
         has_system_id = pg_major >= SYSTEM_ID_SINCE
@@ -38,8 +38,8 @@ class ManifestWriter:
         self._files: list[str] = []
 
     def add(self, path: str, size_bytes: int, crc: int) -> None:
-        """A file below the data directory. `path` has what is no UTF-8 as surrogates, `crc` is
-        CRC-32C."""
+        """Adds a file below the data directory. Bytes of `path` that are not UTF-8 are surrogates;
+        `crc` is CRC-32C."""
         try:
             path.encode()
             name = f'"Path": {json.dumps(path, ensure_ascii=False)}'
@@ -51,7 +51,7 @@ class ManifestWriter:
         )
 
     def finish(self, tli: int, start_lsn: int, stop_lsn: int) -> bytes:
-        """All of it; a recovery needs [start_lsn, stop_lsn), on one timeline."""
+        """The whole manifest. A recovery needs [start_lsn, stop_lsn) of one timeline."""
         wal = (
             f'{{ "Timeline": {tli}, "Start-LSN": "{format_lsn(start_lsn)}", '
             f'"End-LSN": "{format_lsn(stop_lsn)}" }}'

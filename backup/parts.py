@@ -1,10 +1,10 @@
-"""A stream of bytes as numbered, sealed objects, written and read by several threads at once.
+"""A stream of bytes as numbered, sealed objects. Several threads write or read them.
 
     content:  | PART_BYTES | PART_BYTES | rest |
     objects:   .../000001   .../000002   .../000003
 
-Law: memory is bounded by PARTS_IN_FLIGHT_MAX parts, however slow the store is: a writer waits for
-the oldest part, a reader is never further ahead.
+Law: at most PARTS_IN_FLIGHT_MAX parts are in memory, however slow the store is. A writer waits for
+the oldest part, and a reader fetches no further ahead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Self
 
 from backup.backup_record import BackupArchive
 from backup.errors import BackupError
-from backup.patience import create_patiently, patiently
+from backup.retry import create_with_retries, with_retries
 from objectstore.sealed import ZSTD_LEVEL, seal, unseal
 from objectstore.store import ObjectStore
 
@@ -28,14 +28,14 @@ PART_BYTES = 16 << 20
 THREADS = 3
 PARTS_IN_FLIGHT_MAX = 4
 
-#: (name of the archive, number of the part) -> key
+#: (archive name, part number) -> key
 PartKey = Callable[[str, int], str]
 
 
 class PartWriter:
-    """A context manager. `begin`, `write`, ..., `begin`, `write`, ..., `finish`.
+    """A context manager. Call `begin`, `write`, ..., `begin`, `write`, ..., `finish`.
 
-    Every method raises ObjectStoreError, of any part written before.
+    Every method raises ObjectStoreError, also for a part written earlier.
     """
 
     def __init__(self, store: ObjectStore, part_key: PartKey, level: int | None = ZSTD_LEVEL):
@@ -64,7 +64,7 @@ class PartWriter:
         self._pool.shutdown(cancel_futures=True)
 
     def begin(self, name: str, path: str) -> None:
-        """What is written from now on belongs to this archive."""
+        """The data written from now on belongs to this archive."""
         self._end_archive()
         self._name, self._path = name, path
 
@@ -77,7 +77,7 @@ class PartWriter:
             del self._buffer[:PART_BYTES]
 
     def finish(self) -> tuple[BackupArchive, ...]:
-        """All archives; everything is in the store."""
+        """All archives. Returns when all parts are in the store."""
         self._end_archive()
         return tuple(self._archives)
 
@@ -112,14 +112,14 @@ class PartWriter:
 
     def _upload(self, key: str, content: bytes) -> int:
         sealed = seal(content, self._level)
-        create_patiently(self._store, key, sealed, self._stopping)
+        create_with_retries(self._store, key, sealed, self._stopping)
         return len(sealed)
 
 
 class PartReader(io.RawIOBase):
-    """The content of one archive, as a file that can be read once, from begin to end.
+    """The content of one archive, as a file that can be read once, from beginning to end.
 
-    Raises ObjectStoreError where a part is missing or damaged.
+    Raises ObjectStoreError if a part is missing or damaged.
     """
 
     def __init__(self, store: ObjectStore, part_key: PartKey, archive: BackupArchive) -> None:
@@ -142,7 +142,7 @@ class PartReader(io.RawIOBase):
         return len(piece)
 
     def pieces(self, length: int = sys.maxsize) -> Iterator[memoryview]:
-        """The next `length` bytes without a copy of them; fewer where it ends."""
+        """The next `length` bytes, without copying them; fewer at the end of the archive."""
         while length and (piece := self._next(length)):
             length -= len(piece)
             yield piece
@@ -174,7 +174,7 @@ class PartReader(io.RawIOBase):
 
     def _fetch(self, number: int) -> bytes:
         key = self._part_key(self._archive.name, number)
-        return unseal(patiently(lambda: self._store.get(key), self._stopping), key)
+        return unseal(with_retries(lambda: self._store.get(key), self._stopping), key)
 
     def _check_length(self) -> None:
         if self.read_bytes != self._archive.content_bytes:

@@ -1,7 +1,7 @@
-"""`python -m backup.prefetcher`: the process that makes segments ready (`wal_prefetch.py`).
+"""`python -m backup.prefetcher`: the process that prefetches segments (`wal_prefetch.py`).
 
-Its settings come as JSON on stdin, and it is born with the folder's lock. It says nothing: whatever
-fails here happens again in `sk archive fetch`, which tells.
+It reads its settings as JSON from stdin and inherits the lock of the folder. It reports nothing:
+`sk archive fetch` meets the same failure and reports it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from storage.errors import StorageError
 
 IDLE_SECONDS = 5.0
 THREADS = 4
-#: However large the segments are.
+#: A limit for large segments.
 AHEAD_BYTES_MAX = 256 * 1024 * 1024
 
 
 class Prefetcher:
-    """`run` until the end is reached, or nothing was taken or asked for in `IDLE_SECONDS`."""
+    """`run` returns at the end of the WAL, or after IDLE_SECONDS without a taken segment."""
 
     def __init__(self, folder: PrefetchFolder, archive: TimelineArchive, ahead: int) -> None:
         self._folder = folder
         self._source = ArchivedWalSource(lambda: archive)
         self._wal_seg_size = archive.facts.wal_seg_size
         self._ahead = max(1, min(ahead, AHEAD_BYTES_MAX // self._wal_seg_size))
-        #: By the segment's name; whether it was made ready.
+        #: By segment name; the result says whether the segment was stored in the folder.
         self._jobs: dict[str, Future[bool]] = {}
 
     def run(self) -> None:
@@ -47,14 +47,14 @@ class Prefetcher:
         moved_at = time.monotonic()
         with ThreadPoolExecutor(THREADS) as pool:
             while (now_asked := self._folder.asked()) is not None:
-                # In this order: what is finished and then not there was taken, or has failed.
+                # In this order: a finished segment that is not in the folder was taken or failed.
                 finished = {name for name, job in self._jobs.items() if job.done()}
                 ready = self._folder.ready()
                 gone = finished - ready
                 taken = {name for name in gone if self._jobs[name].result()}
                 if now_asked != asked:
                     asked = last = now_asked
-                    self._forget(gone)  # what has failed may be there by now
+                    self._forget(gone)  # a failed segment may be in the archive by now
                 elif not taken:
                     is_idle = len(finished) == len(self._jobs)
                     if is_idle and time.monotonic() - moved_at > IDLE_SECONDS:
@@ -67,7 +67,7 @@ class Prefetcher:
                 self._keep(pool, self._from(last), ready)
 
     def _from(self, last: str) -> list[str]:
-        """`last` and those that are wanted behind it."""
+        """`last` and the segments to prefetch after it."""
         first = parse_segment_name(last, self._wal_seg_size)
         return [
             format_segment_name(first.tli, first.segno + number, self._wal_seg_size)
@@ -75,7 +75,8 @@ class Prefetcher:
         ]
 
     def _keep(self, pool: ThreadPoolExecutor, names: Sequence[str], ready: set[str]) -> None:
-        """Only these are ready, or will be. The first is left to whoever has asked for it."""
+        """Removes all other segments and fetches those that are missing. The first of `names` is
+        fetched by the process that asked for it."""
         for name in ready.difference(names):
             (self._folder.path / name).unlink(missing_ok=True)
             self._forget({name})
@@ -97,7 +98,7 @@ class Prefetcher:
                 self._folder.add(name, content)
             return is_whole
         except (ObjectStoreError, BackupError, WalError, StorageError, OSError):
-            return False  # whoever needs it meets the same error, and tells
+            return False  # the restore_command meets the same error, and reports it
         finally:
             temporary.unlink(missing_ok=True)
 

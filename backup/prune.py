@@ -1,11 +1,11 @@
-"""Which WAL an archive no longer needs.
+"""Finds the WAL that an archive no longer needs.
 
     oldest segment ...   horizon                                    newest
     |====|====|====|====|====|====|=beginning=|====|====|=beginning=|
-    `------ goes ------'          `-- goes: the whole is there
+    `--- removed -----'          `-- removed: the whole segment is there
 
-Laws. What the oldest backup needs stays, whatever is asked for; so does the newest end of the log.
-The oldest goes first, so that a pruning that is interrupted leaves no gap.
+Laws. The WAL that the oldest backup needs is kept, even if more is asked for; so is the newest end
+of the log. The oldest WAL is removed first, so an interrupted pruning leaves no gap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pgwal.history import TimelineHistory
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What goes: all below `horizon_lsn`, and beginnings that something longer has replaced."""
+    """The WAL to remove: all below `horizon_lsn`, and beginnings replaced by a longer object."""
 
     horizon_lsn: int
     below: tuple[StoredWal, ...]
@@ -37,7 +37,7 @@ class Pruning:
 def plan_pruning(
     stored: Sequence[StoredWal], history: TimelineHistory, horizon_lsn: int, wal_seg_size: int
 ) -> Pruning:
-    """`horizon_lsn` is where the oldest backup that stays begins, or less."""
+    """`horizon_lsn` is at most the start LSN of the oldest backup that is kept."""
     horizon_segno = horizon_lsn // wal_seg_size
     longest: dict[int, int] = {}
     for each in stored:

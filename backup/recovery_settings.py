@@ -1,7 +1,7 @@
-"""What a restored server is told: its recovery settings, in postgresql.auto.conf. Pure.
+"""The recovery settings of a restored server, in postgresql.auto.conf. Pure.
 
-That file has the last word on a server. What an earlier restore, or a standby's life, has left
-there is taken out; all else stays. Source: Postgres `xlogrecovery.c`, `guc-file.l`.
+That file overrides postgresql.conf. Recovery settings that an earlier restore or a standby left in
+it are removed; all other settings are kept. Source: Postgres `xlogrecovery.c`, `guc-file.l`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ OF_RECOVERY = re.compile(
 
 
 class SignalFile(Enum):
-    """By its presence a server knows what it starts as."""
+    """An empty file that makes the server start in recovery, or as a standby."""
 
     RECOVERY = "recovery.signal"
     STANDBY = "standby.signal"
 
 
 def restore_command(prefetched: str, fetch: Sequence[str]) -> str:
-    """A shell command line: a file that is ready in the folder `prefetched` is taken, which costs
-    no start of a program of ours; for all others there is `fetch`, with the file's name and the
-    path to write it to, and what it says counts."""
+    """A shell command. It moves a file that is ready in the folder `prefetched`, which avoids
+    starting one of our programs. Otherwise it runs `fetch` with the file name and the target path,
+    and returns its exit code."""
     words = (shlex.quote(word.replace("%", "%%")) for word in fetch)
     return f"mv -f {prefetched}/%f %p 2>/dev/null || exec {' '.join(words)} %f %p"
 
 
 def with_settings(auto_conf: str, settings: Mapping[str, str]) -> str:
-    """postgresql.auto.conf with these settings, and without others of recovery."""
+    """The text of postgresql.auto.conf with `settings` and without other recovery settings."""
     ours = re.compile(rf"\s*({'|'.join(map(re.escape, settings)) or '(?!)'})\b", re.IGNORECASE)
     kept = [
         line
@@ -47,6 +47,6 @@ def with_settings(auto_conf: str, settings: Mapping[str, str]) -> str:
 
 
 def quoted(value: str) -> str:
-    """As configuration files have it: quotes and backslashes doubled."""
+    """Quotes a value for a configuration file: quotes and backslashes are doubled."""
     escaped = value.replace("\\", "\\\\").replace("'", "''")
     return f"'{escaped}'"

@@ -1,6 +1,6 @@
-"""The log as a restore sees it: where it ends, and which transactions end in it.
+"""The log that a restore can replay: where it ends, and which transactions end in it.
 
-Segments are read one at a time from wherever they are; their records are checked as in recovery.
+Segments are read one at a time from any source. Records are checked as in recovery.
 Source: Postgres `access/xact.h`, `xactdesc.c`.
 """
 
@@ -25,12 +25,12 @@ from pgwal.segment import format_segment_name
 from pgwal.walker import RecordWalker
 
 RM_XACT_ID = 1
-# xl_info of the transaction manager's records; the upper bit says that there is more in them
+# xl_info of transaction records; the highest bit says that the record has more information
 OPERATION_MASK = 0x70
 XACT_COMMIT, XACT_ABORT, XACT_COMMIT_PREPARED, XACT_ABORT_PREPARED = 0x00, 0x20, 0x30, 0x40
 ENDS = (XACT_COMMIT, XACT_ABORT, XACT_COMMIT_PREPARED, XACT_ABORT_PREPARED)
 XACT_HAS_INFO = 0x80
-# what its flags announce, in the order in which it comes
+# flags of that information, in the order in which their data follows
 HAS_DATABASE, HAS_SUBXACTS, HAS_RELATIONS = 0x01, 0x02, 0x04
 HAS_DROPPED_STATS, HAS_INVALIDATIONS, HAS_TWOPHASE = 0x100, 0x08, 0x10
 TIME = struct.Struct("<q")
@@ -40,8 +40,8 @@ POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class ReplayableLog:
-    """[begin_lsn, end_lsn) of `history`, in `sources`, which are asked in this order; begin_lsn is
-    the start of a segment. Every method raises BackupError, ObjectStoreError, WalError."""
+    """[begin_lsn, end_lsn) of `history`. `sources` are tried in this order; begin_lsn is the start
+    of a segment. Every method raises BackupError, ObjectStoreError, WalError."""
 
     server: ServerFacts
     sources: Sequence[WalSource]
@@ -50,7 +50,7 @@ class ReplayableLog:
     end_lsn: int
 
     def end(self) -> LogEnd:
-        """The last commit is looked for from the end backwards, in ever longer pieces."""
+        """Searches the last commit backwards from the end, in ranges that double in length."""
         last_segno = (self.end_lsn - 1) // self._seg_size
         segments = 1
         while True:
@@ -63,7 +63,7 @@ class ReplayableLog:
             segments *= 2
 
     def find_xid(self, xid: int, from_lsn: int) -> TransactionEnd | None:
-        """The first end of that transaction behind `from_lsn`. Reads all of the log until there."""
+        """The first end of that transaction after `from_lsn`. Reads the log up to that record."""
         ends = self._transaction_ends(self._walker(from_lsn - from_lsn % self._seg_size))
         return next((end for end in ends if end.xid == xid and end.end_lsn > from_lsn), None)
 
@@ -81,7 +81,7 @@ class ReplayableLog:
         )
 
     def _transaction_ends(self, walker: RecordWalker) -> Iterator[TransactionEnd]:
-        """Those that end behind the segment's start where the walker stands."""
+        """The transaction ends from the walker's position on, which is the start of a segment."""
         while walker.fed_lsn < self.end_lsn:
             walker.feed(self._read(walker.fed_lsn))
             while isinstance(record := walker.next(), Record):
@@ -89,7 +89,7 @@ class ReplayableLog:
                     yield _transaction_end(record, self.server.pg_major)
 
     def _read(self, lsn: int) -> bytes:
-        """A segment, as far as the log goes."""
+        """The segment at `lsn`, up to the end of the log."""
         end_lsn = min(lsn + self._seg_size, self.end_lsn)
         tli = self.history.tli_at(end_lsn - 1)
         name = format_segment_name(tli, lsn // self._seg_size, self._seg_size)
@@ -100,7 +100,7 @@ class ReplayableLog:
                 return content[: end_lsn - lsn]
             found = max(found, len(content))
         raise BackupError(
-            f"WAL up to {format_lsn(end_lsn)} is expected, but segment {name} is only there up to "
+            f"WAL up to {format_lsn(end_lsn)} is expected, but segment {name} ends at "
             f"{format_lsn(lsn + found)}",
             hint="sk archive verify shows what is missing.",
         )
@@ -125,8 +125,8 @@ def _transaction_end(record: Record, version_major: int) -> TransactionEnd:
 
 
 def _ended_xid(record: Record, main_data: bytes, version_major: int) -> int:
-    """Whose end it is. A prepared transaction is ended by whoever says so; its own number stands
-    behind all lists that the record has (ParseCommitRecord). Raises struct.error."""
+    """The transaction that ends. COMMIT PREPARED runs in another transaction, so the record has
+    the xid of the prepared one after all its lists (ParseCommitRecord). Raises struct.error."""
     if record.info & OPERATION_MASK in (XACT_COMMIT, XACT_ABORT):
         return record.xid
     offset = TIME.size

@@ -1,4 +1,4 @@
-"""A backup unpacked, and told how to recover: the data directory that a server is started on."""
+"""Unpacks a backup and writes its recovery settings: a data directory ready to be started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backup.restore_plan import RestorePlan
 from backup.unpack import Unpacking
 from storage import durable
 
-VERSION_FILE = "PG_VERSION"  # of the owner and the mode that all files of the server have
+VERSION_FILE = "PG_VERSION"  # it has the owner and the mode of all files of the server
 
 
 def restore(
@@ -22,9 +22,9 @@ def restore(
     settings: Mapping[str, str],
     unpack: Callable[[Backup, Unpacking], None] | None = None,
 ) -> None:
-    """`unpack` writes the files of the plan's backup, unless it is in the catalog. Raises
-    BackupError, ObjectStoreError, StorageError, and what `unpack` raises; what it has written then
-    cannot start, or cannot recover."""
+    """`unpack` writes the files of the plan's backup; None unpacks it from the catalog. Raises
+    BackupError, ObjectStoreError, StorageError, and the errors of `unpack`. After an error, the
+    files in the folder cannot start, or cannot recover."""
     if unpack is not None:
         unpack(plan.backup, unpacking)
     else:
@@ -32,6 +32,6 @@ def restore(
     folder = unpacking.data_dir
     auto_conf = folder / AUTO_CONF
     text = with_settings(auto_conf.read_text() if auto_conf.exists() else "", settings)
-    # The settings first: a server that finds the signal finds them, too.
+    # The settings first: a server that finds the signal file then also finds the settings.
     for name, content in ((AUTO_CONF, text), (signal.value, "")):
         durable.replace_file(folder / name, content.encode(), like=folder / VERSION_FILE)

@@ -1,4 +1,4 @@
-"""From a target to the backup and the log that lead there: all is checked, nothing is written."""
+"""Finds the backup and the log for a recovery target. Checks everything, and writes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pgwal.lsn import LSN_MAX, format_lsn
 
 @dataclass(frozen=True, slots=True)
 class LiveLog:
-    """What the safekeepers that answer have: [begin_lsn, commit_lsn) of `history`."""
+    """The log on the safekeepers that answer: [begin_lsn, commit_lsn) of `history`."""
 
     source: WalSource
     begin_lsn: int
@@ -40,7 +40,7 @@ class LiveLog:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """Unpack `backup`, replay the log to `target`; `end` is where the log ends."""
+    """Unpack `backup` and replay the log up to `target`; `end` is the end of the log."""
 
     backup: Backup
     target: Target
@@ -60,7 +60,7 @@ class RestorePlanner:
     def plan(
         self, backups: Sequence[Backup], target: Target, wanted: Backup | None = None
     ) -> RestorePlan:
-        """`wanted` is the backup to begin with, else the newest that leads to the target."""
+        """`wanted` is the backup to begin with. None: the newest that can reach the target."""
         if wanted is not None:
             check_of_log(wanted, self._history)
         backups = [backup for backup in backups if is_of_log(backup, self._history)]
@@ -73,7 +73,7 @@ class RestorePlanner:
             backup = wanted
             if not is_before(backup, target, found):
                 raise BackupError(
-                    f"backup {backup.backup_id} is not before {target}: it is consistent from "
+                    f"backup {backup.backup_id} is not before {target}: it is consistent only from "
                     f"{format_lsn(backup.stop_lsn)} on"
                 )
             check_exists(target, end, found)
@@ -83,7 +83,7 @@ class RestorePlanner:
         return RestorePlan(backup, target, end)
 
     def log_of(self, backup: Backup) -> ReplayableLog:
-        """What can be replayed on a backup, without a gap."""
+        """The log that can be replayed on a backup without a gap."""
         seg_size = self._archive.facts.wal_seg_size
         begin_lsn = backup.start_lsn - backup.start_lsn % seg_size
         end_lsn = self._archive.archived_lsn(self._history, begin_lsn)
@@ -96,8 +96,8 @@ class RestorePlanner:
         return ReplayableLog(self._archive.facts.server, sources, self._history, begin_lsn, end_lsn)
 
     def _end(self, backups: Sequence[Backup]) -> LogEnd:
-        """The end of the newest restorable backup's log. An idle server's last commit may lie
-        before its newest backup."""
+        """The end of the log of the newest backup that can be restored. On an idle server the last
+        commit may be older than the newest backup."""
         end: LogEnd | None = None
         for backup in reversed(backups):
             log = self.log_of(backup)
@@ -111,12 +111,13 @@ class RestorePlanner:
             raise BackupError(
                 f"the log does not reach {format_lsn(oldest.stop_lsn)}, the stop LSN of backup "
                 f"{oldest.backup_id}",
-                hint="sk archive status shows how far the archive is; are there safekeepers?",
+                hint="sk archive status shows how far the archive is. Name the safekeepers, "
+                "which may have more WAL.",
             )
         return end or LogEnd(0, None, 0)
 
     def _check_nothing_beyond(self, backup: Backup, end: LogEnd) -> None:
-        """The latest is the end of all, not what is before a gap."""
+        """`latest` must be the end of all WAL, not the end of the WAL before a gap."""
         archived = [
             wal.end_lsn
             for tli in {*(entry.tli for entry in self._history.entries), self._history.tli}
@@ -125,12 +126,12 @@ class RestorePlanner:
         ]
         live_lsn = 0 if self._live is None else self._live.commit_lsn
         beyond_lsn = max([live_lsn, *archived])
-        # Asked again: a cluster that lives archives on.
+        # Read the end again: a running cluster goes on archiving.
         if self.log_of(backup).end_lsn < beyond_lsn:
             raise BackupError(
-                f"there is WAL up to {format_lsn(beyond_lsn)}, but behind {format_lsn(end.lsn)} "
-                "some is missing",
-                hint=f"sk archive verify shows what. For all before the gap: --target-lsn "
+                f"there is WAL up to {format_lsn(beyond_lsn)}, but WAL after {format_lsn(end.lsn)} "
+                "is missing",
+                hint="sk archive verify shows the gap. To restore all WAL before it: --target-lsn "
                 f"{format_lsn(end.last_record_lsn)}.",
             )
 
@@ -157,7 +158,7 @@ class RestorePlanner:
             needed_lsn = target.lsn
         if log.end_lsn < needed_lsn:
             raise BackupError(
-                f"from backup {backup.backup_id} on, the log is whole up to "
-                f"{format_lsn(log.end_lsn)} only, but {format_lsn(needed_lsn)} is needed",
+                f"after backup {backup.backup_id} the log is complete only up to "
+                f"{format_lsn(log.end_lsn)}, but {format_lsn(needed_lsn)} is needed",
                 hint="sk archive verify shows what is missing.",
             )

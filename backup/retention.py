@@ -1,8 +1,8 @@
-"""Which backups may go. Pure.
+"""Finds the backups that can be removed. Pure.
 
-A restore to a moment begins with the newest backup before it. So the backups of the last days
-alone are not enough: to reach the begin of that time, the newest one before is needed as well. The
-WAL follows the oldest backup that is kept.
+A restore to a point in time begins with the newest backup before it. So the backups of the last
+days are not enough: the beginning of that time needs the newest backup before it. WAL is kept from
+the oldest kept backup on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from backup.backup_record import Backup
 
 
 def kept_by_number(backups: Sequence[Backup], number: int) -> list[Backup]:
-    """The newest `number`; those with damaged pages do not count, and go with their time.
+    """The newest `number` sound backups, and all newer than the oldest of them. A backup with
+    damaged pages is not counted.
 
     `backups` are oldest first, as in the result.
     """
@@ -24,7 +25,8 @@ def kept_by_number(backups: Sequence[Backup], number: int) -> list[Backup]:
 
 
 def kept_by_age(backups: Sequence[Backup], days: float, now: datetime) -> list[Backup]:
-    """Those that make every moment of the last `days` reachable; the newest sound one at least."""
+    """The backups that make every moment of the last `days` reachable; at least the newest sound
+    one."""
     begin = now - timedelta(days=days)
     sound = [backup for backup in backups if not backup.checksum_failures]
     before = [backup for backup in sound if backup.stopped_at <= begin]
@@ -32,7 +34,7 @@ def kept_by_age(backups: Sequence[Backup], days: float, now: datetime) -> list[B
 
 
 def _from(backups: Sequence[Backup], kept: Sequence[Backup]) -> list[Backup]:
-    """All from the oldest of those to be kept on."""
+    """All backups from the oldest of `kept` on."""
     if not kept:
         return list(backups)
     return [backup for backup in backups if backup.started_at >= kept[0].started_at]

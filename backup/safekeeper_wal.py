@@ -1,9 +1,9 @@
-"""Live safekeepers as a source of WAL: what is committed and not archived yet.
+"""Running safekeepers as a source of WAL: WAL that is committed and not archived yet.
 
-They are asked as any replica asks a walsender: IDENTIFY_SYSTEM, TIMELINE_HISTORY,
-START_REPLICATION; all at once, and the first that has the whole segment serves it. That there is
-no more than a beginning is believed only when a majority of those named has answered: a quorum has
-every committed byte, so no committed segment can be missing from a majority.
+They are asked with the replication protocol: IDENTIFY_SYSTEM, TIMELINE_HISTORY, START_REPLICATION.
+All are asked at once, and the first that has the whole segment serves it. The source returns only
+the beginning of a segment if a majority of the named safekeepers has answered. A quorum has every
+committed byte, so a committed segment cannot be missing from a majority.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Connect = Callable[[], psycopg.Connection]
 
 @dataclass(frozen=True, slots=True)
 class Safekeeper:
-    """`connect` opens a replication connection to the timeline; what it raises is shown."""
+    """`connect` opens a replication connection to the timeline. Its errors are shown to users."""
 
     name: str
     connect: Connect
@@ -45,7 +45,7 @@ class Safekeeper:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What one has: its log up to `commit_lsn`, and whose it is."""
+    """The log of one safekeeper: `history` up to `commit_lsn`, and the server that wrote it."""
 
     safekeeper: Safekeeper
     server: ServerFacts
@@ -54,7 +54,7 @@ class Position:
 
 
 class SafekeeperWalSource:
-    """A WalSource."""
+    """A WalSource that asks all safekeepers for each segment."""
 
     def __init__(self, safekeepers: Sequence[Safekeeper]) -> None:
         self._safekeepers = safekeepers
@@ -93,7 +93,7 @@ class SafekeeperWalSource:
                 return content
             removed.append(position)
         if failures:
-            raise failures[0]  # somebody has it
+            raise failures[0]  # that safekeeper has the segment
         if removed and answered < len(self._safekeepers):
             raise _removed(name, removed)
         for end_lsn, begin_lsn, position in sorted(beginnings, key=itemgetter(0), reverse=True):
@@ -103,10 +103,11 @@ class SafekeeperWalSource:
         return b""
 
     def _positions(self) -> Iterator[Position]:
-        """As they answer. Raises WalSourceError at the end when fewer than a majority has."""
+        """Positions in the order of the answers. Raises WalSourceError at the end, unless a
+        majority answered."""
         answers: SimpleQueue[Position | Exception] = SimpleQueue()
         for safekeeper in self._safekeepers:
-            # Nobody waits for the last one: a host that is gone takes seconds to be noticed.
+            # Daemon threads: an unreachable host takes seconds to fail, and is not waited for.
             threading.Thread(target=_ask, args=(safekeeper, answers), daemon=True).start()
         deadline = time.monotonic() + ANSWER_SECONDS
         errors: list[Exception] = []
@@ -134,7 +135,7 @@ class SafekeeperWalSource:
         reasons = "; ".join(" ".join(str(error).split()) for error in errors)
         return WalSourceError(
             f"only {answered} of {len(self._safekeepers)} safekeepers answered: {reasons}",
-            hint="Without a majority there may be WAL that nobody told of.",
+            hint="Without a majority, committed WAL may be missing from these answers.",
             is_transient=True,
         )
 
@@ -142,22 +143,22 @@ class SafekeeperWalSource:
 def _removed(name: str, positions: Sequence[Position]) -> WalSourceError:
     names = ", ".join(position.safekeeper.name for position in positions)
     return WalSourceError(
-        f"segment {name} has been removed on safekeeper {names}, and another one, which may have "
-        "it, does not answer",
-        hint="Start it, or name the archive, too.",
+        f"segment {name} has been removed on safekeeper {names}, and a safekeeper that may have it "
+        "does not answer",
+        hint="Start that safekeeper, or also name the archive.",
         is_transient=True,
     )
 
 
 def _history_of(history: TimelineHistory, tli: int) -> TimelineHistory | None:
-    """That of `tli`, an ancestor or itself; the first of all has none."""
+    """The history of `tli`; None if it is unknown, or is the first timeline, which has none."""
     before = tuple(entry for entry in history.entries if entry.tli < tli)
     is_known = tli == history.tli or any(entry.tli == tli for entry in history.entries)
     return TimelineHistory(tli, before) if is_known and before else None
 
 
 def _range_of(position: Position, tli: int, segno: int) -> tuple[int, int]:
-    """What it has of this segment under the name of this timeline; empty: nothing."""
+    """The part of this segment that the safekeeper has under timeline `tli`; it can be empty."""
     seg_size, history = position.server.wal_seg_size, position.history
     begin_lsn = segno * seg_size
     end_lsn = min(begin_lsn + seg_size, position.commit_lsn)
@@ -175,11 +176,11 @@ def _range_of(position: Position, tli: int, segno: int) -> tuple[int, int]:
 
 
 class _Removed(WalSourceError):
-    """It has had this WAL."""
+    """The safekeeper had this WAL and has removed it."""
 
 
 def _ask(safekeeper: Safekeeper, answers: SimpleQueue[Position | Exception]) -> None:
-    """Whatever comes of it is an answer."""
+    """Puts the position or the error into `answers`."""
     try:
         with _connected(safekeeper) as pgconn:
             answers.put(_position(safekeeper, pgconn))
@@ -195,7 +196,7 @@ def _position(safekeeper: Safekeeper, pgconn: pq.abc.PGconn) -> Position:
 
 
 def _read(position: Position, tli: int, begin_lsn: int, end_lsn: int) -> bytes:
-    """[begin_lsn, end_lsn), checked; empty when it has been removed there.
+    """[begin_lsn, end_lsn), checked. Empty if the safekeeper has removed it.
 
     Raises WalSourceError.
     """
@@ -217,10 +218,10 @@ def _read(position: Position, tli: int, begin_lsn: int, end_lsn: int) -> bytes:
 
 @contextmanager
 def _connected(safekeeper: Safekeeper) -> Iterator[pq.abc.PGconn]:
-    """Raises WalSourceError for whatever goes wrong with it in the block."""
+    """Every failure of the connection in the block becomes a WalSourceError."""
     try:
         connection = safekeeper.connect()
-    except Exception as error:  # of `connect`, whatever it is; it is shown to the user
+    except Exception as error:  # any error of `connect`; it is shown to the user
         raise WalSourceError(str(error), is_transient=True) from error
     name = safekeeper.name
     with closing(connection):

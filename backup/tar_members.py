@@ -1,9 +1,9 @@
-"""Members of a tar archive of a base backup, while it is read from begin to end.
+"""The members of a tar archive of a base backup, read in order.
 
     | header, 512 | content, padded to 512 | header | content | .. | zeros |
 
-What Postgres writes has no extensions (`basebackup.c`, `port/tar.c`), so the content can be taken
-from where it is, without a copy; that is twice as fast as `tarfile`.
+Postgres writes no tar extensions (`basebackup.c`, `port/tar.c`). So the content is used in place,
+without a copy, which is twice as fast as `tarfile`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from backup.parts import PartReader
 
 BLOCK_BYTES = 512
 
-#: A header, and the pieces of its content, valid until the next member is asked for.
+#: A header, and the pieces of its content, which are valid until the next member is read.
 Member: TypeAlias = "tuple[tarfile.TarInfo, Iterator[memoryview]]"
 
 
 def members(reader: PartReader) -> Iterator[Member]:
-    """All of them; of a content that is not wanted the rest is passed over. Raises
-    tarfile.TarError, and what the reader raises: its length is checked at the end."""
+    """All members. Skips the content that the caller has not read. Raises tarfile.TarError, and
+    the errors of the reader, which checks its length at the end."""
     while any(header := b"".join(reader.pieces(BLOCK_BYTES))):
         member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
         size = member.size if member.isreg() else 0
@@ -31,8 +31,8 @@ def members(reader: PartReader) -> Iterator[Member]:
         for _ in reader.pieces(end_bytes - reader.read_bytes):
             continue
         if reader.read_bytes < end_bytes:
-            raise tarfile.ReadError(f'it ends within "{member.name}"')
+            raise tarfile.ReadError(f'the archive ends within "{member.name}"')
         for _ in reader.pieces(-size % BLOCK_BYTES):
             continue
     for _ in reader.pieces():
-        continue  # the padding behind the last member
+        continue  # the padding after the last member

@@ -1,12 +1,13 @@
-"""Where a recovery shall end, whether that exists, and which backup leads there. Pure.
+"""Recovery targets: whether a target exists, and which backup can reach it. Pure.
 
     backup      start_lsn ... stop_lsn       consistent from the stop LSN on
     log         begin_lsn ................................ end_lsn, and the time of its last commit
     target                          here ^
 
-Laws. A target that is not reached must be refused before anything is written: Postgres would end
-its recovery with an error, hours later. A position is reached by what is below it: the record that
-begins at the target is not replayed, so `pg_current_wal_lsn()` of a moment names that moment.
+Laws. A target that cannot be reached is refused before anything is written, because Postgres would
+end its recovery with an error hours later. A target LSN includes all records that begin below it.
+The record that begins at the target is not replayed, so the value of `pg_current_wal_lsn()` names
+the moment at which it was read.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from backup.errors import BackupError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
 
-SHOW = "sk backup list shows what there is."
+SHOW = "sk backup list shows all backups."
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Everything there is."""
+    """The end of the log."""
 
     def __str__(self) -> str:
         return "latest"
@@ -33,7 +34,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class AtLsn:
-    """What was written below a position."""
+    """All WAL below a position."""
 
     lsn: int
 
@@ -43,7 +44,7 @@ class AtLsn:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """What was committed until then, that very moment included."""
+    """All commits up to this time, including that time."""
 
     time: datetime
 
@@ -53,7 +54,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class AtXid:
-    """What was committed until this transaction, itself included."""
+    """All commits up to the end of this transaction, including it."""
 
     xid: int
 
@@ -76,8 +77,8 @@ class TransactionEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """How far WAL can be replayed: the end of its last whole record, and where that begins;
-    `last_commit` None: none was found there."""
+    """The end of the last whole record that can be replayed, and the start of that record.
+    `last_commit` is None if the log has no commit."""
 
     lsn: int
     last_commit: TransactionEnd | None
@@ -92,14 +93,14 @@ class LogEnd:
 def choose_backup(
     backups: Sequence[Backup], target: Target, end: LogEnd, found: TransactionEnd | None = None
 ) -> Backup:
-    """The newest backup from which the target can be reached; `backups` are oldest first, `found`
-    is the transaction of AtXid. Raises BackupError and says what exists."""
+    """The newest backup that can reach the target. `backups` are oldest first; `found` is the
+    transaction of AtXid. Raises BackupError, which says what exists."""
     sound = [backup for backup in backups if not backup.checksum_failures]
     if not sound:
         damaged = f"; {len(backups)} have damaged pages" if backups else ""
         raise BackupError(f"there is no backup{damaged}", hint="Take one: sk backup create.")
     before = [backup for backup in sound if is_before(backup, target, found)]
-    if before:  # else the log's end, which may not be known to the last commit, is not to blame
+    if before:  # otherwise the error below names the backups, not the end of the log
         check_exists(target, end, found)
     usable = [backup for backup in before if backup.stop_lsn <= end.lsn]
     if not usable:
@@ -113,7 +114,7 @@ def choose_backup(
 
 
 def is_before(backup: Backup, target: Target, found: TransactionEnd | None = None) -> bool:
-    """Whether it is consistent before the target is reached, if that exists."""
+    """Whether the backup is consistent before the target, if the target exists."""
     match target:
         case AtLsn(lsn):
             return backup.stop_lsn <= lsn
@@ -128,21 +129,21 @@ def is_before(backup: Backup, target: Target, found: TransactionEnd | None = Non
 def check_exists(target: Target, end: LogEnd, found: TransactionEnd | None = None) -> None:
     """Raises BackupError when the log does not reach the target."""
     match target:
-        case AtLsn(lsn) if lsn > end.last_record_lsn:  # recovery stops when one begins behind it
+        case AtLsn(lsn) if lsn > end.last_record_lsn:  # recovery stops at a record there
             raise _beyond(target, end)
         case AtTime(time) if end.last_commit is None or time >= end.last_commit.time:
             raise _beyond(target, end)
         case AtXid() if found is None:
             raise BackupError(
-                f"the log has no end of {target} behind the oldest backup; it ends at {end}",
-                hint="A transaction that only read has no number.",
+                f"the log has no end of {target} after the oldest backup; it ends at {end}",
+                hint="A transaction that only reads has no number.",
             )
 
 
 def is_of_log(backup: Backup, history: TimelineHistory) -> bool:
-    """False when its server was deposed before the quorum had all that is in the backup: its pages
-    tell of WAL that is not part of the log, whatever the log's end is."""
-    # A standby may stop just where timelines switch, and name either.
+    """False if the server was deposed before a quorum had all WAL of the backup. The pages of the
+    backup then contain changes that are not in the log, wherever the log ends."""
+    # A standby may stop exactly where timelines switch, and name either timeline.
     return backup.stop_tli in (
         history.tli_at(backup.stop_lsn - 1),
         history.tli_at(backup.stop_lsn),
@@ -155,12 +156,12 @@ def check_of_log(backup: Backup, history: TimelineHistory) -> None:
         raise BackupError(
             f"backup {backup.backup_id} cannot be used: it ends at {format_lsn(backup.stop_lsn)} "
             f"of timeline {backup.stop_tli}, which is not in the log of timeline {history.tli}",
-            hint="A failover has left that server behind. Delete the backup, take another one.",
+            hint="A failover left that server behind. Delete the backup and take another one.",
         )
 
 
 def recovery_target(target: Target) -> dict[str, str]:
-    """As Postgres is told."""
+    """The recovery settings of Postgres for this target."""
     match target:
         case Latest():
             return {}
@@ -173,12 +174,12 @@ def recovery_target(target: Target) -> dict[str, str]:
 
 
 def format_time(time: datetime) -> str:
-    """As Postgres reads and prints it."""
+    """The format in which Postgres reads and prints a time."""
     return time.isoformat(" ")
 
 
 def _beyond(target: Target, end: LogEnd) -> BackupError:
     return BackupError(
-        f"the target {target} is not before the end of what exists: {end}",
-        hint="For all of it: --target latest.",
+        f"the target {target} is not before the end of the log: {end}",
+        hint="To restore the whole log: --target latest.",
     )

@@ -1,12 +1,12 @@
-"""Tar archives of a base backup become a data directory again.
+"""Unpacks the tar archives of a base backup into a data directory.
 
-    tablespaces, each into its own folder  ->  base.tar into the data directory
+    each tablespace into its own folder, then base.tar into the data directory
 
-What is written is synced by threads beside, so that the disk works while parts are unpacked.
+Threads sync the files that are written, while further parts are unpacked.
 
-Laws. Nothing is written outside of the folders that were given: names are checked, links are made
-only where Postgres has them, in pg_tblspc, and lead to those folders. global/pg_control is the last
-file of base.tar, so what was broken off does not start.
+Laws. Nothing is written outside of the given folders: names are checked, and links are made only
+where Postgres has them, in pg_tblspc, and only to those folders. global/pg_control is the last file
+of base.tar, so an interrupted unpacking cannot start.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ TABLESPACES = "pg_tblspc"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacking:
-    """Where a backup goes. `tablespaces` maps where one was to where it shall be, if that differs;
-    `owner` is whom the files shall belong to, None: ourselves; `progress` hears of every portion of
-    bytes."""
+    """Where a backup is unpacked. `tablespaces` maps the old path of a tablespace to a new one, if
+    they differ. `owner` owns the files; None: our account. `progress` gets the length of each
+    portion that is written."""
 
     data_dir: Path
     tablespaces: Mapping[str, Path] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Unpacking:
 
 
 def require_empty(folder: Path) -> None:
-    """Raises BackupError unless it is empty, or not there."""
+    """Raises BackupError unless the folder is empty or does not exist."""
     try:
         is_empty = not any(folder.iterdir())
     except FileNotFoundError:
@@ -87,11 +87,11 @@ def require_empty(folder: Path) -> None:
     except OSError as error:
         raise BackupError(f'could not read "{folder}": {error.strerror}') from error
     if not is_empty:
-        raise BackupError(f'"{folder}" is not empty', hint="Move it away, or name another folder.")
+        raise BackupError(f'"{folder}" is not empty', hint="Move it, or name another folder.")
 
 
 class _Unpacked:
-    """One archive on its way to `folder`."""
+    """The unpacking of one archive into `folder`."""
 
     def __init__(
         self,
@@ -147,19 +147,19 @@ class _Unpacked:
         self._sync.add(path)
 
     def finish(self) -> None:
-        """Returns when all of it is synced."""
+        """Returns when all files are synced."""
         self._sync.finish(reversed(self._directories))
 
 
 def _checked_name(name: str) -> str:
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts:
-        raise BackupError(f'"{name}" in the backup is no name inside of the data directory')
+        raise BackupError(f'"{name}" in the backup is not a name inside of the data directory')
     return "/".join(parts)
 
 
 def make_folder(folder: Path, owner: Account | None) -> None:
-    """With the mode that Postgres demands."""
+    """Creates it with the mode that Postgres requires."""
     durable.make_directory(folder)
     with _errors(folder):
         folder.chmod(0o700)
@@ -169,7 +169,7 @@ def make_folder(folder: Path, owner: Account | None) -> None:
 
 @contextmanager
 def _errors(folder: Path) -> Iterator[None]:
-    """What the disk, or a tar header, says becomes a BackupError."""
+    """An error of the disk, or of a tar header, becomes a BackupError."""
     try:
         yield
     except OSError as error:

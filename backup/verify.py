@@ -1,12 +1,12 @@
-"""Proves that the archived log can be replayed: every byte is there, every record is whole.
+"""Checks that the archived log can be replayed: no byte is missing, and every record is whole.
 
-    segment      |rest of R1|R2|R3| ... |Rn ..|rest of Rn|R ...          each checked by a worker,
+    segment      |rest of R1|R2|R3| ... |Rn ..|rest of Rn|R ...          a worker checks each one
                  ^ head ->  ^           tail ->^                         from its first record on
-    seams                       Rn, whose head and rest are in two objects: checked here
+    seams                       Rn, whose two parts are in two objects: checked here
 
-Checked are the seal of each object, the header of each page, the CRC and the back link of each
-record, also across objects and timelines, and that the pages are of the timelines that the history
-says. Every gap and every damaged object is named; the walk goes on behind it.
+It checks the seal of each object, the header of each page, and the CRC and back link of each
+record, also across objects and timelines. It checks that each page has the timeline that the
+history gives. It reports every gap and every damaged object, and goes on after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from backup.archived_log import ArchivedLog, Gap, StoredWal
-from backup.patience import patiently
+from backup.retry import with_retries
 from consensus.ids import TimelineId
 from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.errors import ObjectDamaged, ObjectNotFound
@@ -43,7 +43,7 @@ FAST_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """An object that is not what it should be."""
+    """A damaged object."""
 
     key: str
     reason: str
@@ -51,7 +51,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`is_sound` when a restore can replay [begin_lsn, end_lsn)."""
+    """`is_sound` if a restore can replay [begin_lsn, end_lsn)."""
 
     begin_lsn: int
     end_lsn: int
@@ -67,7 +67,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveAddress:
-    """How a worker opens the archive: a store cannot be sent to a process."""
+    """How a worker opens the archive: a store cannot be pickled."""
 
     url: str
     options: Mapping[str, str]
@@ -81,8 +81,8 @@ class ArchiveAddress:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCheck:
-    """What a worker found. `head` goes to the end of the first record, `tail` is what follows the
-    last; without a record all is head. `damage` ends it: what it says of records is not used."""
+    """The result of a worker. `head` ends with the first record; `tail` follows the last one.
+    Without a record, all content is head. If `damage` is set, the other fields are not used."""
 
     head: bytes = b""
     has_record: bool = False
@@ -98,8 +98,8 @@ def verify(
     progress: Callable[[int], None] = lambda _: None,
     jobs: int | None = None,
 ) -> Verdict:
-    """Reads everything. `progress` is told the bytes of each segment. Raises ObjectStoreError when
-    the store itself fails."""
+    """Reads all objects. `progress` gets the bytes of each segment. Raises ObjectStoreError if the
+    store itself fails."""
     archive = address.open()
     seams = _Seams(archive, log)
     with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=get_context("spawn")) as pool:
@@ -116,7 +116,7 @@ def verify_fast(
     wal_seg_size: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Verdict:
-    """Presence, and what the seals say; the content is not read."""
+    """Checks that the objects exist, and their seals. Does not read their content."""
     damages = []
     with ThreadPoolExecutor(FAST_THREADS) as pool:
         check = partial(_check_seal, store, wal_seg_size)
@@ -137,7 +137,7 @@ def _verdict(log: ArchivedLog, seg_size: int, damages: Sequence[Damage]) -> Verd
 def _in_order(
     pool: Executor, check: Callable[[StoredWal], T], pieces: Sequence[StoredWal], ahead: int
 ) -> Iterator[tuple[StoredWal, T]]:
-    """Results in the order of the log; at most `ahead` of them wait."""
+    """Results in log order. At most `ahead` of them wait."""
     running: deque[tuple[StoredWal, Future[T]]] = deque()
     for stored in pieces:
         running.append((stored, pool.submit(check, stored)))
@@ -149,18 +149,18 @@ def _in_order(
 
 
 def _check_seal(store: ObjectStore, seg_size: int, stored: StoredWal) -> str:
-    """Why it is damaged, or ""."""
+    """The reason why the object is damaged, or ""."""
     key, wal = stored.info.key, stored.wal
     expected = wal.end_lsn - wal.segno * seg_size
     is_whole = expected == seg_size
     try:
-        seal = Seal.decode(patiently(lambda: store.get_tail(key, SEAL.size)), key)
+        seal = Seal.decode(with_retries(lambda: store.get_tail(key, SEAL.size)), key)
     except ObjectNotFound as error:
-        return str(error) if is_whole else ""  # something longer has come in its place
+        return str(error) if is_whole else ""  # a longer object has replaced it
     except ObjectDamaged as error:
         return str(error)
     if seal.content_length != expected:
-        return f"it holds {seal.content_length} bytes, expected {expected}"
+        return f"the object holds {seal.content_length} bytes, expected {expected}"
     return ""
 
 
@@ -170,11 +170,11 @@ def _check_seal(store: ObjectStore, seg_size: int, stored: StoredWal) -> str:
 def check_segment(
     address: ArchiveAddress, history: TimelineHistory, stored: StoredWal
 ) -> SegmentCheck:
-    """Raises ObjectStoreError when the store itself fails."""
+    """Raises ObjectStoreError if the store itself fails."""
     archive = address.open()
     wal = stored.wal
     try:
-        content = patiently(lambda: _read(archive, wal))
+        content = with_retries(lambda: _read(archive, wal))
         _check_timelines(content, wal, history, archive.facts.wal_seg_size)
         return _walk(content, wal, archive.facts)
     except (ObjectDamaged, ObjectNotFound, WalError) as error:
@@ -182,7 +182,7 @@ def check_segment(
 
 
 def _read(archive: TimelineArchive, wal: ArchivedWal) -> bytes:
-    """As it was when it was listed: a beginning may have been replaced by something longer."""
+    """The content as it was listed. A longer object may have replaced a beginning since."""
     try:
         return archive.read(wal)
     except ObjectNotFound:
@@ -216,7 +216,7 @@ def _walk(content: bytes, wal: ArchivedWal, facts: ArchivedTimeline) -> SegmentC
 def _check_timelines(
     content: bytes, wal: ArchivedWal, history: TimelineHistory, seg_size: int
 ) -> None:
-    """The first page, and the first behind each switch, are of the timeline that wrote them."""
+    """Checks the timeline of the first page, and of the first page after each switch."""
     begin_lsn = wal.segno * seg_size
     starts = {begin_lsn}
     for entry in history.entries:
@@ -225,7 +225,7 @@ def _check_timelines(
         if not begin_lsn <= lsn < wal.end_lsn:
             continue
         header = parse_page_header(content, lsn - begin_lsn)
-        # Behind XLOG_SWITCH there may be anything, but for an address that fits.
+        # After XLOG_SWITCH the bytes can be anything, so only a fitting address makes it a page.
         is_page = header is not None and header.page_lsn == lsn
         if header is not None and is_page and header.tli != history.tli_at(lsn):
             raise WalFormatError(
@@ -250,12 +250,12 @@ def _walker(facts: ArchivedTimeline, lsn: int, **options: int | None) -> RecordW
 
 
 class _Seams:
-    """Goes from segment to segment with what is not finished at the end of each."""
+    """Checks the records that cross from one segment to the next."""
 
     def __init__(self, archive: TimelineArchive, log: ArchivedLog) -> None:
         self._facts = archive.facts
         self.damages: list[Damage] = []
-        #: Where the log is whole up to; elsewhere a segment is the first behind a gap or a damage.
+        #: The log is sound up to here; another segment follows a gap or damage.
         self._reached_lsn = -1
         self._walker: RecordWalker | None = None
 

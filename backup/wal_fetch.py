@@ -1,11 +1,11 @@
-"""One WAL file for a recovering Postgres, as its `restore_command` asks for it.
+"""Fetches one WAL file for a recovering Postgres; `restore_command` calls it.
 
-    source 1   |=====whole=====|                          -> as it is; nobody else is asked
+    source 1   |=====whole=====|                          -> the segment; no other source is asked
     source 1   |====|                 source 2  |=======| -> the longest beginning, and zeros
 
-Laws. None means that every source has answered, and that none has a byte of it: Postgres then ends
-its recovery here (or goes on to another source of its own). Whatever else stands in the way is an
-error. Two sources never disagree about a byte they both have, or that is an error too.
+Laws. None means that every source has answered, and that none has a byte of the file. Postgres then
+ends its recovery, or tries another source of its own. Every other failure is an error. It is also
+an error if two sources have different bytes at one position.
 Source: Postgres `xlogarchive.c`, RestoreArchivedFile.
 """
 
@@ -32,17 +32,17 @@ SourceFailure = (BackupError, ObjectStoreError, WalError)
 def fetch_wal_file(
     name: str,
     sources: Sequence[WalSource],
-    patience_seconds: float = 0.0,
+    retry_seconds: float = 0.0,
     *,
     whole_only: bool = False,
 ) -> bytes | None:
-    """The content of a segment or of a history file; None when there is none, or, if `whole_only`,
-    none but the beginning of a segment.
+    """The content of a segment or of a history file. None if there is none; with `whole_only` also
+    if there is only the beginning of a segment.
 
-    Failures that may pass are tried again for `patience_seconds`. Raises BackupError,
-    ObjectStoreError, WalError.
+    Retries failures that may pass for `retry_seconds`. Raises BackupError, ObjectStoreError,
+    WalError.
     """
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + retry_seconds
     while True:
         try:
             return _fetch(name, sources, whole_only)
@@ -62,7 +62,7 @@ def _fetch(name: str, sources: Sequence[WalSource], whole_only: bool) -> bytes |
         return _fetch_segment(name, sources, whole_only)
     if _HISTORY.fullmatch(name):
         return _fetch_history(parse_history_file_name(name), sources)
-    return None  # a backup's label file: Postgres itself never asks for one
+    return None  # a backup history file, which Postgres does not ask for
 
 
 def _fetch_history(tli: int, sources: Sequence[WalSource]) -> bytes | None:
@@ -93,7 +93,7 @@ def _fetch_segment(name: str, sources: Sequence[WalSource], whole_only: bool) ->
         if content[:common] != longest[:common]:
             raise WalSourceError(
                 f"the sources have different WAL in segment {name}",
-                hint="Name the archive and the safekeepers of one timeline.",
+                hint="Name the archive and the safekeepers of the same timeline.",
             )
         longest = max(longest, content, key=len)
         if server is not None and len(longest) == server.wal_seg_size:
@@ -112,7 +112,7 @@ def _same_server(server: ServerFacts | None, source: WalSource) -> ServerFacts |
 
 
 def _raise_first(failures: Sequence[Exception]) -> None:
-    """The first that will not pass by itself, if there is one: it is no use to try again."""
+    """Raises the first permanent failure, else the first one; a permanent one needs no retry."""
     lasting = (error for error in failures if not getattr(error, "is_transient", False))
     for error in (*lasting, *failures):
         raise error

@@ -1,21 +1,22 @@
-"""The next segments of a recovery, made ready by a process beside it.
+"""A process that prefetches the next segments while a server recovers.
 
-    pg_wal/RECOVERYXLOG                   what restore_command is to make
+    pg_wal/RECOVERYXLOG                   the file that restore_command creates
     pg_wal/.sk-prefetch/TENANT/TIMELINE/
         000000010000000000000006          ready: whole, checked, synced
-        000000010000000000000007.tmp      on its way
-        asked                             the last one that was not ready; without it, it ends
+        000000010000000000000007.tmp      being fetched
+        asked                             the last segment that was not ready; without this file
+                                          the process ends
     pg_wal/.sk-prefetch/TENANT/TIMELINE.lock    held by the process, from before its start until
-                                          the folder is gone
+                                          the folder is removed
 
-Whoever needs a segment that is ready takes it by renaming it: the `mv` of a restore_command, in
-2 ms, or `sk archive fetch`. The process sees that it is gone, and makes another one ready.
+A restore_command takes a ready segment by renaming it: with `mv`, in 2 ms, or with
+`sk archive fetch`. The process sees that the segment is taken and fetches another one.
 
-Laws. A name in this folder stands for bytes that never change: a whole segment of this timeline,
-checked as any other that comes from the archive, and it has its name from the moment on when it is
-synced. So neither its age matters nor who made it. Whatever is wrong with the folder, a file is
-fetched as if there were none. The process keeps at most `ahead` segments, and leaves nothing behind
-when it ends: at the end of the WAL, or when nobody has taken any for a while.
+Laws. A segment in this folder never changes. It is a whole segment of this timeline, checked like
+any other from the archive, and it gets its name only after it is synced. So neither its age nor the
+process that fetched it matters. If the folder cannot be used, the file is fetched without it. The
+process keeps at most `ahead` segments. It removes them when it ends: at the end of the WAL, or when
+no segment has been taken for a while.
 """
 
 from __future__ import annotations
@@ -35,40 +36,40 @@ from storage import durable
 FOLDER = ".sk-prefetch"
 ASKED, LOCK, TEMPORARY = "asked", ".lock", ".tmp"
 POLL_SECONDS = 0.005
-#: How long a segment that is on its way is waited for, before it is fetched without.
+#: How long to wait for a segment that is being fetched, before fetching it without the process.
 WAIT_SECONDS = 10.0
 SEGMENT_NAME_LENGTH = 24
 
 
 class PrefetchFolder:
-    """One for each timeline, `beside` the file that is asked for."""
+    """The folder of one timeline. `beside` finds it from the file that restore_command creates."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: Beside the folder, so that it can be held until the folder is gone.
+        #: Beside the folder, so that it can be held until the folder is removed.
         self.lock = path.with_name(f"{path.name}{LOCK}")
 
     @classmethod
     def beside(cls, target: Path, timeline: TimelineId) -> PrefetchFolder:
         return cls(target.absolute().parent / FOLDER / str(timeline))
 
-    # ---- who needs a segment
+    # ---- restore_command
 
     def take(self, name: str, target: Path) -> bool:
-        """Make the segment's file, if it is ready or nearly so; whether it was."""
+        """Renames the segment to `target`. Waits while it is being fetched. False: not ready."""
         deadline = time.monotonic() + WAIT_SECONDS
         on_its_way = self.path / f"{name}{TEMPORARY}"
         while on_its_way.exists() and self.is_running() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         try:
-            (self.path / name).rename(target)  # Postgres syncs the name that it gives it
+            (self.path / name).rename(target)  # Postgres syncs the name that it gives the file
         except OSError:
             return False
         return True
 
     def ask(self, name: str, settings: Mapping[str, object]) -> None:
-        """`name` was fetched without, those behind it are wanted next. Starts the process unless it
-        runs; `settings` are for its `prefetch`."""
+        """`name` was fetched without the process, and the next segments are wanted. Starts the
+        process unless it runs; `settings` are the arguments of its `prefetch`."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary = self.path / f"{ASKED}{TEMPORARY}"
@@ -77,21 +78,21 @@ class PrefetchFolder:
             with self._locked() as lock:
                 _start({**settings, "folder": str(self.path)}, lock)
         except OSError:
-            return  # it runs; or the disk is full, and it goes without
+            return  # the process runs; or the disk is full, and nothing is prefetched
 
     def end(self) -> None:
-        """There is no more: the process removes what is here, or else we."""
+        """The end of the WAL. Removes the folder, or leaves that to the process if it runs."""
         try:
             (self.path / ASKED).unlink(missing_ok=True)
             with self._locked():
                 self.remove()
         except OSError:
-            return  # there has never been a folder; or the process removes it
+            return  # the folder does not exist, or the process removes it
 
     @contextmanager
     def _locked(self) -> Iterator[BinaryIO]:
-        """Raises BlockingIOError while another has it, or OSError. A lock whose file was removed
-        after it was opened holds nothing: the next one makes another file."""
+        """Raises BlockingIOError if another process holds the lock, or OSError. A lock whose file
+        was removed after it was opened excludes nothing, as the next process creates a new file."""
         with self.lock.open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(lock.fileno()).st_nlink == 0:
@@ -111,7 +112,7 @@ class PrefetchFolder:
     # ---- the process
 
     def asked(self) -> str | None:
-        """The last one that was not ready; None when the end has been reached."""
+        """The last segment that was not ready; None after the end of the WAL."""
         try:
             return (self.path / ASKED).read_text()
         except OSError:
@@ -125,7 +126,7 @@ class PrefetchFolder:
             return set()
 
     def add(self, name: str, content: bytes) -> None:
-        """It is ready. Raises StorageError, OSError."""
+        """Stores a segment as ready. Raises StorageError, OSError."""
         temporary = self.path / f"{name}{TEMPORARY}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -136,8 +137,8 @@ class PrefetchFolder:
         temporary.rename(self.path / name)
 
     def remove(self) -> None:
-        """All of it, by who holds the lock, which goes last; then the folders around it, when it
-        was the last."""
+        """Removes the folder; the caller holds the lock, which is removed last. Then removes the
+        folders above, if they are empty."""
         try:
             for path in self.path.iterdir():
                 path.unlink(missing_ok=True)
@@ -146,13 +147,13 @@ class PrefetchFolder:
             for folder in self.path.parents[:2]:
                 folder.rmdir()
         except OSError:
-            return  # gone already, or another timeline's are there
+            return  # removed already, or other timelines have folders there
 
 
 def _start(settings: Mapping[str, object], lock: BinaryIO) -> None:
-    """Detached: Postgres waits for restore_command, and must not wait for this. The settings go
-    through a pipe, since everybody on a machine sees the arguments of a process; the lock is its
-    own from now on."""
+    """Detached, because Postgres waits for restore_command, and must not wait for this process.
+    The settings go through a pipe, because all users can see the arguments of a process. The new
+    process holds the lock from now on."""
     import json
     import subprocess
 
@@ -168,4 +169,4 @@ def _start(settings: Mapping[str, object], lock: BinaryIO) -> None:
     assert process.stdin is not None
     process.stdin.write(json.dumps(settings).encode())
     process.stdin.close()
-    process.returncode = 0  # it is init's child when we are gone, and nobody waits for it here
+    process.returncode = 0  # init adopts it after our end; we do not wait for it

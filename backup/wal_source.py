@@ -1,11 +1,11 @@
-"""Where a restore finds its WAL: what every source can do, and what it must not do.
+"""The interface of a source of WAL for a restore.
 
-    archive             whole segments, and the beginning of the last one
-    live safekeepers    what is committed and not yet archived
+    archive               whole segments, and the beginning of the last one
+    running safekeepers   WAL that is committed and not yet archived
 
-Laws. A source answers with committed WAL only. "I do not have it" is an answer; no answer is a
-WalSourceError, and never taken for the other: a recovery that hears "there is no more" ends there.
-What a source hands out has been checked as far as its first page tells.
+Laws. A source returns committed WAL only. "I do not have it" is an answer. A source that cannot
+answer raises WalSourceError, because a recovery that gets "there is no more WAL" ends there.
+The source has checked the first page of all WAL that it returns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pgwal.versions import wal_version
 
 
 class WalSourceError(BackupError):
-    """A source could not answer; `is_transient` when another try may succeed."""
+    """A source could not answer. `is_transient` if a retry may succeed."""
 
     def __init__(self, message: str, *, hint: str = "", is_transient: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -33,24 +33,26 @@ class WalSource(Protocol):
 
     @property
     def server(self) -> ServerFacts | None:
-        """Of which server its WAL is; known when it has answered."""
+        """The server that wrote the WAL; None until the source has answered."""
 
     def history(self, tli: int) -> bytes | None:
-        """A timeline's history file."""
+        """The history file of a timeline, or None if there is none."""
 
     def segment(self, name: str) -> bytes:
-        """As much of a segment's beginning as there is; empty when there is nothing."""
+        """The beginning of a segment, as long as the source has it; empty if it has none."""
 
 
 def check_beginning(content: bytes, tli: int, segno: int, server: ServerFacts) -> None:
-    """The first page is of this server, of this place, and of `tli` or one of its ancestors.
+    """Checks that the first page belongs to this server and position, and to `tli` or an ancestor.
 
     Raises WalFormatError.
     """
     lsn = segno * server.wal_seg_size
     header = parse_page_header(content)
     if header is None:
-        raise WalFormatError(lsn, f"{len(content)} bytes of WAL at {format_lsn(lsn)} are no page")
+        raise WalFormatError(
+            lsn, f"{len(content)} bytes of WAL at {format_lsn(lsn)} are not a page"
+        )
     check_page_header(
         header,
         lsn,
@@ -64,11 +66,12 @@ def check_beginning(content: bytes, tli: int, segno: int, server: ServerFacts) -
         )
 
 
-def check_same_server(expected: ServerFacts, found: ServerFacts, who: str) -> None:
-    """Raises WalSourceError when `who` has WAL of another one."""
+def check_same_server(expected: ServerFacts, found: ServerFacts, source: str) -> None:
+    """Raises WalSourceError if `source` has WAL of another server."""
     if (found.system_id, found.wal_seg_size) != (expected.system_id, expected.wal_seg_size):
         raise WalSourceError(
-            f"{who} has WAL of another server: expected system {expected.system_id} with segments "
-            f"of {expected.wal_seg_size} bytes, found {found.system_id} with {found.wal_seg_size}",
+            f"{source} has WAL of another server: expected system {expected.system_id} with "
+            f"segments of {expected.wal_seg_size} bytes, found system {found.system_id} with "
+            f"segments of {found.wal_seg_size} bytes",
             hint="Name the archive and the safekeepers of one cluster.",
         )

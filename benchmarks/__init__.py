@@ -1,6 +1,6 @@
 """Measured claims: `python -m benchmarks [commit|bulk|restart ...]`. Method and figures: README.md.
 
-A figure of one run says little: a neighbour on the machine moves it by more than most changes to
-the code do. So setups are compared by ratios of pairs that were measured within one round, and the
-peer is measured twice: how far it strays from itself is the error bar of everything else.
+A single run means little: other work on the machine changes a figure more than most changes of the
+code do. So setups are compared by ratios of pairs that were measured in the same round. The peer is
+measured twice: its deviation from itself is the error of all other figures.
 """

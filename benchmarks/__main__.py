@@ -1,6 +1,6 @@
-"""`python -m benchmarks`: run some or all, print tables and verdicts, write the samples as JSON.
+"""`python -m benchmarks`: runs benchmarks, prints tables and verdicts, writes samples as JSON.
 
-Progress goes to stderr, a line a measurement; the tables, in Markdown, to stdout.
+Progress goes to stderr, one line for each measurement; tables, in Markdown, go to stdout.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says; `against` is another checkout of this project."""
+    """The options of the command line. `against` is another checkout of this project."""
 
     binaries: PostgresBinaries
     directory: Path
@@ -81,7 +81,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One benchmark's outcome; `samples` are dataclasses. `remark` is about how it was measured."""
+    """The outcome of one benchmark. `samples` are dataclasses; `remark` describes the method."""
 
     table: list[list[str]]
     verdicts: list[Verdict]
@@ -92,7 +92,7 @@ class Report:
 
 @contextmanager
 def _network(options: Options) -> Iterator[Network]:
-    """With --delay-ms, or the loopback."""
+    """The network of --delay-ms, or the loopback."""
     if options.delay_ms is None:
         yield Network()
         return
@@ -110,7 +110,7 @@ def run_commit(options: Options) -> Report:
             interpreted=options.interpreted,
             is_delayed=options.delay_ms is not None,
         )
-        samples = _told(
+        samples = _collect(
             commit.measure(
                 primary,
                 options.directory,
@@ -131,7 +131,7 @@ def run_commit(options: Options) -> Report:
 
 def run_profile(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
-        samples = _told(
+        samples = _collect(
             profile.measure(
                 primary, options.directory, options.clients, options.rounds, options.seconds
             )
@@ -143,7 +143,7 @@ def run_bulk(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         measured = bulk.setups(options.against)
         megabytes = options.megabytes or BULK_MEGABYTES
-        samples = _told(
+        samples = _collect(
             bulk.measure(primary, options.directory, measured, options.rounds, megabytes)
         )
     return Report(bulk.table(samples), bulk.verdicts(samples), samples)
@@ -152,7 +152,7 @@ def run_bulk(options: Options) -> Report:
 def run_restart(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         megabytes = options.megabytes or RESTART_MEGABYTES
-        samples = _told(
+        samples = _collect(
             restart.measure(
                 primary, options.directory, checkouts(options.against), options.rounds, megabytes
             )
@@ -163,14 +163,14 @@ def run_restart(options: Options) -> Report:
 def run_serve(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         megabytes = options.megabytes or SERVE_MEGABYTES
-        samples = _told(
+        samples = _collect(
             serve.measure(primary, options.directory, options.against, options.rounds, megabytes)
         )
     return Report(serve.table(samples), serve.verdicts(samples), samples)
 
 
 def run_failover(options: Options) -> Report:
-    samples = _told(
+    samples = _collect(
         failover.measure(
             options.binaries, options.directory, checkouts(options.against), options.rounds
         )
@@ -181,7 +181,7 @@ def run_failover(options: Options) -> Report:
 def run_archive(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         megabytes = options.megabytes or ARCHIVE_MEGABYTES
-        samples = _told(
+        samples = _collect(
             archive.measure(
                 primary,
                 options.directory,
@@ -196,14 +196,16 @@ def run_archive(options: Options) -> Report:
 
 def run_restore(options: Options) -> Report:
     megabytes = options.megabytes or RESTORE_MEGABYTES
-    samples = _told(restore.measure(options.binaries, options.directory, options.rounds, megabytes))
+    samples = _collect(
+        restore.measure(options.binaries, options.directory, options.rounds, megabytes)
+    )
     return Report(restore.table(samples), restore.verdicts(samples), samples)
 
 
 def run_decode(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         megabytes = options.megabytes or DECODE_MEGABYTES
-        samples = _told(decode.measure(primary, options.directory, options.rounds, megabytes))
+        samples = _collect(decode.measure(primary, options.directory, options.rounds, megabytes))
     return Report(decode.table(samples), decode.verdicts(samples), samples)
 
 
@@ -212,19 +214,19 @@ def run_changes(options: Options) -> Report:
     primary.postgres.configure(wal_level="logical")
     with primary:
         megabytes = options.megabytes or CHANGES_MEGABYTES
-        samples = _told(changes.measure(primary, options.rounds, megabytes))
+        samples = _collect(changes.measure(primary, options.rounds, megabytes))
     return Report(changes.table(samples), changes.verdicts(samples), samples)
 
 
 def run_lake(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         megabytes = options.megabytes or LAKE_MEGABYTES
-        samples = _told(lake.measure(primary, options.directory, options.rounds, megabytes))
+        samples = _collect(lake.measure(primary, options.directory, options.rounds, megabytes))
     return Report(lake.table(samples), lake.verdicts(samples), samples)
 
 
 def run_many(options: Options) -> Report:
-    samples = _told(
+    samples = _collect(
         many.measure(
             options.binaries,
             options.directory,
@@ -238,17 +240,17 @@ def run_many(options: Options) -> Report:
         many.table(samples),
         many.verdicts(samples),
         samples,
-        more_tables={"One safekeeper, nobody connected": many.idle_table(samples)},
+        more_tables={"One safekeeper without connections": many.idle_table(samples)},
     )
 
 
 def run_topologies(options: Options) -> Report:
-    latencies = _told(
+    latencies = _collect(
         topologies.measure_latencies(
             options.binaries, options.directory, options.clients, options.rounds, options.seconds
         )
     )
-    losses = _told(topologies.play_losses(options.binaries, options.directory))
+    losses = _collect(topologies.run_scenarios(options.binaries, options.directory))
     return Report(
         topologies.latency_table(latencies),
         topologies.verdicts(latencies, losses),
@@ -265,7 +267,7 @@ def run_qsync(options: Options) -> Report:
             max_prepared_transactions=qsync.PREPARED_MAX, wal_level=qsync.WAL_LEVEL
         )
         with primary:
-            samples = _told(
+            samples = _collect(
                 qsync.measure(
                     primary, options.directory, options.clients, options.rounds, options.seconds
                 )
@@ -275,7 +277,7 @@ def run_qsync(options: Options) -> Report:
 
 
 def run_cuts(options: Options) -> Report:
-    samples = _told(
+    samples = _collect(
         cuts.measure(
             options.binaries,
             options.directory,
@@ -288,12 +290,12 @@ def run_cuts(options: Options) -> Report:
 
 
 def run_pages(options: Options) -> Report:
-    samples = _told(pages.measure(options.binaries, options.directory, options.rounds))
+    samples = _collect(pages.measure(options.binaries, options.directory, options.rounds))
     return Report(pages.table(samples), pages.verdicts(samples), samples)
 
 
 def run_merges(options: Options) -> Report:
-    samples = _told(merges.measure(options.directory, options.rounds))
+    samples = _collect(merges.measure(options.directory, options.rounds))
     return Report(merges.table(samples), merges.verdicts(samples), samples)
 
 
@@ -359,34 +361,34 @@ BENCHMARKS = {
     "--delay-ms",
     type=click.FloatRange(min=0, min_open=True),
     help="commit, qsync: every packet between any two of primary (with its clients), proposer and "
-    "copies takes this long, one way; a round trip takes twice as long. They get network "
-    "namespaces; needs root.  [default: everything on the loopback]",
+    "copies takes this long, one way; a round trip takes twice as long. Uses network "
+    "namespaces, which need root.  [default: the loopback]",
 )
 @click.option(
     "--timelines",
     type=click.IntRange(2),
     default=1000,
     show_default=True,
-    help="many: timelines that nobody uses.",
+    help="many: the number of unused timelines.",
 )
 @click.option(
     "--primaries",
     type=click.IntRange(1),
     default=10,
     show_default=True,
-    help="many: primaries under load at once.",
+    help="many: the number of primaries under load at once.",
 )
 @click.option(
     "--database-gb",
     type=click.FloatRange(min=0.1),
     default=cuts.DATABASE_GB,
     show_default=True,
-    help="cuts: of the database; its WAL, archive and copies take ten times as much.",
+    help="cuts: the size of the database; its WAL, archive and copies take ten times as much.",
 )
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where to put the data: a real disk with 25 GB.  [default: the temporary folder]",
+    help="The folder for the data: on a real disk with 25 GB.  [default: the temporary folder]",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all samples.")
 def main(
@@ -443,8 +445,8 @@ def main(
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _told(samples: Iterable[S]) -> list[S]:
-    """All samples, each shown when it is taken."""
+def _collect(samples: Iterable[S]) -> list[S]:
+    """Collects all samples, and prints each when it is taken."""
     taken = []
     for sample in samples:
         click.echo(sample, err=True)

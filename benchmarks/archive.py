@@ -1,13 +1,13 @@
 """`archive`: what archiving costs the commits, and whether it keeps up with the WAL.
 
-The same quorum with and without a local archive: small commits in both, and then WAL as fast as the
-primary writes it, until the last segment of it is in the archive:
+The same quorum with and without a local archive. First small commits; then WAL as fast as the
+primary writes it, until its last segment is in the archive:
 
     written     |=====|=====|=====| .. |=====|
     archived     lag   |=====|=====| .. |=====|      the rate is from the first to the last
                        ^ first                ^ last
 
-The lag is how long what is behind at the end of the load takes: too low a rate makes it grow.
+The lag is the time from the end of the load to the end of archiving; a low rate makes it grow.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ COLUMNS = ("setup", "TPS", "TPS / not archived", "p99 ms", "load MB/s", "archive
 TPS_RATIO_MIN = 0.9
 ARCHIVED_MB_MIN = 100
 ARCHIVE_TIMEOUT = 600.0
-ARCHIVE_POLL_SECONDS = 0.25  # a look costs milliseconds of what is measured
+ARCHIVE_POLL_SECONDS = 0.25  # a request takes milliseconds from what is measured
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSample:
-    """`archived_mb_per_s` is from the first segment of the load in the archive to the last one."""
+    """`archived_mb_per_s`: from the first archived segment of the load to the last one."""
 
     setup: str
     round: int
@@ -58,7 +58,7 @@ def measure(
     seconds: int,
     megabytes: int,
 ) -> Iterator[ArchiveSample]:
-    """Samples as they are taken. With `against`, that checkout archives in turn with this one."""
+    """Yields each sample when it is taken. With `against`, that checkout takes turns."""
     copies = directory / "copies"
     archive = [f"--archive={copies / 'archive'}"]
     setups = [
@@ -72,7 +72,7 @@ def measure(
     bulk_load.create_tables(primary)
     pgbench.run(primary.postgres, CLIENTS, seconds)
     for number, setup in interleaved(setups, rounds):
-        bulk_load.forget(primary)
+        bulk_load.remove_wal(primary)
         with attached(primary, setup, copies):
             yield _sample(primary, setup, number, seconds, megabytes)
 
@@ -101,7 +101,7 @@ def _sample(
 
 
 def _watch(setup: SafekeeperQuorum, loading: Future[BulkLoad]) -> Iterator[tuple[float, int]]:
-    """(when, archived_lsn) until all segments of the load are archived. Raises FixtureError."""
+    """(time, archived_lsn) until all segments of the load are archived. Raises FixtureError."""
     deadline = time.perf_counter() + ARCHIVE_TIMEOUT
     while (now := time.perf_counter()) < deadline:
         lsn = archived_lsn(setup)
@@ -113,13 +113,13 @@ def _watch(setup: SafekeeperQuorum, loading: Future[BulkLoad]) -> Iterator[tuple
 
 
 def archived_lsn(setup: SafekeeperQuorum) -> int:
-    """As the one that archives says."""
+    """The position that the archiving safekeeper reports."""
     timelines = [safekeeper.timeline() for safekeeper in setup.safekeepers]
     return max(Lsn.parse(t["archive"]["archived_lsn"]) for t in timelines if t is not None)
 
 
 def table(samples: Sequence[ArchiveSample]) -> list[list[str]]:
-    """Medians, and the spread of the ratios to the setup without an archive of the same round."""
+    """Medians, and the spread of the ratios to the setup without an archive in the same round."""
     rows = [list(COLUMNS)]
     for setup in dict.fromkeys(s.setup for s in samples):
         own = samples_of(samples, setup)
@@ -136,7 +136,7 @@ def table(samples: Sequence[ArchiveSample]) -> list[list[str]]:
 
 
 def verdicts(samples: Sequence[ArchiveSample]) -> list[Verdict]:
-    """What it costs, and whether it keeps up."""
+    """The cost of archiving, and its rate."""
     rates = Spread.of([s.archived_mb_per_s for s in samples_of(samples, ARCHIVED)])
     control = paired_ratios(samples, "tps", CONTROL, PLAIN)
     return [

@@ -1,4 +1,4 @@
-"""`first_vote`: a client of a safekeeper that asks for its vote, as a proposer would."""
+"""`request_vote`: asks a safekeeper for its vote, as a proposer does."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from walproposer.stream.peer import open_push
 
 
 def request_vote(address: SafekeeperAddress, status: Mapping[str, Any]) -> VoteResponse:
-    """Greet, and ask for the vote in the next term. `status` is the timeline's, as published.
+    """Greets, and asks for the vote in the next term. `status` is the timeline's status page.
 
-    Raises Unreachable while nobody listens yet.
+    Raises Unreachable while the safekeeper does not listen yet.
     """
     timeline = TimelineId(
         parse_id(status["tenant_id"], "tenant id"), parse_id(status["timeline_id"], "timeline id")

@@ -1,7 +1,7 @@
-"""`bulk`: one large transaction, and what it costs in memory; with all copies, and with one away.
+"""`bulk`: the time and memory of one large transaction, with all copies and with one stopped.
 
-A quorum that cannot keep up shows here: the primary writes WAL as fast as one process can, and the
-commit waits for the last byte. The safekeeper that was away catches up from another one.
+It shows a quorum that cannot keep up: the primary writes WAL as fast as one process can, and the
+commit waits for the last byte. The stopped safekeeper then catches up from another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.usage import rss_peak_bytes
 from pg_fixtures.cluster import flush_lsn
 from pg_fixtures.waiting import wait_until
 
-ONE_AWAY = "ours, one away"
+ONE_STOPPED = "ours, one stopped"
 COLUMNS = (
     "setup",
     "seconds",
@@ -45,14 +45,14 @@ SECONDS_RATIO_MAX = 1.0
 PROPOSER_RSS_MB_MAX = 200
 SAFEKEEPER_RSS_MB_MAX = 150
 CATCH_UP_TIMEOUT = 600.0  # seconds
-# Asking the safekeeper for its position costs it time, so not as often as it can answer.
+# Each request for a safekeeper's position takes its time, so there is a pause between them.
 CATCH_UP_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class BulkSample:
-    """One load. Memory is the greatest since the start of each process, for ours only;
-    `catch_up_seconds` are from the start of the process of the one that was away."""
+    """One load. Memory is the peak since the start of each process, only of our processes.
+    `catch_up_seconds` count from the start of the process that was stopped."""
 
     setup: str
     round: int
@@ -72,10 +72,10 @@ class BulkSample:
 
 
 def setups(checkout: Path | None) -> list[Setup]:
-    """In the order of the table. With `checkout`, ours of that one too."""
+    """In the order of the table. With `checkout`, also the quorum of that checkout."""
     return [
         SafekeeperQuorum(OURS),
-        SafekeeperQuorum(ONE_AWAY),
+        SafekeeperQuorum(ONE_STOPPED),
         ReceiveWalQuorum(PEER),
         ReceiveWalQuorum(CONTROL),
         LocalOnly(LOCAL),
@@ -86,30 +86,30 @@ def setups(checkout: Path | None) -> list[Setup]:
 def measure(
     primary: Primary, directory: Path, measured: Sequence[Setup], rounds: int, megabytes: int
 ) -> Iterator[BulkSample]:
-    """Samples as they are taken. Between two of them all WAL is removed everywhere."""
+    """Yields each sample when it is taken. All WAL is removed before each of them."""
     bulk_load.create_tables(primary)
     for number, setup in interleaved(measured, rounds):
-        bulk_load.forget(primary)
+        bulk_load.remove_wal(primary)
         with attached(primary, setup, directory / "copies"):
             yield _sample(primary, setup, number, megabytes)
-    bulk_load.forget(primary)
+    bulk_load.remove_wal(primary)
 
 
 def _sample(primary: Primary, setup: Setup, number: int, megabytes: int) -> BulkSample:
     if not isinstance(setup, SafekeeperQuorum):
         load = bulk_load.load(primary, megabytes)
         return BulkSample(setup.name, number, load.wal_bytes, load.seconds)
-    away = setup.safekeepers[-1] if setup.name == ONE_AWAY else None
-    if away is not None:
-        away.kill()
+    stopped = setup.safekeepers[-1] if setup.name == ONE_STOPPED else None
+    if stopped is not None:
+        stopped.kill()
     load = bulk_load.load(primary, megabytes)
     begun = time.perf_counter()
-    if away is not None:
-        away.start()
+    if stopped is not None:
+        stopped.start()
     wait_until(
         lambda: min(map(flush_lsn, setup.safekeepers)) >= load.end_lsn,
         CATCH_UP_TIMEOUT,
-        "all safekeepers to have everything",
+        "all safekeepers to have all WAL",
         interval=CATCH_UP_POLL_SECONDS,
     )
     caught_up_seconds = time.perf_counter() - begun
@@ -121,12 +121,12 @@ def _sample(primary: Primary, setup: Setup, number: int, megabytes: int) -> Bulk
         seconds=load.seconds,
         proposer_rss_bytes=rss_peak_bytes(setup.proposer.pid),
         safekeeper_rss_bytes=max(rss_peak_bytes(s.pid) for s in setup.safekeepers),
-        catch_up_seconds=caught_up_seconds if away is not None else 0.0,
+        catch_up_seconds=caught_up_seconds if stopped is not None else 0.0,
     )
 
 
 def table(samples: Sequence[BulkSample]) -> list[list[str]]:
-    """Medians of each setup; of memory, the greatest of all rounds."""
+    """Medians of each setup; for memory the peak of all rounds."""
     rows = [list(COLUMNS)]
     for setup in dict.fromkeys(s.setup for s in samples):
         own = samples_of(samples, setup)
@@ -156,7 +156,7 @@ def _catch_up(samples: Sequence[BulkSample]) -> list[str]:
 
 
 def verdicts(samples: Sequence[BulkSample]) -> list[Verdict]:
-    """Time against the peer, and the limits on memory."""
+    """The time compared with the peer, and the limits of memory."""
     control = paired_ratios(samples, "seconds", CONTROL, PEER)
     found = [
         Verdict(
@@ -166,14 +166,14 @@ def verdicts(samples: Sequence[BulkSample]) -> list[Verdict]:
             False,
             control,
         )
-        for setup in (OURS, ONE_AWAY)
+        for setup in (OURS, ONE_STOPPED)
     ]
-    ours = [s for s in samples if s.setup in (OURS, ONE_AWAY)]
+    ours = [s for s in samples if s.setup in (OURS, ONE_STOPPED)]
     for who, limit, values in (
         ("proposer", PROPOSER_RSS_MB_MAX, [s.proposer_rss_bytes for s in ours]),
         ("safekeeper", SAFEKEEPER_RSS_MB_MAX, [s.safekeeper_rss_bytes for s in ours]),
     ):
-        # The greatest, not the median: memory has no excuse.
+        # The peak, not the median: a limit of memory must always hold.
         peak = Spread.of([max(values) / (1 << 20)])
         found.append(Verdict(f"{who} < {limit} MB", peak, limit, False, unit=" MB"))
     return found

@@ -1,4 +1,4 @@
-"""WAL by the gigabyte: one INSERT ... SELECT of rows that do not compress."""
+"""Loads gigabytes of WAL: one INSERT ... SELECT of rows that cannot be compressed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from benchmarks.primary import Primary
 from pgwal.lsn import Lsn
 
 SOURCE_ROWS = 32_768
-MD5_PER_ROW = 64  # of 16 bytes each: below the 2 kB at which a value would be toasted
+MD5_PER_ROW = 64  # of 16 bytes each: below the 2 kB from which a value would be toasted
 WAL_BYTES_PER_ROW = 1_090  # the value, the tuple's and the record's headers
 
 
 @dataclass(frozen=True, slots=True)
 class BulkLoad:
-    """`seconds` until the commit returned; `wal_bytes` of WAL were written."""
+    """`seconds`: the time until the commit returned, with `wal_bytes` of WAL."""
 
     wal_bytes: int
     end_lsn: Lsn
@@ -27,19 +27,19 @@ class BulkLoad:
 
 
 def create_tables(primary: Primary) -> None:
-    """`bulk_source`, random rows that are copied many times over, and the empty `bulk`."""
+    """Creates `bulk_source` with random rows to copy many times, and the empty `bulk`."""
     primary.execute(
         "CREATE UNLOGGED TABLE bulk_source AS SELECT decode(string_agg("
         "md5(i || '/' || j || '/' || random()), ''), 'hex') AS payload"
         f" FROM generate_series(1, {SOURCE_ROWS}) i, generate_series(1, {MD5_PER_ROW}) j GROUP BY i"
     )
     primary.execute("CREATE TABLE bulk (payload bytea)")
-    # Compression could only be tried on longer values, but then the rows would be no rows.
+    # Without compression: only longer values could be compressed, and those would be toasted.
     primary.execute("ALTER TABLE bulk ALTER payload SET STORAGE EXTERNAL")
 
 
 def load(primary: Primary, megabytes: int) -> BulkLoad:
-    """About so much WAL, in one transaction that waits for whoever is attached."""
+    """Writes about that much WAL, in one transaction that waits for the attached standbys."""
     rows = megabytes * (1 << 20) // WAL_BYTES_PER_ROW
     copies = -(-rows // SOURCE_ROWS)
     begin_lsn = primary.insert_lsn()
@@ -54,7 +54,7 @@ def load(primary: Primary, megabytes: int) -> BulkLoad:
     return BulkLoad(end_lsn - begin_lsn, end_lsn, seconds)
 
 
-def forget(primary: Primary) -> None:
-    """Empty the table and let the primary remove the WAL; the slots must be dropped before."""
+def remove_wal(primary: Primary) -> None:
+    """Empties the table and lets the primary remove its WAL. Slots must be dropped before."""
     primary.execute("TRUNCATE bulk")
     primary.execute("CHECKPOINT")

@@ -1,9 +1,9 @@
-"""`changes`: the same WAL to rows by us, on one core, and by pgoutput through psycopg.
+"""`changes`: decodes the same WAL to rows, by us on one core, and by pgoutput through psycopg.
 
-Narrow rows: a table of five columns is filled, updated as a whole, and then row by row in
-transactions of their own. We read the server's segments from the page cache; pgoutput is decoded by
-a walsender and counted by a loop that looks at each message's first byte. What counts is CPU time,
-user and system, of all who take part: the machine may be busy with something else.
+Narrow rows: a table of five columns is filled, updated as a whole, and then row by row in separate
+transactions. We read the server's segments from the page cache. A walsender decodes pgoutput, and a
+loop counts messages by their first byte. The figure is the CPU time, user and system, of all
+processes that take part, because the machine may do other work.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ChangesSample:
-    """One pass over all of it."""
+    """One pass over all WAL."""
 
     setup: str
     round: int
@@ -60,7 +60,7 @@ class ChangesSample:
 
 @dataclass(frozen=True, slots=True)
 class WrittenWal:
-    """Changes of `rows` rows between two places."""
+    """Changes of `rows` rows between two positions."""
 
     primary: Primary
     catalog: Catalog
@@ -70,7 +70,7 @@ class WrittenWal:
 
 
 def measure(primary: Primary, rounds: int, megabytes: int) -> Iterator[ChangesSample]:
-    """Samples as they are taken."""
+    """Yields each sample when it is taken."""
     written = _write(primary, megabytes)
     decoders: dict[str, Callable[[WrittenWal], tuple[int, float]]] = {
         JSON: lambda wal: _decode(wal, is_typed=False),
@@ -89,13 +89,13 @@ def measure(primary: Primary, rounds: int, megabytes: int) -> Iterator[ChangesSa
 
 
 def _write(primary: Primary, megabytes: int) -> WrittenWal:
-    """About `megabytes` of WAL."""
+    """Writes about `megabytes` of WAL."""
     rows = megabytes * ROWS_PER_MEGABYTE * 2
     single_rows = rows // SINGLE_ROWS_PART
     primary.postgres.configure(
         synchronous_commit=False,
         wal_keep_size="16GB",
-        logical_decoding_work_mem="1GB",  # or it would write transactions to disk
+        logical_decoding_work_mem="1GB",  # otherwise transactions are written to disk
     )
     primary.execute(
         "CREATE TABLE accounts (aid int PRIMARY KEY, bid int, abalance int, filler text,"
@@ -130,7 +130,7 @@ def _decode(wal: WrittenWal, *, is_typed: bool) -> tuple[int, float]:
 
 
 def _receive(wal: WrittenWal) -> tuple[int, float]:
-    """(rows, CPU seconds); the slot stays where it is, as nothing is confirmed."""
+    """(rows, CPU seconds). The slot does not move, because nothing is confirmed."""
     dsn = wal.primary.postgres.dsn(replication="database")
     connection = pq.PGconn.connect(dsn.encode())
     try:
@@ -150,7 +150,7 @@ def _receive(wal: WrittenWal) -> tuple[int, float]:
 
 
 def _count_rows(connection: PGconn, rows_max: int) -> int:
-    """Up to the last one, as far as anything comes."""
+    """Counts rows up to `rows_max`."""
     rows = 0
     while rows < rows_max:
         size, data = connection.get_copy_data(1)
@@ -161,7 +161,7 @@ def _count_rows(connection: PGconn, rows_max: int) -> int:
             raise FixtureError("the walsender ended the stream")
         elif bytes(data[:1]) == b"w":
             rows += bytes(data[_XLOG_DATA_HEADER : _XLOG_DATA_HEADER + 1]) in (b"I", b"U", b"D")
-        elif data[17]:  # it wants to know whether we live
+        elif data[17]:  # it requests a reply
             connection.put_copy_data(b"r" + struct.pack("!QQQQB", 0, 0, 0, 0, 0))
             connection.flush()
     return rows

@@ -1,8 +1,8 @@
 """`commit`: throughput and latency of small commits that wait for a quorum.
 
-Four setups on one Postgres, one attached at a time: ours, the peer, the peer once more (the
-control), and no synchronous standby at all (what the machine can do); on demand also ours without
-the compiled module, and another checkout's. All are behind the same network.
+Four setups on one Postgres, one attached at a time: ours, the peer, the peer again (the control),
+and no synchronous standby (the limit of the machine); optionally also ours without the compiled
+module, and another checkout. All use the same network.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from benchmarks.usage import Usage, read_usage
 
 SCALE = 20
 CLIENTS = (1, 8, 32)
-# The first change of a page after a checkpoint logs all of it; after this nearly all are done.
+# The first change of a page after a checkpoint logs the whole page; the warm-up changes most pages.
 WARM_UP_SECONDS = 20
 WARM_UP_CLIENTS = 8
-# A first second of prepared statements, cold caches and new segments, not measured.
+# The first second is not measured: prepared statements, cold caches and new segments.
 SETTLE_SECONDS = 1
 
 INTERPRETED = "ours, interpreted"
@@ -57,7 +57,7 @@ P99_RATIO_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What all processes of one kind have used together."""
+    """The usage of all processes of one kind."""
 
     processes: int
     used: Usage
@@ -65,9 +65,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class CommitSample:
-    """One measurement. `cpu_us` and `switches` are per commit, of all that is not a backend: the
-    walsenders, and the receivers or the proposer and its safekeepers. `parts` are by kind, and the
-    network's own process is one of them."""
+    """One measurement. `cpu_us` and `switches` are per commit, of all processes but the backends:
+    walsenders, and receivers or proposer and safekeepers. `parts` are by kind, and include the
+    process of the network."""
 
     setup: str
     clients: int
@@ -82,9 +82,9 @@ class CommitSample:
 
 
 def setups(checkout: Path | None, *, interpreted: bool, is_delayed: bool) -> list[Setup]:
-    """In the order of the table. With `checkout`, ours of that one too; with `interpreted`, ours
-    without the compiled module; on a network with a delay, ours with no delay between primary and
-    proposer too, where no packet has farther to go than the peer's."""
+    """In the order of the table. With `checkout` also ours of that checkout; with `interpreted`
+    also ours without the compiled module. On a network with a delay also ours without a delay
+    between primary and proposer, where each packet has as far to go as the peer's."""
     return [
         SafekeeperQuorum(OURS),
         *([SafekeeperQuorum(INTERPRETED, interpreted=True)] if interpreted else []),
@@ -104,7 +104,7 @@ def measure(
     rounds: int,
     seconds: int,
 ) -> Iterator[CommitSample]:
-    """Samples as they are taken; a round measures all setups with the same number of clients."""
+    """Yields each sample when it is taken. A round measures all setups with the same clients."""
     pgbench.initialize(primary.postgres, SCALE)
     primary.execute("CHECKPOINT")
     pgbench.run(primary.postgres, WARM_UP_CLIENTS, WARM_UP_SECONDS)
@@ -142,7 +142,7 @@ def _sample(
 
 
 def pids(primary: Primary, setup: Setup) -> dict[str, list[int]]:
-    """By kind: a process that has brothers is called `safekeeper 1`."""
+    """By kind: the first word of a process name such as `safekeeper 1`."""
     found: dict[str, list[int]] = {}
     for process in setup.processes:
         found.setdefault(process.name.split()[0], []).append(process.pid)
@@ -152,7 +152,7 @@ def pids(primary: Primary, setup: Setup) -> dict[str, list[int]]:
 
 
 def table(samples: Sequence[CommitSample]) -> list[list[str]]:
-    """Medians of each setup, and the spread of its ratios to the peer of the same round."""
+    """Medians of each setup, and the spread of its ratios to the peer in the same round."""
     rows = [list(COLUMNS)]
     for clients in dict.fromkeys(s.clients for s in samples):
         alike = [s for s in samples if s.clients == clients]
@@ -172,8 +172,8 @@ def table(samples: Sequence[CommitSample]) -> list[list[str]]:
 
 
 def cpu_table(samples: Sequence[CommitSample]) -> list[list[str]]:
-    """CPU time a commit of each kind of process: sums of all rounds, as a tick is 10 ms and a
-    commit is not."""
+    """CPU time per commit of each kind of process, summed over all rounds: a tick of 10 ms is much
+    longer than a commit."""
     kinds = list(dict.fromkeys(kind for sample in samples for kind in sample.parts))
     rows = [["clients", "setup", "commits", *kinds]]
     for clients in dict.fromkeys(s.clients for s in samples):
@@ -186,8 +186,7 @@ def cpu_table(samples: Sequence[CommitSample]) -> list[list[str]]:
 
 
 def _cpu_cell(parts: Sequence[Part], commits: int) -> str:
-    """`52.3 + 31.0`, user and system time in us; `3 x (...)` when there are three such processes,
-    whose mean it is."""
+    """`52.3 + 31.0`, user and system time in us; `3 x (...)` is the mean of three processes."""
     if not parts:
         return ""
     used = sum((part.used for part in parts), Usage(0, 0, 0))
@@ -200,7 +199,7 @@ def _cpu_cell(parts: Sequence[Part], commits: int) -> str:
 
 
 def verdicts(samples: Sequence[CommitSample]) -> list[Verdict]:
-    """Two a number of clients: throughput, and latency where it hurts."""
+    """Two for each number of clients: throughput and p99 latency."""
     found = []
     for clients in dict.fromkeys(s.clients for s in samples):
         alike = [s for s in samples if s.clients == clients]

@@ -1,4 +1,4 @@
-"""`cuts`: what a pageserver's cuts save, where a day's WAL lies behind the only base backup.
+"""`cuts`: the time that a pageserver's cuts save, with a day of WAL after the only base backup.
 
     base backup    cut 1   cut 2   ..   cut n    end           WAL: WAL_FACTOR times the database
     |--------------|-------|------------|--------|
@@ -6,8 +6,8 @@
     cuts           `sk restore`: the newest cut, and the rest of the WAL
     table, page    `sk table restore`, `sk page get` at the end; the page also at the newest cut
 
-Both restores have the same archive, and are timed from the empty folder until the server takes
-writes. Each command is a new process, and has nothing but the archive.
+Both restores use the same archive, and are timed from the empty folder until the server accepts
+writes. Each command is a new process that has only the archive.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SECONDS_MAX = {TABLE: 15.0, PAGE: 2.0}
 
 @dataclass(frozen=True, slots=True)
 class CutsSample:
-    """`wal_mb` lies behind the base backup, `tail_mb` of it behind the newest cut."""
+    """`wal_mb` is the WAL after the base backup, `tail_mb` its part after the newest cut."""
 
     setup: str
     round: int
@@ -64,7 +64,7 @@ class CutsSample:
 
 
 class _Material:
-    """An archive with a base backup, WAL and cuts; made once."""
+    """An archive with a base backup, WAL and cuts, created once."""
 
     def __init__(self, binaries: PostgresBinaries, root: Path, env: Mapping[str, str]) -> None:
         self._binaries = binaries
@@ -73,7 +73,7 @@ class _Material:
         self._other_env = env
         self.database_bytes = self._begin_lsn = self._cut_lsn = self._end_lsn = 0
 
-    # ---- made
+    # ---- preparation
 
     def make(self, gigabytes: float) -> None:
         setup = SafekeeperQuorum(OURS, arguments=[f"--archive={self._archive}"])
@@ -126,7 +126,7 @@ class _Material:
                 "--skip-some-updates", "--protocol=prepared",
             )  # fmt: skip
 
-    # ---- measured
+    # ---- measurements
 
     def measure(self, what: str, number: int) -> CutsSample:
         out = self._root / "out"
@@ -169,7 +169,7 @@ class _Material:
         )
 
     def _backup(self) -> float:
-        """Made, and deleted."""
+        """Creates and deletes one."""
         begun = time.perf_counter()
         backup_id = self._sk("backup", "create", "--from", "pageserver", "--no-wait").strip()
         seconds = time.perf_counter() - begun
@@ -177,7 +177,7 @@ class _Material:
         return seconds
 
     def _restore(self, words: Sequence[str], env: Mapping[str, str]) -> float:
-        """Nothing of it is left behind."""
+        """Restores, and removes the result."""
         data_dir = self._root / "restored"
         server = Postgres(self._binaries, data_dir, port=free_port())
         data_dir.mkdir()
@@ -210,7 +210,7 @@ def measure(
     gigabytes: float,
     against: Path | None,
 ) -> Iterator[CutsSample]:
-    """Samples as they are taken."""
+    """Yields each sample when it is taken."""
     material = _Material(binaries, directory, checkout_env(against))
     material.make(gigabytes)
     others = () if against is None else (OTHER_CUTS,)
@@ -220,7 +220,7 @@ def measure(
 
 
 def table(samples: Sequence[CutsSample]) -> list[list[str]]:
-    """Medians, and the spread of the ratios to the replay of the same round."""
+    """Medians, and the spread of the ratios to the replay in the same round."""
     rows = [list(COLUMNS)]
     for setup in dict.fromkeys(sample.setup for sample in samples):
         seconds = Spread.of([sample.seconds for sample in samples_of(samples, setup)])
@@ -230,16 +230,16 @@ def table(samples: Sequence[CutsSample]) -> list[list[str]]:
 
 
 def remark(samples: Sequence[CutsSample]) -> str:
-    """What lies there."""
+    """The sizes of database and WAL."""
     first = samples[0]
     return (
-        f"a database of {first.database_mb:.0f} MB, {first.wal_mb:.0f} MB of WAL behind its base "
-        f"backup, {first.tail_mb:.0f} MB behind the newest cut"
+        f"a database of {first.database_mb:.0f} MB, {first.wal_mb:.0f} MB of WAL after its base "
+        f"backup, {first.tail_mb:.0f} MB after the newest cut"
     )
 
 
 def verdicts(samples: Sequence[CutsSample]) -> list[Verdict]:
-    """Three times as fast; a table and a page soon."""
+    """A restore in a third of the time; limits for a table and a page."""
     ratio = paired_ratios(samples, "seconds", CUTS, REPLAY)
     found = [Verdict("a restore in a third of the time of a replay", ratio, RATIO_MAX, False)]
     for setup, seconds_max in SECONDS_MAX.items():

@@ -1,8 +1,8 @@
-"""`decode`: the same segments to Arrow by us, and to text and to statistics by `pg_waldump`.
+"""`decode`: the same segments decoded to Arrow by us, and to text and statistics by `pg_waldump`.
 
-All read the files from the page cache, check every CRC and use one processor. What counts is CPU
-time, user and system: the machine may be busy with something else. Ours runs in this process, so
-the start of Python and the compiler are left out; a `pg_waldump` starts in milliseconds.
+All read the files from the page cache, check every CRC and use one processor. The figure is CPU
+time, user and system, because the machine may do other work. Our decoder runs in this process, so
+the start of Python and the compiler are not counted; a `pg_waldump` starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PGBENCH_SCALE = 10
 PGBENCH_TRANSACTIONS = 5_000
 PGBENCH_BYTES_MAX = 128 << 20
 ROWS_PER_INSERT = 100_000
-#: bytes that are decoded at once: what is made of them stays in the processor's cache
+#: bytes that are decoded at once: the result stays in the processor's cache
 CHUNK_BYTES = 2 << 20
 
 
@@ -58,7 +58,7 @@ class DecodeSample:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Segments of one timeline without a gap."""
+    """Adjacent segments of one timeline."""
 
     paths: Sequence[Path]
     start_lsn: int
@@ -66,14 +66,14 @@ class Segments:
     program: Path
 
     def first(self, count: int) -> Segments:
-        """The same, shortened."""
+        """The first `count` segments."""
         return replace(self, paths=self.paths[:count])
 
 
 def measure(
     primary: Primary, directory: Path, rounds: int, megabytes: int
 ) -> Iterator[DecodeSample]:
-    """Samples as they are taken."""
+    """Yields each sample when it is taken."""
     segments = write_segments(primary, directory / "segments", megabytes)
     decoders: dict[str, Callable[[Segments], int]] = {
         OURS: decode_segments,
@@ -97,8 +97,8 @@ def measure(
 
 
 def write_segments(primary: Primary, target: Path, megabytes: int) -> Segments:
-    """Half of it, but no more than takes a minute, by small transactions, page images included; the
-    rest by rows and their index."""
+    """Half of the WAL, limited to about a minute, is from small transactions with page images; the
+    rest from inserted rows and their index."""
     primary.postgres.configure(synchronous_commit=False)
     pgbench.initialize(primary.postgres, PGBENCH_SCALE)
     primary.execute("CREATE TABLE loaded (id bigserial PRIMARY KEY, payload text)")
@@ -125,13 +125,13 @@ def write_segments(primary: Primary, target: Path, megabytes: int) -> Segments:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of the children that have ended."""
+    """The CPU time of this process and of its ended children."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def decode_segments(segments: Segments) -> int:
-    """The default columns of every record, as Arrow batches; how many records."""
+    """Decodes the default columns of every record to Arrow. Returns the number of records."""
     indexer = RecordIndexer(
         segments.start_lsn, wal_seg_size=WAL_SEG_SIZE, version_major=segments.version_major
     )
@@ -148,7 +148,7 @@ def decode_segments(segments: Segments) -> int:
 
 
 def _print_text(segments: Segments) -> int:
-    """Nobody counts the lines."""
+    """Lines are not counted."""
     _run(segments, subprocess.DEVNULL)
     return 0
 

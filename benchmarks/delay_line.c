@@ -2,22 +2,22 @@
  * delay_line LINKS INTERFACE...
  *
  * A switch for Ethernet that holds every packet for the delay of its link, counted from its
- * arrival, and forwards it to the interface that the last byte of its destination numbers, from 1;
- * multicasts to all others. It keeps the order of each link. It says "ready" when it listens on all
- * of them.
+ * arrival. It forwards the packet to the interface whose number, from 1, is the last byte of its
+ * destination; multicasts go to all others. It keeps the order of each link. It prints "ready" when
+ * it listens on all interfaces.
  *
- * LINKS is a file of `struct link`s, as this machine writes them: from the first interface to the
- * first, the second and so on, then from the second. It is mapped: who writes into it changes the
- * network at that moment, for packets on their way too. All lost is a link that is cut.
+ * LINKS is a file of `struct link`s in the format of this machine: from the first interface to the
+ * first, the second and so on, then from the second. It is mapped into memory, so a write to it
+ * changes the network at once, also for packets in transit. A link that loses all packets is cut.
  *
- * It must cost little, for what it uses is not there for those who are measured. The kernel notes
- * the time of arrival, so the program wakes when the next packet is due, and not when one comes; or
- * after the least delay of all links, for a packet that comes now on that one may be due first.
- * A packet waits where the kernel has put it and is sent from there; large segments pass whole and
+ * It must use little CPU time, which the measured processes lack. The kernel records the time of
+ * arrival. So the program wakes when the next packet is due, not when one arrives; or after the
+ * least delay of all links, because a packet that arrives now on that link may be due first. A
+ * packet waits where the kernel has put it and is sent from there. Large segments pass whole and
  * without checksums, as through any virtual network card.
  *
- * A packet lost otherwise than by its link ends the program: a measurement with such losses is not
- * the one that was asked for.
+ * If a packet is lost for another reason than its link's loss, the program ends, because such a
+ * measurement is invalid.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -38,7 +38,7 @@
 #include <time.h>
 
 #define PORTS_MAX 16
-#define FRAMES 512           /* of one interface, that wait at the same time: 64 MiB */
+#define FRAMES 512           /* of one interface, that can wait at the same time: 64 MiB */
 #define FRAME_BYTES (1 << 17) /* a large segment has 64 KiB and headers */
 #define SECOND 1000000000LL
 #define MILLION 1000000
@@ -50,9 +50,9 @@ struct link {
 
 struct port {
     unsigned char *ring;
-    int head;                 /* the frame that has waited longest, or comes next */
-    int waiting;              /* frames from there on that we know of */
-    uint16_t pending[FRAMES]; /* where each of them still has to go, a bit an interface */
+    int head;                 /* the frame that has waited longest, or the next one */
+    int waiting;              /* the number of known frames from there on */
+    uint16_t pending[FRAMES]; /* the remaining destinations of each, one bit per interface */
 };
 
 static struct port ports[PORTS_MAX];
@@ -71,7 +71,7 @@ static void check(int64_t result, const char *what)
 static int64_t now(void)
 {
     struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time); /* the clock of the times of arrival */
+    clock_gettime(CLOCK_REALTIME, &time); /* the clock of arrival times */
     return time.tv_sec * SECOND + time.tv_nsec;
 }
 
@@ -130,7 +130,7 @@ static const unsigned char *packet_of(const struct tpacket2_hdr *header)
     return (const unsigned char *) header + header->tp_mac;
 }
 
-/* A bit for each interface that the packet goes to. */
+/* One bit for each interface to which the packet goes. */
 static uint16_t destinations(int source, const struct tpacket2_hdr *header)
 {
     const unsigned char *packet = packet_of(header);
@@ -151,7 +151,7 @@ static void deliver(const struct tpacket2_hdr *header, const volatile struct lin
     check(send(sockets[to].fd, packet_of(header) - before, before + header->tp_snaplen, 0), "send");
 }
 
-/* Sends the packet where it is due, and returns when it is elsewhere, or INT64_MAX. */
+/* Sends the packet where it is due. Returns when it is due next, or INT64_MAX. */
 static int64_t forward(int source, const struct tpacket2_hdr *header, uint16_t *pending)
 {
     int64_t arrived = header->tp_sec * SECOND + header->tp_nsec, next = INT64_MAX;
@@ -175,7 +175,7 @@ static struct tpacket2_hdr *frame(const struct port *port, int number)
     return (void *) (port->ring + (size_t) number * FRAME_BYTES);
 }
 
-/* Forwards what is due, and returns when the next packet is, or INT64_MAX. */
+/* Forwards what is due. Returns when the next packet is due, or INT64_MAX. */
 static int64_t serve(int source)
 {
     struct port *port = &ports[source];
@@ -188,7 +188,7 @@ static int64_t serve(int source)
         if (!(status & TP_STATUS_USER))
             break;
         if (status & TP_STATUS_LOSING || header->tp_snaplen < header->tp_len) {
-            fputs("a packet is lost: too many wait\n", stderr);
+            fputs("a packet was lost: too many are waiting\n", stderr);
             exit(1);
         }
         if (i == port->waiting) {
@@ -226,7 +226,7 @@ int main(int argc, char **argv)
     open_links(argv[1]);
     for (int i = 0; i < count; i++)
         open_port(i, argv[i + 2]);
-    /* On time, as netem is, which runs in the kernel's interrupts. */
+    /* Real-time priority: netem is as punctual, because it runs in the kernel's interrupts. */
     check(sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){.sched_priority = 1}),
           "SCHED_FIFO");
     puts("ready");

@@ -1,8 +1,8 @@
-"""`failover`: how long commits are away when the primary is lost and `sk promote` is run.
+"""`failover`: the time without commits when the primary is lost and `sk promote` is run.
 
-From the start of the command, as an operator or a supervisor would start it, to the return of the
-first commit on the new primary. Postgres and its proposer are killed under load; the standby
-follows the safekeepers, as it should. How long it takes to notice the loss is not part of it.
+It is measured from the start of the command to the return of the first commit on the new primary.
+Postgres and its proposer are killed under load; the standby follows the safekeepers. The time to
+notice the loss is not included.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROBE_INTERVAL_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class FailoverSample:
-    """`promoted_seconds` until the new primary takes writes; `seconds` until one is committed."""
+    """`promoted_seconds`: until the new primary accepts writes; `seconds`: until one commits."""
 
     setup: str
     round: int
@@ -46,7 +46,7 @@ class FailoverSample:
 def measure(
     binaries: PostgresBinaries, directory: Path, checkouts: Mapping[str, Path | None], rounds: int
 ) -> Iterator[FailoverSample]:
-    """Samples as they are taken, of each checkout in turn."""
+    """Yields each sample when it is taken; checkouts take turns."""
     for number, setup in interleaved(list(checkouts), rounds):
         env = checkout_env(checkouts[setup])
         with ExitStack() as stack:
@@ -66,7 +66,7 @@ def measure(
 def _fail_over(
     cluster: QuorumCluster, standby: Postgres, env: Mapping[str, str]
 ) -> tuple[float, float]:
-    """Seconds from the start of `sk promote` until the server takes writes, and has committed."""
+    """Seconds from the start of `sk promote` until the server accepts writes, and has committed."""
     promotion = ProposerProcess(
         standby.dsn(),
         [safekeeper.address for safekeeper in cluster.safekeepers],
@@ -93,7 +93,7 @@ def _fail_over(
 
 
 def table(samples: Sequence[FailoverSample]) -> list[list[str]]:
-    rows = [["setup", "sk promote to a server that takes writes, s", "to its first commit, s"]]
+    rows = [["setup", "sk promote to a server that accepts writes, s", "to its first commit, s"]]
     for setup in dict.fromkeys(s.setup for s in samples):
         own = samples_of(samples, setup)
         promoted = Spread.of([s.promoted_seconds for s in own]).format(2)

@@ -1,8 +1,8 @@
-"""What a thousand timelines cost that nobody uses: the start, and then memory, files, threads, CPU.
+"""The costs of a thousand unused timelines: the start, and then memory, files, threads, CPU.
 
-Each has a few segments of real WAL, of 1 MB, so that a disk holds them all; they are copies of one
-timeline. The process is started after the last one has ended in good order, with the files in the
-page cache, as after an upgrade.
+Each has a few segments of real WAL, of 1 MB, so that a disk has room for all. They are copies of
+one timeline. Each start follows a regular end of the process, with the files in the page cache, as
+after an upgrade.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ OPTIONS = ("--idle-timeout", "5", "--connections-max", "400")
 
 @dataclass(frozen=True, slots=True)
 class IdleSample:
-    """`start_cpu_seconds`: what of the start does not depend on who else uses the machine, of two
-    seconds that are always used. `settled_seconds`: from the start on, until all logs were looked
-    at and sleep again."""
+    """`start_cpu_seconds`: the CPU time of the start, which does not depend on other work of the
+    machine. `settled_seconds`: from the start until all logs have been checked and are asleep
+    again."""
 
     setup: str
     round: int
@@ -54,7 +54,7 @@ class IdleSample:
 def crowded_safekeepers(
     binaries: PostgresBinaries, root: Path, count: int
 ) -> list[SafekeeperProcess]:
-    """Three of one cluster, stopped, with so many timelines each."""
+    """Three stopped safekeepers of one cluster, each with that many timelines."""
     with QuorumCluster(
         root, binaries=binaries, wal_seg_size=SEGMENT_BYTES, safekeeper_arguments=OPTIONS
     ) as cluster:
@@ -73,7 +73,7 @@ def crowded_safekeepers(
 
 
 def measure_idle(safekeeper: SafekeeperProcess, rounds: int) -> Iterator[IdleSample]:
-    """It is started and stopped each time."""
+    """Starts and stops the safekeeper for each sample."""
     for number in range(rounds):
         begun = time.monotonic()
         safekeeper.start()
@@ -83,7 +83,7 @@ def measure_idle(safekeeper: SafekeeperProcess, rounds: int) -> Iterator[IdleSam
         wait_settled(safekeeper)
         settled_seconds = time.monotonic() - begun
         before = read_usage([safekeeper.pid])
-        time.sleep(IDLE_SECONDS)  # what it does by itself is what is measured
+        time.sleep(IDLE_SECONDS)  # measures what the process does by itself
         used = read_usage([safekeeper.pid]) - before
         begun = time.monotonic()
         run_program([*SK, "timeline", "list", "--safekeepers", safekeeper.address])
@@ -109,8 +109,8 @@ def measure_idle(safekeeper: SafekeeperProcess, rounds: int) -> Iterator[IdleSam
 
 
 def wait_settled(safekeeper: SafekeeperProcess) -> None:
-    """All were looked at since the start, and sleep. It is asked once a second: the page of a
-    thousand costs what is measured."""
+    """Waits until all timelines have been checked since the start and are asleep. Asks once a
+    second, because the status of a thousand timelines costs CPU time."""
     deadline = time.monotonic() + SETTLE_TIMEOUT
     while not _is_settled(safekeeper):
         if time.monotonic() > deadline:

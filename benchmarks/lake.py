@@ -1,11 +1,11 @@
-"""`lake`: an archive to a Parquet lake by `sk spark ingest`'s job, against decoding alone.
+"""`lake`: an archive to a Parquet lake by the job of `sk spark ingest`, against decoding alone.
 
-    decode      one process: CRCs checked, columns made and thrown away       segments, page cache
+    decode      one process: checks CRCs, builds columns and drops them       segments, page cache
     ingest      Spark on two cores: the same, written as Parquet with zstd    the archive of them
 
-The share is the ingest's rate over twice the rate of decoding. Two sizes say whether the cost grows
-with the WAL alone; memory is the most that the driver's Python, and any one worker, had. Spark's
-start is not counted: each size has one batch, and a session runs for more than one.
+The share is the ingest's rate over twice the rate of decoding. Two sizes show whether the cost
+grows with the WAL alone. Memory is the peak of the driver's Python, and of any one worker. Spark's
+start is not counted: a session runs many batches, and each size here is one batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COLUMNS = (
     "job", "MB of WAL", "seconds", "MB/s", "share of decode x 2", "driver MB", "worker MB",
 )  # fmt: skip
 SHARE_MIN = 0.6
-#: the larger size over the smaller one, in time and in WAL
+#: the ratio of the larger size to the smaller one, in time over WAL
 GROWTH_MAX = 1.25
 DRIVER_MB_MAX, WORKER_MB_MAX = 600.0, 400.0
 SMALL_PART = 8
@@ -51,7 +51,7 @@ SMALL_PART = 8
 
 @dataclass(frozen=True, slots=True)
 class LakeSample:
-    """One pass over so much WAL; memory in MB, None where nothing but this process ran."""
+    """One pass over that much WAL. Memory in MB; None if only this process ran."""
 
     setup: str
     round: int
@@ -66,7 +66,7 @@ class LakeSample:
 
 
 def measure(primary: Primary, directory: Path, rounds: int, megabytes: int) -> Iterator[LakeSample]:
-    """Samples as they are taken: of an eighth of the WAL, and of all of it."""
+    """Yields each sample when it is taken: for an eighth of the WAL, and for all of it."""
     segments = decode.write_segments(primary, directory / "segments", megabytes)
     archive = str(directory / "archive")
     _archive(segments, archive)
@@ -89,7 +89,7 @@ def measure(primary: Primary, directory: Path, rounds: int, megabytes: int) -> I
 
 
 def _archive(segments: decode.Segments, url: str) -> None:
-    """As a safekeeper archives them."""
+    """Archives them as a safekeeper does."""
     wal_input = FolderInput(str(segments.paths[0].parent))
     facts, start_lsn = wal_input.facts(), int(segments.start_lsn)
     timeline = ArchivedTimeline(facts.system_id, facts.pg_version, WAL_SEG_SIZE, 1, start_lsn)
@@ -100,7 +100,7 @@ def _archive(segments: decode.Segments, url: str) -> None:
 
 
 def _ingest(session: SparkSession, archive: str, segments: decode.Segments, lake: Path) -> float:
-    """Seconds for what the archive has of these."""
+    """Ingests these segments from the archive. Returns the seconds."""
     end_lsn = segments.start_lsn + len(segments.paths) * WAL_SEG_SIZE
     options = {"path": archive, "end_lsn": format_lsn(end_lsn)}
     job = Ingest(session, IngestedWal(parse_options(options)), str(lake), {})
@@ -168,7 +168,7 @@ def verdicts(samples: Sequence[LakeSample]) -> list[Verdict]:
 
 
 def _shares(samples: Sequence[LakeSample], wal_bytes: int) -> Spread:
-    """Of each round: the ingest's rate over that of decoding on as many cores."""
+    """For each round: the ingest's rate over that of decoding on as many cores."""
     rates = {
         setup: [
             sample.megabytes_per_second

@@ -1,7 +1,7 @@
-"""`Layout`: which site has which members, and what follows from that. Pure.
+"""`Layout`: the members of each site, and what follows from that. Pure.
 
-Three of them are the ones that docs/topologies.md describes. Delays are one way; they are greater
-than those of most networks of that kind, so that they stand out from this machine's noise.
+docs/topologies.md describes these three layouts. Delays are one way, and greater than those of most
+networks of that kind, so that they exceed this machine's noise.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ class Layout:
 
     @property
     def other_sites(self) -> tuple[str, ...]:
-        """All but the primary's."""
+        """All sites but the primary's."""
         return tuple(site for site in self.sites if site != self.placement.primary)
 
     @property
     def nearest_site(self) -> str:
-        """Of the others, to the primary."""
+        """The other site that is nearest to the primary."""
         return min(self.other_sites, key=self._round_trip_ms)
 
     def survives(self, *lost: str) -> bool:
-        """The members elsewhere are a quorum."""
+        """Whether the members at the remaining sites are a quorum."""
         left = [site for site in self.placement.members if site not in lost]
         return len(left) >= quorum_size(len(self.placement.members))
 
     def commit_round_trip_ms(self, down: Collection[int] = ()) -> float:
-        """To the last of the members that a commit waits for, while those of `down` are away."""
+        """The round trip to the last member that a commit waits for, while `down` do not answer."""
         members = enumerate(self.placement.members, 1)
         times = sorted(self._round_trip_ms(site) for id, site in members if id not in down)
         return times[quorum_size(len(self.placement.members)) - 1]
 
     def members_at(self, site: str) -> tuple[int, ...]:
-        """Their ids."""
+        """The ids of the members at this site."""
         return tuple(id for id, place in enumerate(self.placement.members, 1) if place == site)
 
     @property
     def chained(self) -> tuple[int, ...]:
-        """With --via-sites: of each other site all members but the first."""
+        """With --via-sites: all members but the first of each other site."""
         return tuple(id for site in self.other_sites for id in self.members_at(site)[1:])
 
     def _round_trip_ms(self, site: str) -> float:
-        """From the primary's site."""
+        """The round trip from the primary's site."""
         one, other = self.placement.primary, site
         if one == other:
             return 0.0

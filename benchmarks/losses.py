@@ -1,9 +1,8 @@
-"""What may happen to sites, played under the ledger: what becomes of commits, and of rows.
+"""Losses of sites, simulated under the ledger: the effect on commits and on rows.
 
-Each play has a cluster of its own. It ends when everything that was lost is back, all members
-follow, and every row that was acknowledged has been looked for on the server that is the primary.
-What a layout says of itself (`Layout.survives`), and `sk status` of it, is what a play expects:
-otherwise it does not end.
+Each scenario has its own cluster. It ends when everything is running again, all members follow, and
+every acknowledged row has been looked up on the present primary. The expectations come from the
+layout (`Layout.survives`), and `sk status` must agree; otherwise the scenario fails.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from pg_server.binaries import PostgresBinaries
 
 CLIENTS = 8
 STUBBORN_CLIENTS = 2
-ROWS = 100  # before a loss, during it, and after it
-SILENCE_SECONDS = 2.0  # without a commit: then they wait
+ROWS = 100  # before, during and after a loss
+SILENCE_SECONDS = 2.0  # without a commit: then commits wait
 LOSS_PERCENT = 5.0
-NO_QUORUM = "A quorum is needed"  # what sk promote says
+NO_QUORUM = "A quorum is needed"  # the message of sk promote
 
 
 class Ending(Enum):
-    """What brought commits back."""
+    """Why commits go on."""
 
     NOTHING = "commits go on"
     PROMOTION = "`sk promote`"
@@ -43,7 +42,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LossSample:
-    """`seconds` without a commit; where they wait for what was lost, from its return on."""
+    """`seconds` without a commit; with RETURN, from the return of what was lost."""
 
     layout: str
     loss: str
@@ -62,7 +61,7 @@ class Drill:
         self.ledger = Ledger(cluster.primary.dsn(), clients=CLIENTS)
 
     def sample(self, loss: str, ending: Ending, seconds: float, server: SitePostgres) -> LossSample:
-        """Everything is back, and nobody is away any more."""
+        """The sample, taken when everything is running again."""
         self.ledger.wait_for_progress(ROWS, TIMEOUT)
         self.ledger.pause()
         self.ledger.wait_idle(TIMEOUT)
@@ -71,7 +70,7 @@ class Drill:
 
     @contextmanager
     def promoted(self) -> Iterator[ProposerProcess]:
-        """In the block the standby is the primary, and the clients are told so."""
+        """Inside the block the standby is the primary, and the clients use it."""
         with self.cluster.promotion(self.standby) as promotion:
             promotion.wait_streaming(TIMEOUT)
             self.ledger.redirect(self.standby.dsn())
@@ -83,37 +82,37 @@ class Drill:
 def drill(
     layout: Layout, directory: Path, binaries: PostgresBinaries, template: Path | None = None
 ) -> Iterator[Drill]:
-    """In the block clients commit."""
+    """Inside the block clients commit."""
     directory.mkdir()
     with ExitStack() as stack:
         sites = stack.enter_context(open_sites(layout.sites, layout.delays, directory))
         cluster = SiteCluster(sites, layout.placement, directory, binaries, template)
         stack.enter_context(cluster)
-        played = Drill(layout, cluster, stack.enter_context(cluster.with_standby()))
+        prepared = Drill(layout, cluster, stack.enter_context(cluster.with_standby()))
         _check_status(layout, cluster)
-        ledger = stack.enter_context(played.ledger)
+        ledger = stack.enter_context(prepared.ledger)
         ledger.wait_for_progress(ROWS, TIMEOUT)
-        yield played
+        yield prepared
         sites.check()
 
 
 def _check_status(layout: Layout, cluster: SiteCluster) -> None:
-    """`sk status` promises what is about to be played. Raises FixtureError."""
+    """Checks that `sk status` reports the expected losses as survivable. Raises FixtureError."""
     promised, expected = cluster.survived_sites(), {s for s in layout.sites if layout.survives(s)}
     if promised != expected:
         raise FixtureError(f"sk status says that {promised} may be lost, expected {expected}")
 
 
-Play = Callable[[Drill], LossSample]
+Scenario = Callable[[Drill], LossSample]
 
 
-# ---- plays
+# ---- scenarios
 
 
-def lose(*sites: str) -> Play:
-    """These are gone at once, with all that is there."""
+def lose(*sites: str) -> Scenario:
+    """These sites are lost at once, with all processes there."""
 
-    def play(drill: Drill) -> LossSample:
+    def run(drill: Drill) -> LossSample:
         name = f"{' and '.join(sites)} lost"
         drill.cluster.lose(*sites)
         if not drill.layout.survives(*sites):
@@ -121,14 +120,14 @@ def lose(*sites: str) -> Play:
         if drill.cluster.primary.site in sites:
             return _promote(drill, name)
         drill.ledger.wait_for_progress(ROWS, TIMEOUT)
-        return _go_on(drill, name)
+        return _continue(drill, name)
 
-    return play
+    return run
 
 
-def _go_on(drill: Drill, name: str) -> LossSample:
+def _continue(drill: Drill, name: str) -> LossSample:
     seconds = drill.ledger.longest_silence()
-    drill.cluster.sites.mend()
+    drill.cluster.sites.repair()
     drill.cluster.start_members()
     drill.cluster.wait_all_follow(drill.cluster.proposer)
     return drill.sample(name, Ending.NOTHING, seconds, drill.cluster.primary)
@@ -137,7 +136,7 @@ def _go_on(drill: Drill, name: str) -> LossSample:
 def _promote(drill: Drill, name: str) -> LossSample:
     with drill.promoted() as promotion:
         seconds = drill.ledger.longest_silence()
-        drill.cluster.sites.mend()
+        drill.cluster.sites.repair()
         drill.cluster.start_members()
         drill.cluster.wait_all_follow(promotion)
         return drill.sample(name, Ending.PROMOTION, seconds, drill.standby)
@@ -149,41 +148,41 @@ def _wait_for_return(drill: Drill, name: str) -> LossSample:
     if not cluster.primary.is_running:
         said = cluster.promote_refused(drill.standby)
         if NO_QUORUM not in said:
-            raise FixtureError(f'sk promote was to say "{NO_QUORUM}", and said: {said}')
+            raise FixtureError(f'expected "{NO_QUORUM}" from sk promote, got: {said}')
     begun = time.monotonic()
-    cluster.sites.mend()
+    cluster.sites.repair()
     if not cluster.primary.is_running:
         cluster.primary.start()
     cluster.start_members()
     if not cluster.proposer.alive:
         cluster.proposer.start()
     cluster.proposer.wait_streaming(TIMEOUT)
-    # One more than there may be answers that the network had held back.
+    # One more than the number of answers that the network may have delayed.
     ledger.wait_for_progress(CLIENTS + 1, TIMEOUT)
     seconds = time.monotonic() - begun
     cluster.wait_all_follow(cluster.proposer)
     return drill.sample(name, Ending.RETURN, seconds, cluster.primary)
 
 
-def part_primary(drill: Drill) -> LossSample:
-    """Its site and the others do not reach each other; clients reach all of them, and two of them
-    stay with the old primary."""
+def separate_primary(drill: Drill) -> LossSample:
+    """The primary's site and the others are disconnected from each other. Clients reach all sites,
+    and two of them stay with the old primary."""
     cluster = drill.cluster
     site = cluster.primary.site
-    name = f"{site} parted from the others"
+    name = f"{site} separated from the others"
     stubborn = Ledger(cluster.primary.dsn(), clients=STUBBORN_CLIENTS, table="stubborn")
     with stubborn:
         stubborn.wait_for_progress(1, TIMEOUT)
-        cluster.sites.part(site)
+        cluster.sites.separate(site)
         if drill.layout.survives(*drill.layout.other_sites):
             drill.ledger.wait_for_progress(ROWS, TIMEOUT)
-            return _go_on(drill, name)
+            return _continue(drill, name)
         with drill.promoted() as promotion:
             seconds = drill.ledger.longest_silence()
-            cluster.sites.mend()
+            cluster.sites.repair()
             code = cluster.proposer.wait(TIMEOUT)
             if code != ExitCode.FENCED:
-                raise FixtureError(f"the old proposer was to be fenced, its exit code is {code}")
+                raise FixtureError(f"expected a fenced old proposer, got exit code {code}")
             cluster.wait_all_follow(promotion)
             sample = drill.sample(name, Ending.PROMOTION, seconds, drill.standby)
             _check_stubborn(stubborn, drill.standby)
@@ -191,14 +190,14 @@ def part_primary(drill: Drill) -> LossSample:
 
 
 def _check_stubborn(ledger: Ledger, server: SitePostgres) -> None:
-    """What the old primary acknowledged, up to now, is on the new one. Raises FixtureError."""
+    """Checks that all commits of the old primary are on the new one. Raises FixtureError."""
     report = ledger.verify(server.dsn())
     if not report.ok:
-        raise FixtureError(f"the old primary acknowledged what the new one has not: {report}")
+        raise FixtureError(f"the new primary lacks commits that the old one acknowledged: {report}")
 
 
 def lose_packets(drill: Drill) -> LossSample:
-    """One of twenty between sites."""
-    drill.cluster.sites.mend(LOSS_PERCENT)
+    """Loses one of twenty packets between sites."""
+    drill.cluster.sites.repair(LOSS_PERCENT)
     drill.ledger.wait_for_progress(5 * ROWS, TIMEOUT)
-    return _go_on(drill, f"{LOSS_PERCENT:g} % of packets lost")
+    return _continue(drill, f"{LOSS_PERCENT:g} % of packets lost")

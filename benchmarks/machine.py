@@ -1,4 +1,4 @@
-"""Where and in what company it was measured: one line that belongs to every figure."""
+"""The machine and its load: one line for every figure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Machine:
 
     @property
     def is_memory_disk(self) -> bool:
-        """Nothing measured here says anything about commits: fsync is free."""
+        """fsync costs nothing there, so the figures say nothing about commits."""
         return self.file_system in MEMORY_FILE_SYSTEMS
 
     def format(self) -> str:
@@ -56,7 +56,7 @@ def describe_machine(directory: Path, postgres_version: str) -> Machine:
 
 
 def format_load() -> str:
-    """The load averages, which tell whether the figures had company."""
+    """The load averages, which show other work on the machine."""
     return "load " + " ".join(f"{load:.2f}" for load in os.getloadavg())
 
 

@@ -1,10 +1,10 @@
-"""`many`: a thousand timelines that sleep and ten that work, on one set of three safekeepers.
+"""`many`: a thousand unused timelines and ten in use, on one set of three safekeepers.
 
-First what those that sleep cost (`idle_timelines.py`). Then ten primaries at once under pgbench,
-beside all that sleep, against ten native setups: three pg_receivewal for each primary, of which two
-must have flushed. Then the same while the first primary writes as much as it can: what the nine
-others get tells how fairly disk and processors are shared. The processors' idle time says which of
-the two was short: without any, it was not the disk.
+First the costs of the unused ones (`idle_timelines.py`). Then ten primaries at once under pgbench,
+beside the unused ones, against ten native setups: three pg_receivewal for each primary, of which
+two must have flushed. Then the same while the first primary writes as much as it can: the rates of
+the nine others show how fairly disk and processors are shared. The idle time of the processors
+shows which was scarce: if there is none, it was not the disk.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ _names = count(1)
 
 @dataclass(frozen=True, slots=True)
 class ManySample:
-    """Of all primaries that run pgbench; `least_share` is the slowest one's TPS / the mean,
-    `flood_mb_per_s` what the one that floods writes meanwhile. `copies_cpu_percent` is what those
-    use of one core who bring and keep the copies, `idle_cpu_percent` what all leave of all cores.
-    The last three are of the first safekeeper."""
+    """All primaries that run pgbench together. `least_share`: the TPS of the slowest / the mean.
+    `flood_mb_per_s`: the rate of the flooding primary. `copies_cpu_percent`: the CPU time, of one
+    core, of the processes that transfer and store the copies. `idle_cpu_percent`: the idle time of
+    all cores. The last three are of the first safekeeper."""
 
     setup: str
     round: int
@@ -89,7 +89,7 @@ class ManySample:
 
 
 class SharedQuorum(Setup):
-    """A proposer of its own, to safekeepers that others use, too."""
+    """A proposer for one primary, with safekeepers that others also use."""
 
     standby_names = "walproposer"
 
@@ -99,7 +99,7 @@ class SharedQuorum(Setup):
         self._proposer: ProposerProcess | None = None
 
     def start(self, primary: Primary, directory: Path) -> None:
-        """With a timeline of its own, each time."""
+        """Creates a new timeline each time."""
         name = TimelineId(b"working".ljust(16, b"\0"), next(_names).to_bytes(16, "big"))
         addresses = [safekeeper.address for safekeeper in self._safekeepers]
         create = ["timeline", "create", "--primary", primary.postgres.dsn(), "--timeline", name]
@@ -186,7 +186,7 @@ def _measure_load(
 
 @dataclass(frozen=True, slots=True)
 class _Meter:
-    """What has been used and written up to a moment, in seconds and bytes."""
+    """The usage up to a moment, in seconds and bytes."""
 
     at: float
     copies_seconds: float
@@ -203,7 +203,7 @@ class _Meter:
         )
 
     def rates_since(self, earlier: _Meter) -> dict[str, float]:
-        """By the names of a ManySample."""
+        """The rates, by field of ManySample."""
         seconds = self.at - earlier.at
         idle = self.idle_seconds - earlier.idle_seconds
         return {
@@ -214,7 +214,7 @@ class _Meter:
 
 
 def _run(servers: Sequence[Primary], seconds: int) -> list[PgbenchResult]:
-    """On all at once."""
+    """Runs pgbench on all servers at once."""
     with ThreadPoolExecutor(len(servers)) as pool:
         return list(
             pool.map(lambda server: pgbench.run(server.postgres, CLIENTS, seconds), servers)
@@ -223,7 +223,7 @@ def _run(servers: Sequence[Primary], seconds: int) -> list[PgbenchResult]:
 
 @contextmanager
 def _flood(server: Primary) -> Iterator[None]:
-    """It writes as much as it can, in transactions of about 10 MB."""
+    """Inside the block the server writes as much as it can, in transactions of about 10 MB."""
     ended = Event()
     server.execute("CREATE TABLE IF NOT EXISTS flood (t text)")
     server.execute("TRUNCATE flood")
@@ -244,7 +244,7 @@ def _flood(server: Primary) -> Iterator[None]:
             try:
                 writing.result()
             except psycopg.OperationalError:
-                pass  # its setup has failed, which is told by who attached it
+                pass  # its setup has failed, which `attached` reports
 
 
 def _sample(
@@ -267,7 +267,7 @@ def _sample(
     )
 
 
-# ---- what it says
+# ---- tables and verdicts
 
 
 def table(samples: Sequence[IdleSample | ManySample]) -> list[list[str]]:
@@ -309,7 +309,7 @@ def idle_table(samples: Sequence[IdleSample | ManySample]) -> list[list[str]]:
         "timelines": ("timelines", 0),
         "start s": ("start_seconds", 2),
         "start CPU s": ("start_cpu_seconds", 2),
-        "all looked at and asleep s": ("settled_seconds", 0),
+        "all checked and asleep s": ("settled_seconds", 0),
         "RSS MiB": ("rss_mib", 0),
         "files": ("files", 0),
         "threads": ("threads", 0),

@@ -1,10 +1,10 @@
-"""`merges`: what it costs to make one layer of many, out of a store on the local disk.
+"""`merges`: the cost of merging many layers into one, from a store on the local disk.
 
-    rows      pages like those of pgbench: rows of 100 bytes, a few of them counted up
-    noise     pages that cannot be packed
+    rows      pages like those of pgbench: rows of 100 bytes with a few changed numbers
+    noise     pages that cannot be compressed
 
-A large old layer, and many small ones above it that have some of its pages again, as after a week
-of a cluster. No Postgres is needed. Processor time is what one core could do, whatever else runs.
+One large old layer, and many small ones above it with some of its pages, as in a week of a cluster.
+No Postgres is needed. The figure is processor time, which does not depend on other work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pageserver.layers.touches import Numbers
 from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
 
 ROWS, NOISE = "rows", "noise"
-RATE_MIN = {ROWS: 100.0, NOISE: 100.0}  # MB of pages written a second of processor time
+RATE_MIN = {ROWS: 100.0, NOISE: 100.0}  # MB of pages written per second of processor time
 RSS_MB_MAX = 600.0
 BLOCKS = 40_000
 LAYERS, LAYER_BLOCKS = 40, 1200
@@ -48,8 +48,8 @@ COLUMNS = ("pages", "of", "left", "MB a CPU second", "MB a second", "read, MB", 
 
 @dataclass(frozen=True, slots=True)
 class MergeSample:
-    """Of one merge. Rates are of the pages that are left, 8192 bytes each; `read_mb` and
-    `written_mb` are packed."""
+    """One merge. Rates are of the remaining pages, 8192 bytes each; `read_mb` and `written_mb` are
+    compressed."""
 
     kind: str
     round: int
@@ -64,7 +64,7 @@ class MergeSample:
 
 
 def measure(directory: Path, rounds: int) -> Iterator[MergeSample]:
-    """Samples as they are taken."""
+    """Yields each sample when it is taken."""
     materials = [_Material(directory / kind, kind) for kind in (ROWS, NOISE)]
     for number in range(rounds):
         for material in materials:
@@ -89,7 +89,7 @@ class _Material:
             self._add(np.array(sorted(some), np.uint32))
 
     def _add(self, blocks: Numbers) -> None:
-        """A layer, and its cut."""
+        """Adds a layer and its cut."""
         end_lsn = 1000 * (len(self._index.cuts) + 1)
         paths: list[Path] = []
 
@@ -173,7 +173,7 @@ def table(samples: Sequence[MergeSample]) -> list[list[str]]:
 
 
 def verdicts(samples: Sequence[MergeSample]) -> list[Verdict]:
-    """The rate of each kind of pages, and the memory."""
+    """The rate for each kind of pages, and the memory."""
     found = []
     for kind, rate_min in RATE_MIN.items():
         rate = Spread.of([each.mb_a_cpu_second for each in samples if each.kind == kind])

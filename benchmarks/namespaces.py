@@ -1,8 +1,8 @@
-"""`Namespace`: a Linux network namespace without a name, which needs no cleaning up.
+"""`Namespace`: a Linux network namespace without a name, which needs no clean-up.
 
-It is held by a descriptor of this process and by the processes in it, and by nothing else: the
-kernel removes it with its last holder, however that one ends. Needs root. Services that were made
-to listen on the loopback are moved into one.
+Only a descriptor of this process and the processes inside hold it. The kernel removes it with its
+last holder, even after a crash. Needs root. Services that listen on the loopback can be moved into
+a namespace.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Namespace:
-    """A new one, with nothing but its loopback, which is up. Raises FixtureError."""
+    """A new namespace with an active loopback. Raises FixtureError."""
 
     def __init__(self) -> None:
         before = os.open(CURRENT, os.O_RDONLY)
@@ -47,35 +47,35 @@ class Namespace:
         self.ip("link set lo up")
 
     def close(self) -> None:
-        """Hold it no longer."""
+        """Releases this process's descriptor."""
         os.close(self._fd)
 
     @property
     def path(self) -> str:
-        """By which other processes find it."""
+        """The path by which other processes find it."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def command(self, program: Sequence[str | Path]) -> list[str]:
-        """The command line that becomes `program`, inside."""
+        """A command line that runs `program` inside."""
         return ["nsenter", f"--net={self.path}", *map(str, program)]
 
     def run(self, *program: str, check: bool = True) -> CompletedProcess[str]:
-        """Run a program to its end, inside. Raises ProgramFailed, unless `check` is false."""
+        """Runs a program to its end, inside. Raises ProgramFailed, unless `check` is False."""
         return run_program(self.command(program), check=check)
 
     def ip(self, *commands: str) -> None:
-        """Run these of `ip`, inside, by one program. Raises ProgramFailed."""
+        """Runs these `ip` commands inside, in one process. Raises ProgramFailed."""
         self.run("sh", "-ec", "\n".join(f"ip {command}" for command in commands))
 
     def sent_bytes(self, interface: str) -> int:
-        """By the interface, since it is there."""
+        """The bytes sent by the interface since it exists."""
         shown = self.run("ip", "-json", "-statistics", "link", "show", "dev", interface).stdout
         (link,) = json.loads(shown)
         return int(link["stats64"]["tx"]["bytes"])
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """In the block this thread is inside, and so are the programs that it starts."""
+        """Inside the block this thread is in the namespace, and so are programs that it starts."""
         before = os.open(CURRENT, os.O_RDONLY)
         try:
             _enter(self._fd)
@@ -86,14 +86,14 @@ class Namespace:
 
 
 def new_namespace(stack: ExitStack) -> Namespace:
-    """Held as long as the stack is open."""
+    """A namespace that is held as long as the stack is open."""
     namespace = Namespace()
     stack.callback(namespace.close)
     return namespace
 
 
 def check_programs(user: str, *programs: str) -> None:
-    """Raises Unavailable, unless they are there and this is root."""
+    """Raises Unavailable unless the programs exist and this process is root."""
     if os.geteuid() != 0:
         raise Unavailable(f"{user} needs root, for network namespaces")
     for program in programs:
@@ -105,7 +105,7 @@ def check_programs(user: str, *programs: str) -> None:
 
 
 def move_into(namespace: Namespace, address: str, process: ServiceProcess) -> None:
-    """Before its first start: let it run inside, and listen at that address of the namespace."""
+    """Before the first start: makes it run inside, and listen at that address."""
     words = [word.replace(LOOPBACK, address) for word in process.program]
     process.program = namespace.command(words)
     if isinstance(process, SafekeeperProcess):
@@ -115,11 +115,11 @@ def move_into(namespace: Namespace, address: str, process: ServiceProcess) -> No
 
 
 def refusal_seconds(address: str, port: int) -> float:
-    """What a refused connection takes, which is a round trip. Raises FixtureError."""
+    """The duration of a refused connection, which is one round trip. Raises FixtureError."""
     with socket.socket() as client:
         begun = time.perf_counter()
         if client.connect_ex((address, port)) == 0:
-            raise FixtureError(f"somebody listens at {address} already")
+            raise FixtureError(f"another process already listens at {address}")
         return time.perf_counter() - begun
 
 

@@ -1,4 +1,4 @@
-"""What is between the primary, the proposer and the copies: nothing, or a delay.
+"""The network between the primary, the proposer and the copies: the loopback, or one with a delay.
 
 `Network` is the loopback of this machine. In a `DelayedNetwork` each has a network namespace of its
 own, and every packet from one to another takes the same time, one way:
@@ -6,12 +6,12 @@ own, and every packet from one to another takes the same time, one way:
     primary (pgbench too)   proposer   copy 1   copy 2   copy 3
               `---------------`----------`--------`--------'
 
-Cables (veth) lead from all of them to one more namespace, the switch. Where the kernel has netem,
-it is a bridge, and each one's own end of its cable delays what it sends. Where it has not, the
-switch is a process that may interrupt the others (delay_line.c); its CPU time is shown, and is to
-the debit of the setup that sends more packets.
+Cables (veth) connect all of them to one more namespace, the switch. If the kernel has netem, the
+switch is a bridge, and each end of a cable delays what it sends. Otherwise the switch is a process
+with real-time priority (delay_line.c). Its CPU time is shown, and penalises the setup that sends
+more packets.
 
-Nothing of this is to be seen outside, and nothing is left: the kernel removes it with the last
+Nothing of this is visible outside, and nothing remains: the kernel removes it with the last
 process.
 """
 
@@ -40,14 +40,14 @@ COPIES = ("copy 1", "copy 2", "copy 3")
 NODES = (PRIMARY, PROPOSER, *COPIES)
 
 SUBNET = "10.88.0.0/24"
-QUEUE_PACKETS = 10_000  # netem drops more than wait
+QUEUE_PACKETS = 10_000  # netem drops packets above this number
 ROUND_TRIPS = 21
 
 
 class Network:
-    """Everything on the loopback."""
+    """All processes are on the loopback."""
 
-    subnet = ""  # of which clients come, beside the loopback
+    subnet = ""  # the subnet of clients, besides the loopback
     service_options: tuple[str, ...] = ()
     description = ""
 
@@ -55,16 +55,16 @@ class Network:
         return LOOPBACK
 
     def place(self, process: ServiceProcess, node: str) -> None:
-        """Before its first start: let it run at that node, and listen there."""
+        """Before the first start: makes it run at that node, and listen there."""
 
     @property
     def processes(self) -> list[ServiceProcess]:
-        """The network's own."""
+        """The processes of the network itself."""
         return []
 
 
 class DelayedNetwork(Network):
-    """Made by delayed_network()."""
+    """Created by delayed_network()."""
 
     subnet = SUBNET
     service_options = ("--insecure",)  # no TLS, as on the loopback
@@ -84,7 +84,7 @@ class DelayedNetwork(Network):
         return [self._delay_line] if self._delay_line is not None else []
 
     def round_trip_ms(self) -> float:
-        """The median of refused connections from the primary, where we are, to all others."""
+        """The median duration of refused connections from the primary to all others."""
         port = free_port()
         times = [
             refusal_seconds(self.address(node), port)
@@ -96,7 +96,7 @@ class DelayedNetwork(Network):
 
 @contextmanager
 def delayed_network(delay_ms: float, directory: Path) -> Iterator[DelayedNetwork]:
-    """In the block this thread is at the primary. Raises FixtureError, Unavailable."""
+    """Inside the block this thread is at the primary. Raises FixtureError, Unavailable."""
     check_programs("--delay-ms", "ip", "tc", "nsenter")
     with ExitStack() as stack:
         namespaces = {node: new_namespace(stack) for node in NODES}
@@ -117,7 +117,7 @@ def delayed_network(delay_ms: float, directory: Path) -> Iterator[DelayedNetwork
         round_trip = network.round_trip_ms()
         if round_trip < 2 * delay_ms:
             raise FixtureError(f"a round trip takes {round_trip:.3f} ms, less than two delays")
-        means = "netem" if line is None else "a delay line, for this kernel has no netem"
+        means = "netem" if line is None else "a delay line, because this kernel has no netem"
         network.description = (
             f"Every packet between primary, proposer and copies takes {delay_ms:g} ms one way, "
             f"by {means}; a round trip was measured as {round_trip:.2f} ms."
@@ -137,6 +137,6 @@ def _bridge(switch: Namespace, ports: Sequence[str]) -> None:
 
 
 def _delay_by_netem(namespace: Namespace, delay_ms: float) -> None:
-    """What it sends, and not what it gets."""
+    """Delays what it sends, not what it receives."""
     delay = ("delay", f"{delay_ms * 1000:g}us", "limit", str(QUEUE_PACKETS))
     namespace.run("tc", "qdisc", "add", "dev", INTERFACE, "root", "netem", *delay)

@@ -1,12 +1,12 @@
-"""`pages`: what a pageserver's core costs: WAL surveyed, replayed and packed into a layer.
+"""`pages`: the cost of a pageserver's core: WAL surveyed, replayed and compressed into a layer.
 
     images    pgbench: nearly all of the WAL is page images
     dense     INSERT and UPDATE of tiny rows: records of 60 to 100 bytes
     vacuum    the first VACUUM of loaded tables, with neither checksums nor wal_log_hints: WAL of
-              60 bytes a page, and each page must be read out of the base and stored
+              60 bytes per page, and each page must be read from the base and stored
 
-Processor time is that of this process and of the server that replays, together: what one core could
-do, whatever else runs on the machine. The base backup and the WAL are the same for all rounds.
+Processor time is that of this process and of the replaying server together, which does not depend
+on other work of the machine. All rounds use the same base backup and WAL.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pgwal.lsn import Lsn
 
 IMAGES, DENSE, VACUUM = "images", "dense", "vacuum"
 KINDS = (IMAGES, DENSE, VACUUM)
-RATE_MIN = {IMAGES: 150.0, DENSE: 50.0}  # MB of WAL a second of processor time
+RATE_MIN = {IMAGES: 150.0, DENSE: 50.0}  # MB of WAL per second of processor time
 RSS_MB_MAX = 600.0
 SCALE = 40
 IMAGE_TRANSACTIONS = 12_000
@@ -62,8 +62,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class PagesSample:
-    """Of one epoch. `base_pages` were read for it; `layer_mb` is packed, `page_mb` what the pages
-    are before."""
+    """One epoch. `base_pages`: pages read from the base for it. `layer_mb` is compressed, `page_mb`
+    is the size before compression."""
 
     kind: str
     round: int
@@ -79,7 +79,7 @@ class PagesSample:
 
 
 def measure(binaries: PostgresBinaries, directory: Path, rounds: int) -> Iterator[PagesSample]:
-    """Samples as they are taken."""
+    """Yields each sample when it is taken."""
     materials = [_Material(binaries, directory / kind, kind) for kind in KINDS]
     for number in range(rounds):
         for material in materials:
@@ -87,7 +87,7 @@ def measure(binaries: PostgresBinaries, directory: Path, rounds: int) -> Iterato
 
 
 class _Material:
-    """A base backup, and the WAL of one epoch behind it."""
+    """A base backup, and the WAL of one epoch after it."""
 
     def __init__(self, binaries: PostgresBinaries, root: Path, kind: str) -> None:
         root.mkdir()
@@ -205,7 +205,7 @@ def _facts(primary: Postgres) -> ServerFacts:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """The CPU time of this process and of its ended children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -227,7 +227,7 @@ def table(samples: Sequence[PagesSample]) -> list[list[str]]:
 
 
 def verdicts(samples: Sequence[PagesSample]) -> list[Verdict]:
-    """The rate of each kind of WAL, and the memory."""
+    """The rate for each kind of WAL, and the memory."""
     found = []
     for kind, rate_min in RATE_MIN.items():
         rate = Spread.of([each.mb_a_cpu_second for each in samples if each.kind == kind])

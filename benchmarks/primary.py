@@ -1,4 +1,4 @@
-"""The one Postgres that all setups are measured on, and commits of it that wait."""
+"""The Postgres on which all setups are measured, and commits of it that wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pg_server.binaries import PostgresBinaries
 from pg_server.errors import DeadlineExceeded
 from pgwal.lsn import Lsn
 
-# No checkpoint begins by itself during a measurement, and nothing else writes.
+# No checkpoint begins by itself during a measurement, and nothing else writes WAL.
 SETTINGS: dict[str, Setting] = {
     "shared_buffers": "512MB",
     "max_wal_size": "32GB",
@@ -35,9 +35,9 @@ WAIT_TIMEOUT = 30.0  # seconds
 
 
 class Primary:
-    """A context manager. Its own questions never wait for a synchronous standby.
+    """A context manager. Its own statements never wait for a synchronous standby.
 
-    `network` is between it and those it is copied to.
+    `network` connects it with its copies.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Primary:
     def __enter__(self) -> Self:
         self.postgres.__enter__()
         try:
-            self._questions = self.postgres.connect(options="-c synchronous_commit=local")
+            self._connection = self.postgres.connect(options="-c synchronous_commit=local")
             self.execute("CREATE TABLE waiting_commit ()")
         except BaseException:
             self.postgres.crash()
@@ -64,20 +64,20 @@ class Primary:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._questions.close()
+        self._connection.close()
         self.postgres.crash()
 
     def execute(self, statement: str, parameters: Any = None) -> list[Any]:
-        """Rows of one statement that commits locally."""
-        cursor = self._questions.execute(statement, parameters)
+        """The rows of one statement, which commits locally."""
+        cursor = self._connection.execute(statement, parameters)
         return cursor.fetchall() if cursor.description else []
 
     def wait_for_standbys(self, names: str) -> None:
-        """From here on commits wait for these standbys, for none when "" is given."""
+        """From now on commits wait for these standbys, or for none if `names` is ""."""
         self.postgres.configure(synchronous_standby_names=names)
 
     def wait_streaming(self, count: int) -> None:
-        """Return when `count` standbys stream and have flushed everything. Nothing may write."""
+        """Returns when `count` standbys stream and have flushed all WAL. Nothing may write."""
         query = (
             "SELECT count(*) FROM pg_stat_replication"
             " WHERE state = 'streaming' AND flush_lsn >= pg_current_wal_flush_lsn()"
@@ -87,7 +87,8 @@ class Primary:
         )
 
     def drop_slots(self) -> None:
-        """So that nobody who is gone holds WAL. The walsenders must be gone or going."""
+        """Drops all slots, so that they hold no WAL. The walsenders must have ended, or must end
+        soon."""
         wait_until(
             lambda: self.execute("SELECT 1 FROM pg_stat_replication") == [],
             WAIT_TIMEOUT,
@@ -96,23 +97,23 @@ class Primary:
         self.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
 
     def remote_dsn(self, **extra: Any) -> str:
-        """The connection string for those at the other end of the network."""
+        """The connection string for clients at the other end of the network."""
         return self.postgres.dsn(host=self.network.address(PRIMARY), **extra)
 
     def walsender_pids(self) -> list[int]:
         return [pid for (pid,) in self.execute("SELECT pid FROM pg_stat_replication")]
 
     def insert_lsn(self) -> Lsn:
-        """Where the next record goes."""
+        """The position of the next record."""
         ((lsn,),) = self.execute("SELECT pg_current_wal_insert_lsn()::text")
         return Lsn.parse(lsn)
 
     @contextmanager
     def waiting_commit(self) -> Iterator[WaitingCommit]:
-        """A commit that waits now; wait_for_standbys() has named some that are not there yet.
+        """A commit that waits now. wait_for_standbys() must have named standbys that do not run.
 
-        Until the new setting has reached everybody a commit may still return at once; then
-        another one is tried. So who is in this block knows that commits wait.
+        Until all backends have the new setting, a commit may still return at once; then another one
+        is tried. So inside of this block commits are known to wait.
         """
         while True:
             with closing(WaitingCommit(self.postgres)) as commit:
@@ -121,7 +122,7 @@ class Primary:
                     return
 
     def _is_waiting(self, commit: WaitingCommit) -> bool:
-        """True once it waits, False when it has returned instead."""
+        """True once it waits, False if it has returned."""
         query = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
         state = wait_until(
             lambda: (
@@ -135,7 +136,7 @@ class Primary:
 
 
 class NetworkedPostgres(Postgres):
-    """Clients come from `subnet` too, when it is not "". All options of Postgres."""
+    """Also accepts clients from `subnet`, unless that is "". Has all options of Postgres."""
 
     def __init__(
         self, binaries: PostgresBinaries, data_dir: Path, subnet: str, **options: Any
@@ -143,7 +144,7 @@ class NetworkedPostgres(Postgres):
         super().__init__(binaries, data_dir, **options)
         self._subnet = subnet
         if subnet:
-            self._server.program.append("--listen_addresses=*")  # the last one counts
+            self._server.program.append("--listen_addresses=*")  # the last option counts
 
     def init(self, *options: str) -> None:
         super().init(*options)
@@ -156,7 +157,7 @@ class NetworkedPostgres(Postgres):
 
 
 class WaitingCommit:
-    """One INSERT, sent and not awaited."""
+    """An INSERT that was sent and is not waited for."""
 
     def __init__(self, postgres: Postgres) -> None:
         self._connection = postgres.connect()
@@ -168,7 +169,7 @@ class WaitingCommit:
         self._connection.close()
 
     def has_returned(self) -> bool:
-        """Raises FixtureError when the INSERT failed."""
+        """Raises FixtureError if the INSERT failed."""
         self._pgconn.consume_input()
         if self._pgconn.is_busy():
             return False
@@ -178,7 +179,7 @@ class WaitingCommit:
         return True
 
     def wait_returned(self, timeout: float) -> None:
-        """Return at the very moment it does. Raises DeadlineExceeded."""
+        """Returns at the moment at which the commit returns. Raises DeadlineExceeded."""
         while not self.has_returned():
             if not select.select([self._pgconn.socket], [], [], timeout)[0]:
                 raise DeadlineExceeded(f"a commit has waited {timeout:g} s for its standbys")

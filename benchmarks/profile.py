@@ -1,10 +1,10 @@
-"""`profile`: what the microseconds of a commit are, by name, of ours and of the peer.
+"""`profile`: how the microseconds of a commit are spent, by name, for ours and for the peer.
 
     perf record --call-graph --pid ... -> perf script -> a system call, or a library, of each sample
 
-Samples of the processor's clock. One in the kernel counts for the system call that it is in, with
-all that the kernel does on the way (a wake-up of the receiver is in `sendto`); one outside for the
-file whose code ran. Needs `perf`, and root.
+It samples the processor's clock. A sample in the kernel counts for the system call, including all
+work of the kernel in it (waking up the receiver counts for `sendto`). Other samples count for the
+file whose code ran. Needs `perf` and root.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from benchmarks.setups import OURS, PEER, ReceiveWalQuorum, SafekeeperQuorum, Se
 SAMPLES_PER_SECOND = 4999
 SYSTEM_CALL = "__x64_sys_"
 KERNEL = "[kernel.kallsyms]"
-COLUMNS = ("clients", "setup", "process", "us a commit", "what they are, where at least 0.3")
+COLUMNS = ("clients", "setup", "process", "us a commit", "parts of at least 0.3 us")
 SHOWN_US_MIN = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileSample:
-    """`parts` maps a kind of process to the microseconds a commit of one such process by name."""
+    """`parts` maps a kind of process to microseconds per commit and process, by name."""
 
     setup: str
     clients: int
@@ -44,7 +44,7 @@ def setups() -> list[Setup]:
 def measure(
     primary: Primary, directory: Path, clients: Sequence[int], rounds: int, seconds: int
 ) -> Iterator[ProfileSample]:
-    """Samples as they are taken."""
+    """Yields each sample when it is taken."""
     pgbench.initialize(primary.postgres, commit.SCALE)
     primary.execute("CHECKPOINT")
     pgbench.run(primary.postgres, commit.WARM_UP_CLIENTS, commit.WARM_UP_SECONDS)
@@ -79,7 +79,7 @@ def _sample(
 
 
 def _counts(recorded: Path) -> dict[int, Counter[str]]:
-    """Of each process: how many samples by name."""
+    """The number of samples by name, for each process."""
     fields = ("-F", "pid,ip,sym,dso")
     done = subprocess.run(
         ["perf", "script", "-i", str(recorded), *fields],
@@ -94,7 +94,7 @@ def _counts(recorded: Path) -> dict[int, Counter[str]]:
 
 
 def name_of(frames: Sequence[str]) -> str:
-    """Of one sample, innermost frame first: `address symbol+offset (file)`."""
+    """The name of one sample; the innermost frame is first: `address symbol+offset (file)`."""
     for frame in frames:
         symbol = frame.split()[1]
         if symbol.startswith(SYSTEM_CALL):
@@ -104,7 +104,7 @@ def name_of(frames: Sequence[str]) -> str:
 
 
 def table(samples: Sequence[ProfileSample]) -> list[list[str]]:
-    """A row for each kind of process: all rounds together."""
+    """One row for each kind of process, over all rounds."""
     rows = [list(COLUMNS)]
     for clients, setup in dict.fromkeys((each.clients, each.setup) for each in samples):
         same = [each for each in samples if (each.clients, each.setup) == (clients, setup)]

@@ -1,16 +1,16 @@
-"""`qsync`: what a transaction costs that is prepared, waits for its quorum, and is committed.
+"""`qsync`: the cost of a transaction that is prepared, waits for its quorum, and is committed.
 
-The same transactions, from the same Python clients, end in several ways, interleaved:
+The same transactions from the same Python clients end in several ways, in turns:
 
     sync, sync again      COMMIT that waits by synchronous_standby_names: the reference, and control
-    qsync durable         the quorum has COMMIT PREPARED, too
-    qsync visible         the quorum has PREPARE, and it is visible
+    qsync durable         until a quorum also has COMMIT PREPARED
+    qsync visible         until a quorum has PREPARE, and the transaction is visible
     two-phase, sync       PREPARE and COMMIT PREPARED, which wait by synchronous_standby_names
     two-phase, no quorum  PREPARE and COMMIT PREPARED on the primary alone
     local only            COMMIT on the primary alone
 
-All but the last two have a proposer and three safekeepers. Clients are processes with a few threads
-each; the processor time that they take is in the table.
+All but the last two use a proposer and three safekeepers. Clients are processes with a few threads
+each; the table shows their processor time.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ PROCESSES_MAX = 8
 SETTLE_SECONDS = 1.0
 DECIDING_TIMEOUT = 60.0
 PREPARED_MAX = 100
-WAL_LEVEL = "logical"  # with the coordinator's stream
+WAL_LEVEL = "logical"  # for the coordinator's stream
 RUN_MARGIN_SECONDS = 60.0
 
 SYNC, CONTROL = "sync", "sync again"
 DURABLE, VISIBLE = "qsync durable", "qsync visible"
-#: The two statements, which wait for the quorum as COMMIT does: what any protocol on top adds to.
+#: The two statements, which wait for the quorum as COMMIT does: the least cost of any protocol.
 TWO_PHASE_SYNC = "two-phase, sync"
 TWO_PHASE, LOCAL = "two-phase, no quorum", "local only"
 TPS_RATIO_MIN = 0.6
-#: The wait for the quorum to have PREPARE, beyond the commit of the reference, which waits too.
+#: The time until a quorum has PREPARE, minus a commit of the reference, which also waits.
 WAIT_MORE_MS_MAX = 1.0
 WAIT_CLIENTS = 8
 COLUMNS = (
@@ -78,9 +78,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class QsyncSample:
-    """One measurement. The end: from the last statement to the outcome; the wait is the part of it
-    in WAIT_LSN, until the quorum has PREPARE, 0 where there is none. Processor times are those of a
-    transaction."""
+    """One measurement. The end lasts from the last statement to the outcome. The wait is its part
+    in WAIT_LSN, until a quorum has PREPARE; 0 without one. Processor times are per transaction."""
 
     setup: str
     clients: int
@@ -96,7 +95,7 @@ class QsyncSample:
 
 
 class Measured:
-    """A setup, and how its transactions end."""
+    """A setup, and the way in which its transactions end."""
 
     def __init__(self, name: str, setup: Setup, mode: str) -> None:
         self.name = name
@@ -109,7 +108,7 @@ class Measured:
 
 
 class QsyncQuorum(SafekeeperQuorum):
-    """No commit waits in the server: whoever wants a quorum asks the coordinator."""
+    """Commits do not wait in the server; clients ask the coordinator for a quorum."""
 
     standby_names = ""
 
@@ -133,7 +132,7 @@ class QsyncQuorum(SafekeeperQuorum):
         wait_until(
             lambda: proposer.status()["qsync"]["refuses"] is None,
             DECIDING_TIMEOUT,
-            "the coordinator to admit",
+            "the coordinator to admit transactions",
         )
 
 
@@ -153,7 +152,7 @@ def measured() -> list[Measured]:
 def measure(
     primary: Primary, directory: Path, clients: Sequence[int], rounds: int, seconds: int
 ) -> Iterator[QsyncSample]:
-    """Samples as they are taken; a round measures all setups with the same number of clients."""
+    """Yields each sample when it is taken. A round measures all setups with the same clients."""
     pgbench.initialize(primary.postgres, SCALE)
     primary.execute("CHECKPOINT")
     pgbench.run(primary.postgres, WARM_UP_CLIENTS, WARM_UP_SECONDS)
@@ -189,7 +188,7 @@ def _sample(
 
 
 def run_load(primary: Primary, each: Measured, clients: int, seconds: float) -> list[LoadResult]:
-    """All processes of clients, begun at one moment."""
+    """Starts all processes of clients at the same moment."""
     processes = min(clients, PROCESSES_MAX)
     counts = [clients // processes + (n < clients % processes) for n in range(processes)]
     with ExitStack() as stack:
@@ -219,7 +218,7 @@ def run_load(primary: Primary, each: Measured, clients: int, seconds: float) -> 
 
 
 def _usage(setup: Setup) -> dict[str, Usage]:
-    """Of each kind of process."""
+    """The usage of each kind of process."""
     found = {"proposer": Usage(0, 0, 0), "safekeeper": Usage(0, 0, 0)}
     for process in setup.processes:
         found[process.name.split()[0]] += read_usage([process.pid])
@@ -227,7 +226,7 @@ def _usage(setup: Setup) -> dict[str, Usage]:
 
 
 def table(samples: Sequence[QsyncSample]) -> list[list[str]]:
-    """Medians, and the spread of the ratios to the reference of the same round."""
+    """Medians, and the spread of the ratios to the reference in the same round."""
     rows = [list(COLUMNS)]
     for clients in dict.fromkeys(s.clients for s in samples):
         alike = [s for s in samples if s.clients == clients]
@@ -251,7 +250,7 @@ def table(samples: Sequence[QsyncSample]) -> list[list[str]]:
 
 
 def verdicts(samples: Sequence[QsyncSample]) -> list[Verdict]:
-    """Of throughput one a number of clients and kind of confirmation, of the wait one a kind."""
+    """Throughput for each number of clients and setup, and the wait for each setup."""
     found = []
     for clients in dict.fromkeys(s.clients for s in samples):
         alike = [s for s in samples if s.clients == clients]
@@ -266,8 +265,8 @@ def verdicts(samples: Sequence[QsyncSample]) -> list[Verdict]:
 
 
 def _verdict_of_wait(samples: Sequence[QsyncSample], setup: str) -> Verdict:
-    """The wait itself, against a whole commit through synchronous_standby_names in its round."""
-    claim = f"{setup}: the wait is below {WAIT_MORE_MS_MAX:g} ms more than a commit of sync"
+    """The wait, compared with a whole commit through synchronous_standby_names in its round."""
+    claim = f"{setup}: the wait is at most {WAIT_MORE_MS_MAX:g} ms longer than a commit of sync"
     more = paired_differences(samples, "wait_p50_ms", setup, SYNC, "end_p50_ms")
     control = paired_differences(samples, "end_p50_ms", CONTROL, SYNC)
     claim += f" at {WAIT_CLIENTS} clients"

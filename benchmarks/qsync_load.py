@@ -1,13 +1,13 @@
-"""`python -m benchmarks.qsync_load`: a process of clients for the benchmark `qsync`, a thread each.
+"""`python -m benchmarks.qsync_load`: clients for the benchmark `qsync`, each one in a thread.
 
-It connects, says "ready", waits for a line, runs transactions for so many seconds, and says what it
-has measured, as JSON. The transaction is pgbench's without the small tables: an UPDATE, a SELECT
-and an INSERT. What differs is its end:
+It connects, prints "ready", waits for a line, runs transactions for the given seconds, and prints
+its measurements as JSON. The transaction is pgbench's without the small tables: an UPDATE, a SELECT
+and an INSERT. They differ in their end:
 
     commit        COMMIT
-    durable       qsync, until the quorum has COMMIT PREPARED
+    durable       qsync, until a quorum has COMMIT PREPARED
     visible       qsync, until it is visible
-    two_phase     PREPARE and COMMIT PREPARED, and nobody is asked
+    two_phase     PREPARE and COMMIT PREPARED, without a coordinator
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ INSERT = (
 
 @dataclass(slots=True)
 class LoadResult:
-    """Times in microseconds, one for each transaction: all of it, its end, and of that the wait for
-    the quorum to have PREPARE. `cpu_seconds` of this process, while it ran."""
+    """Times in microseconds, one for each transaction: the whole transaction, its end, and the wait
+    for a quorum to have PREPARE. `cpu_seconds`: of this process while it ran."""
 
     total_us: list[int] = field(default_factory=list)
     end_us: list[int] = field(default_factory=list)
@@ -52,7 +52,7 @@ class LoadResult:
 
 
 class Client(threading.Thread):
-    """A session, and its transactions until `deadline`."""
+    """A session that runs transactions until `deadline`."""
 
     def __init__(self, mode: str, dsn: str, q: Qsync | None, scale: int, seed: int) -> None:
         super().__init__()
@@ -101,15 +101,15 @@ class Client(threading.Thread):
         return work_done
 
     def _ask(self, statement: bytes) -> Steps[None]:
-        """As qsync does."""
+        """Executes it as qsync does."""
         results = yield Ask(self._connection, (statement,), time.monotonic() + TIMEOUT_SECONDS)
         assert first_error(results) is None, results
 
 
 def note_waits(found: list[int]) -> None:
-    """How long each first WAIT_LSN of a transaction took, to `found`."""
+    """Appends the duration of the first WAIT_LSN of each transaction to `found`."""
     wait = CoordinatorClient.wait
-    seen: set[int] = set()  # threads whose transaction has waited once already
+    seen: set[int] = set()  # gids of transactions that have waited
 
     def timed(self: CoordinatorClient, lsn: int, gid: Gid, deadline: float) -> Steps[Verdict]:
         begun = time.perf_counter()
@@ -125,7 +125,7 @@ def note_waits(found: list[int]) -> None:
 def main(
     mode: str, dsn: str, coordinator: str, threads: int, seconds: float, scale: int, number: int
 ) -> None:
-    """`number` of this process, for seeds."""
+    """`number` is that of this process, for the seeds."""
     waits: list[int] = []
     q = Qsync(coordinator, timeout=TIMEOUT_SECONDS) if mode in ("durable", "visible") else None
     if q is not None:

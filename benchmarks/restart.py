@@ -1,11 +1,11 @@
-"""`restart`: how long commits stay away when a process of ours is killed and started again.
+"""`restart`: the time without commits when one of our processes is killed and started again.
 
-A safekeeper: from its start to the vote it grants, with a log of a gigabyte whose end it has to
-find. A proposer: from its start to the return of a commit that has been waiting for it, which takes
-an election, the check of the primary and the first round trip. Both are killed, not asked to end.
+A safekeeper: from its start to its vote, with a log of a gigabyte whose end it must find. A
+proposer: from its start to the return of a commit that was waiting for it, which takes an election,
+the check of the primary and the first round trip. Both are killed, not stopped.
 
 Then the longest time without a commit under clients: when the proposer is stopped and started again
-as a service manager does it, and when a successor takes over (`sk attach --take-over`).
+as a service manager does, and when a successor takes over (`sk attach --take-over`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from walproposer.safekeeper_client import SafekeeperAddress
 
 VOTE, COMMIT = "safekeeper to its vote", "proposer to the first commit"
 RESTART, TAKE_OVER = "proposer, restarted under 8 clients", "proposer, taken over under 8 clients"
-#: Clients are to wait for less than 0.3 s, also where no successor takes over.
+#: Clients must wait for less than 0.3 s, also without a successor.
 SECONDS_MAX = {VOTE: 1.0, COMMIT: 0.4, RESTART: 0.3, TAKE_OVER: 0.3}
 CLIENTS = 8
 ROWS = 2000
@@ -40,7 +40,7 @@ CONNECT_INTERVAL_SECONDS = 0.002
 
 @dataclass(frozen=True, slots=True)
 class RestartSample:
-    """`seconds` from the start of the process, or without a commit."""
+    """`seconds`: from the start of the process, or without a commit."""
 
     setup: str
     what: str
@@ -56,8 +56,8 @@ def measure(
     rounds: int,
     megabytes: int,
 ) -> Iterator[RestartSample]:
-    """Samples as they are taken, of each checkout with WAL of its own; of another one nothing is
-    asked that it may not know."""
+    """Yields each sample when it is taken. Each checkout has its own WAL. Another checkout is not
+    asked for --take-over, which it may not have."""
     bulk_load.create_tables(primary)
     for name, checkout in checkouts.items():
         setup = SafekeeperQuorum(name, checkout)
@@ -76,14 +76,14 @@ def measure(
 def _restart_all(
     primary: Primary, setup: SafekeeperQuorum, directory: Path
 ) -> Iterator[tuple[str, float]]:
-    """Each process once: what it is, and how long it took."""
+    """Restarts each process once: (name, seconds)."""
     proposer = setup.proposer
     assert proposer is not None
     proposer.kill()
     for safekeeper in setup.safekeepers:
         yield VOTE, _seconds_to_vote(safekeeper)
     with primary.waiting_commit() as commit:
-        start = at_the_gate(primary, setup, directory)
+        start = prepare_proposer(primary, setup, directory)
         begun = time.perf_counter()
         start()
         commit.wait_returned(TIMEOUT)
@@ -91,31 +91,33 @@ def _restart_all(
     yield COMMIT, seconds
 
 
-def at_the_gate(primary: Primary, setup: SafekeeperQuorum, directory: Path) -> Callable[[], object]:
-    """A new proposer of `setup` that is there already, and becomes `sk attach` when the function is
-    called: as soon as a service manager's would. What the harness does first is not counted."""
-    gate = directory / "gate"
-    gate.unlink(missing_ok=True)
-    os.mkfifo(gate)
+def prepare_proposer(
+    primary: Primary, setup: SafekeeperQuorum, directory: Path
+) -> Callable[[], object]:
+    """Starts a shell that becomes the new proposer of `setup` when the returned function is called.
+    So the time that this process needs to start a process is not counted."""
+    fifo = directory / "start"
+    fifo.unlink(missing_ok=True)
+    os.mkfifo(fifo)
     proposer = setup.proposer = setup.new_proposer(primary, directory)
     command = proposer.program
-    proposer.program = ["/bin/sh", "-c", 'read line < "$0"; exec "$@"', str(gate), *command]
+    proposer.program = ["/bin/sh", "-c", 'read line < "$0"; exec "$@"', str(fifo), *command]
     proposer.start()
     proposer.program = command
-    return partial(gate.write_text, "\n")
+    return partial(fifo.write_text, "\n")
 
 
 def _seconds_without_commit(
     primary: Primary, setup: SafekeeperQuorum, directory: Path, what: str
 ) -> float:
-    """Under the clients of a ledger, whose rows nobody asks for again."""
+    """The longest time without a commit of a ledger's clients."""
     proposer = setup.proposer
     assert proposer is not None
     primary.execute("DROP TABLE IF EXISTS ledger")
     with Ledger(primary.postgres.dsn(), clients=CLIENTS) as ledger:
         ledger.wait_for_progress(ROWS, TIMEOUT)
         if what == RESTART:
-            start = at_the_gate(primary, setup, directory)
+            start = prepare_proposer(primary, setup, directory)
             proposer.terminate(TIMEOUT)
             start()
         else:

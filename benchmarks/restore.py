@@ -1,8 +1,8 @@
-"""`restore`: a lost server back from the archive, against the stock way.
+"""`restore`: a restore of a lost server from the archive, against the stock way.
 
-The peer is what a careful DBA has without us: a `pg_basebackup`, the files of `pg_receivewal`, and
-`cp` as restore_command. Both have the same cluster and the same WAL, whole segments all of it, and
-both are timed from the empty folder until the server takes writes.
+The peer is a careful DBA's way without us: a `pg_basebackup`, the files of `pg_receivewal`, and
+`cp` as restore_command. Both have the same cluster and the same WAL in whole segments. Both are
+timed from the empty folder until the server accepts writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TIMEOUT = 900.0
 
 @dataclass(frozen=True, slots=True)
 class RestoreSample:
-    """`seconds` until a server that did not exist takes writes."""
+    """`seconds` until a new server accepts writes."""
 
     setup: str
     round: int
@@ -45,7 +45,7 @@ class RestoreSample:
 
 
 class Material:
-    """What both restore from, made once: a cluster of so many megabytes, and as much WAL."""
+    """The input of both restores, created once: a cluster of that size, and as much WAL."""
 
     def __init__(self, binaries: PostgresBinaries, root: Path) -> None:
         self.binaries = binaries
@@ -92,7 +92,7 @@ class Material:
     # ---- restores
 
     def restore(self, setup: str, data_dir: Path) -> float:
-        """Seconds until it takes writes; nothing of it is left behind."""
+        """Seconds until it accepts writes. Removes the result."""
         server = Postgres(self.binaries, data_dir, port=free_port())
         os.sync()
         begun = time.perf_counter()
@@ -149,7 +149,7 @@ class Material:
 def measure(
     binaries: PostgresBinaries, directory: Path, rounds: int, megabytes: int
 ) -> Iterator[RestoreSample]:
-    """Samples as they are taken."""
+    """Yields each sample when it is taken."""
     material = Material(binaries, directory)
     material.make(megabytes)
     for number in range(rounds):
@@ -160,7 +160,7 @@ def measure(
 
 
 def table(samples: Sequence[RestoreSample]) -> list[list[str]]:
-    """Medians, and the spread of the ratios to the peer of the same round."""
+    """Medians, and the spread of the ratios to the peer in the same round."""
     rows = [list(COLUMNS)]
     for setup in (OURS, PEER, CONTROL):
         seconds = Spread.of([s.seconds for s in samples_of(samples, setup)])
@@ -170,7 +170,7 @@ def table(samples: Sequence[RestoreSample]) -> list[list[str]]:
 
 
 def verdicts(samples: Sequence[RestoreSample]) -> list[Verdict]:
-    """No slower than the stock way."""
+    """Not slower than the stock way."""
     claim = f"seconds <= {SECONDS_RATIO_MAX} x peer"
     ours, control = (paired_ratios(samples, "seconds", name, PEER) for name in (OURS, CONTROL))
     return [Verdict(claim, ours, SECONDS_RATIO_MAX, False, control)]

@@ -1,8 +1,8 @@
-"""The order of measurements, and what may be concluded from them: ratios of pairs, and the control.
+"""The order of measurements, and conclusions from them: ratios of pairs, and the control.
 
 round 0    A  B  C  D      every round measures every setup once
-round 1    A  D  C  B      rotated, and every other one backwards, so that no setup always
-round 2    C  D  A  B      follows the same one or has the disk when it is freshest
+round 1    A  D  C  B      rotated, and every second one backwards, so that a setup does not always
+round 2    C  D  A  B      follow the same one, or always have the disk first
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 
 class Sample(Protocol):
-    """What one setup showed in one round; its figures are attributes."""
+    """The measurement of one setup in one round; its figures are attributes."""
 
     @property
     def setup(self) -> str: ...
@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Sample)
 
 
 def interleaved(setups: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
-    """(round, setup) in the order to measure."""
+    """(round, setup) in the order of measurement."""
     for number in range(rounds):
         turn = number % len(setups)
         order = [*setups[turn:], *setups[:turn]]
@@ -38,7 +38,7 @@ def interleaved(setups: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median is the figure; least and greatest say how much it is worth."""
+    """The median is the figure; the least and the greatest value show its accuracy."""
 
     median: float
     least: float
@@ -57,13 +57,13 @@ class Spread:
 
 
 def samples_of(samples: Sequence[S], setup: str) -> list[S]:
-    """By round."""
+    """In the order of rounds."""
     return sorted((s for s in samples if s.setup == setup), key=lambda s: s.round)
 
 
 def paired_ratios(samples: Sequence[S], figure: str, setup: str, reference: str) -> Spread:
-    """The setup's figure / the reference's of the same round; nothing else of two setups may be
-    compared."""
+    """The setup's figure / the reference's in the same round. Other figures of two setups must not
+    be compared."""
     pairs = zip(samples_of(samples, setup), samples_of(samples, reference), strict=True)
     return Spread.of([getattr(own, figure) / getattr(other, figure) for own, other in pairs])
 
@@ -71,8 +71,8 @@ def paired_ratios(samples: Sequence[S], figure: str, setup: str, reference: str)
 def paired_differences(
     samples: Sequence[S], figure: str, setup: str, reference: str, of_reference: str = ""
 ) -> Spread:
-    """The setup's figure - the reference's of the same round; `of_reference`: another figure of the
-    reference, which is in the same unit."""
+    """The setup's figure - the reference's in the same round. `of_reference`: another figure of the
+    reference in the same unit."""
     pairs = zip(samples_of(samples, setup), samples_of(samples, reference), strict=True)
     other_figure = of_reference or figure
     return Spread.of([getattr(own, figure) - getattr(other, other_figure) for own, other in pairs])
@@ -80,7 +80,7 @@ def paired_differences(
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A target, what was measured, and what the control (peer against peer) measured."""
+    """A target, the measured value, and the value of the control (peer against peer)."""
 
     claim: str
     measured: Spread
@@ -95,7 +95,7 @@ class Verdict:
         return median >= self.limit if self.at_least else median <= self.limit
 
     def format(self) -> str:
-        """One line: what is claimed, met or missed, by how much, and the control beside it."""
+        """One line: the claim, whether it is met, the measured value, and the control."""
         text = f"{self.claim}: {'met' if self.is_met else 'MISSED'}, "
         text += self.measured.format(2) + self.unit
         return text if self.control is None else f"{text}; control {self.control.format(2)}"

@@ -1,6 +1,6 @@
 """`serve`: the same WAL to the same `pg_receivewal`, from a safekeeper and from the primary.
 
-The receiver does not sync, so that it takes what it is given; both servers read from the page
+The receiver does not sync, so its disk does not limit the rate. Both servers read from the page
 cache, as they do for a replica that follows closely.
 """
 
@@ -24,7 +24,7 @@ from pg_server.program import run_program
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name, segno_of
 
-#: of each checkout: its safekeeper, and the primary's walsender twice
+#: for each checkout: its safekeeper, and the primary's walsender twice
 NAMES = {
     OURS: ("safekeeper", "walsender", "walsender again"),
     OTHER: ("other: safekeeper", "other: walsender", "other: walsender again"),
@@ -52,7 +52,7 @@ class ServeSample:
 def measure(
     primary: Primary, directory: Path, against: Path | None, rounds: int, megabytes: int
 ) -> Iterator[ServeSample]:
-    """Samples as they are taken, all of the same segments; of each checkout with WAL of its own."""
+    """Yields each sample when it is taken. Each checkout has its own WAL."""
     bulk_load.create_tables(primary)
     for name, checkout in checkouts(against).items():
         quorum = SafekeeperQuorum(name, checkout)
@@ -65,12 +65,12 @@ def _measure(
 ) -> Iterator[ServeSample]:
     begin_lsn = primary.insert_lsn()
     load = bulk_load.load(primary, megabytes)
-    bulk_load.load(primary, 2 * WAL_SEG_SIZE >> 20)  # the receiver ends when there is more
+    bulk_load.load(primary, 2 * WAL_SEG_SIZE >> 20)  # the receiver ends only if more WAL follows
     end_lsn = primary.insert_lsn()
     wait_until(
         lambda: min(map(flush_lsn, quorum.safekeepers)) >= end_lsn,
         SETTLE_TIMEOUT,
-        "all safekeepers to have everything",
+        "all safekeepers to have all WAL",
     )
     safekeeper, walsender, control = NAMES[quorum.name]
     servers = {
@@ -93,10 +93,10 @@ def _receive(
     begin_lsn: Lsn,
     end_lsn: Lsn,
 ) -> ServeSample:
-    """The whole segments of [begin_lsn, end_lsn)."""
+    """Receives the whole segments of [begin_lsn, end_lsn)."""
     first, last = (segno_of(lsn, WAL_SEG_SIZE) for lsn in (begin_lsn, end_lsn))
     target.mkdir()
-    # It goes on behind the last segment it finds.
+    # It begins after the last segment that it finds.
     with open(target / format_segment_name(1, first, WAL_SEG_SIZE), "wb") as found:
         found.truncate(WAL_SEG_SIZE)
     begun = time.perf_counter()

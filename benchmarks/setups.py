@@ -1,8 +1,8 @@
-"""What a commit may wait for: nobody, a quorum of `pg_receivewal` (the peer), or our quorum.
+"""What a commit waits for: nothing, a quorum of `pg_receivewal` (the peer), or our quorum.
 
-The peer is what a user would pick instead: three stock receivers over TCP, each with a slot, of
-which any two must have flushed. It gives durability and no more: no election, no recovery, no
-fencing, and nobody can read its WAL. So it is the cheapest thing that deserves the comparison.
+The peer is what a user would use instead: three stock receivers over TCP, each with a slot, of
+which any two must have flushed. It gives only durability: no election, no recovery and no fencing,
+and replicas cannot read its WAL. So it is the cheapest alternative worth comparing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INTERPRETED_ENV = {"QUORUM_WAL_INTERPRETED": "1"}
 
 
 class Setup(ABC):
-    """`standby_names` are for synchronous_standby_names. Started and stopped many times."""
+    """`standby_names` are for synchronous_standby_names. It is started and stopped many times."""
 
     standby_names = ""
 
@@ -40,26 +40,26 @@ class Setup(ABC):
 
     @abstractmethod
     def start(self, primary: Primary, directory: Path) -> None:
-        """Start everything with empty data in `directory`, and await nothing of the primary."""
+        """Starts everything with empty data in `directory`, without waiting for the primary."""
 
     @abstractmethod
     def wait_ready(self, primary: Primary) -> None:
-        """Every copy follows, not only a quorum. Commits proceed already."""
+        """Returns when every copy follows, not only a quorum. Commits already proceed."""
 
     @property
     @abstractmethod
     def processes(self) -> list[ServiceProcess]:
-        """All that run, to be killed at the end and counted meanwhile."""
+        """All running processes; they are killed at the end, and their usage is measured."""
 
 
 class LocalOnly(Setup):
-    """For reference: a commit returns after the primary's own flush."""
+    """The reference: a commit returns after the primary's own flush."""
 
     def start(self, primary: Primary, directory: Path) -> None:
         """Nothing to start."""
 
     def wait_ready(self, primary: Primary) -> None:
-        """Nobody to wait for."""
+        """Nothing to wait for."""
 
     @property
     def processes(self) -> list[ServiceProcess]:
@@ -109,7 +109,7 @@ class ReceiveWalQuorum(Setup):
 class SafekeeperQuorum(Setup):
     """A proposer and three safekeepers, of this checkout or of the one at `checkout`.
 
-    With `interpreted` they do without the compiled module.
+    With `interpreted` they run without the compiled module.
     """
 
     standby_names = "walproposer"
@@ -123,7 +123,7 @@ class SafekeeperQuorum(Setup):
         interpreted: bool = False,
         proposer_node: str = PROPOSER,
     ) -> None:
-        """`arguments` are added to those of the safekeepers."""
+        """`arguments` are added to the command line of the safekeepers."""
         super().__init__(name)
         self._proposer_node = proposer_node
         self.env = checkout_env(checkout) | (INTERPRETED_ENV if interpreted else {})
@@ -149,7 +149,7 @@ class SafekeeperQuorum(Setup):
             safekeeper.start()
         for safekeeper in self.safekeepers:
             safekeeper.wait_ready()
-        # Commits wait already, so a proposer that finds no log here would not create one.
+        # Commits already wait, so a proposer without a timeline would not create one.
         members = ",".join(safekeeper.address for safekeeper in self.safekeepers)
         create = ["timeline", "create", "--primary", primary.postgres.dsn()]
         run_program([*SK, *create, "--safekeepers", members], env=self.env)
@@ -187,15 +187,15 @@ class SafekeeperQuorum(Setup):
 
 
 def checkouts(against: Path | None) -> dict[str, Path | None]:
-    """This one, and the one to compare it with."""
+    """This checkout, and the one to compare it with."""
     return {OURS: None} if against is None else {OURS: None, OTHER: against}
 
 
 def checkout_env(checkout: Path | None) -> dict[str, str]:
     """The environment in which `python -m cli.main` runs the code of another checkout.
 
-    Byte code is cached whatever the caller's environment says: every installation has it, and
-    without it a start compiles all modules.
+    Byte code is cached whatever the caller's environment says, as in every installation. Without it
+    each start compiles all modules.
     """
     env = {"PYTHONDONTWRITEBYTECODE": ""}
     if checkout is not None:
@@ -205,10 +205,10 @@ def checkout_env(checkout: Path | None) -> dict[str, str]:
 
 @contextmanager
 def attached(primary: Primary, setup: Setup, directory: Path) -> Iterator[None]:
-    """Inside the block commits wait for `setup` and for nobody else; it starts with empty data.
+    """Inside the block commits wait only for `setup`, which starts with empty data.
 
-    On entry a commit has been seen to wait, and to return when the setup had started. Raises
-    FixtureError, with the logs of its processes, when the setup fails, also during the block.
+    On entry, a commit has waited and has returned after the setup was started. Raises FixtureError,
+    with the logs of the processes, if the setup fails, also during the block.
     """
     directory.mkdir()
     primary.wait_for_standbys(setup.standby_names)
@@ -234,7 +234,7 @@ def attached(primary: Primary, setup: Setup, directory: Path) -> Iterator[None]:
             process.kill()
         primary.drop_slots()
         shutil.rmtree(directory)
-        os.sync()  # or the next measurement would pay for it
+        os.sync()  # otherwise the next measurement would include it
 
 
 def _all_processes(primary: Primary, setup: Setup) -> list[ServiceProcess]:
@@ -242,7 +242,7 @@ def _all_processes(primary: Primary, setup: Setup) -> list[ServiceProcess]:
 
 
 def _check_alive(processes: Sequence[ServiceProcess]) -> None:
-    """A setup that lost a copy during the measurement was not the one that was to be measured."""
+    """A process that ended during the measurement makes it invalid. Raises ProcessEnded."""
     for process in processes:
         if not process.alive:
             raise ProcessEnded(f"{process.name} ended with exit code {process.exit_code}")

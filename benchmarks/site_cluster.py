@@ -1,7 +1,7 @@
-"""`SiteCluster`: members, a primary with its proposer, and a standby, each at a site of its own.
+"""`SiteCluster`: members, a primary with its proposer, and a standby, each at a site.
 
-The proposer lives on its primary's host. The standby follows the safekeepers, those at its own site
-first.
+The proposer runs on its primary's host. The standby follows the safekeepers, and prefers those at
+its own site.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries
 from pg_server.program import run_program
 
-POSTGRES_PORT = 5432  # nobody else is in a namespace of ours
-SAFEKEEPER_PORT, SAFEKEEPER_HTTP_PORT = 5400, 7600  # and the member's id
+POSTGRES_PORT = 5432  # free, because each namespace is our own
+SAFEKEEPER_PORT, SAFEKEEPER_HTTP_PORT = 5400, 7600  # plus the member's id
 PROPOSER_HTTP_PORT = 7677
 SEGMENT_BYTES = 1 << 20
-# A standby looks for WAL again at once.
+# A standby retries soon when it finds no WAL.
 SETTINGS: dict[str, Setting] = {"wal_retrieve_retry_interval": "100ms"}
 TIMEOUT = 60.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Who is where; of the members the site of each, by id from 1."""
+    """The site of each member, by id from 1; and those of primary and standby."""
 
     members: tuple[str, ...]
     primary: str
@@ -45,7 +45,7 @@ class Placement:
 
 
 class SitePostgres(NetworkedPostgres):
-    """Started at a site, and reached at its address."""
+    """Started at a site, and reached at the address of that site."""
 
     def __init__(
         self, binaries: PostgresBinaries, data_dir: Path, sites: Sites, site: str, **options: Any
@@ -62,7 +62,7 @@ class SitePostgres(NetworkedPostgres):
         return super().dsn(**{"host": self._sites.address(self.site), **extra})
 
     def new_standby(self, data_dir: Path, site: str, conninfo: str) -> SitePostgres:
-        """A base backup of this one; not started."""
+        """A base backup of this server, not started."""
         with self._sites.at(self.site):
             self.base_backup(data_dir)
         DataDirectory(data_dir, self.binaries).write(SIGNAL_FILE, "")
@@ -72,9 +72,9 @@ class SitePostgres(NetworkedPostgres):
 
 
 class SiteCluster:
-    """A context manager: streaming with all members inside the block; all of it killed at its end.
+    """A context manager: streams with all members inside the block; its end kills all processes.
 
-    `template` is that of Postgres. The primary may be started, and filled, before.
+    `template` is for Postgres. The primary may be started and filled before.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class SiteCluster:
         return member
 
     def _proposer(self, server: SitePostgres, *arguments: str) -> ProposerProcess:
-        """On the server's host; not started."""
+        """Runs on the server's host; not started."""
         proposer = ProposerProcess(
             server.dsn(),
             self.addresses_from(server.site),
@@ -137,7 +137,7 @@ class SiteCluster:
                 member.wait_ready()
             stack.enter_context(self.proposer)
             self.proposer.wait_streaming(TIMEOUT)
-            self.proposer.wait_until(self._is_synchronous, TIMEOUT, "the primary to rely on it")
+            self.proposer.wait_until(self._is_synchronous, TIMEOUT, "the primary to wait for it")
             self.wait_all_follow(self.proposer)
             self._open = stack.pop_all()
         return self
@@ -152,7 +152,7 @@ class SiteCluster:
 
     @contextmanager
     def with_standby(self) -> Iterator[SitePostgres]:
-        """In the block a standby follows, and has the connection it wants."""
+        """Inside the block a standby follows and streams."""
         site = self.placement.standby
         conninfo = replica_conninfo(self.addresses_from(site))
         with self.primary.new_standby(self.root / "standby", site, conninfo) as standby:
@@ -162,7 +162,7 @@ class SiteCluster:
 
     @contextmanager
     def chained(self, *ids: int) -> Iterator[None]:
-        """In the block these take their WAL from the first member of their site."""
+        """Inside the block these members get their WAL from the first member of their site."""
         options = ["--site", self.placement.primary, "--via-sites"]
         self.proposer.kill()
         self.proposer.program += options
@@ -183,19 +183,19 @@ class SiteCluster:
         self.proposer.wait_until(are_so, TIMEOUT, f"members {ids} to be {state}")
 
     def promotion(self, standby: SitePostgres) -> ProposerProcess:
-        """`sk promote` at the standby's site; not started."""
+        """`sk promote` at the standby's site, not started."""
         return self._proposer(standby)
 
     def promote_refused(self, standby: SitePostgres) -> str:
-        """What `sk promote` says when it has given up. Raises FixtureError when it has not."""
+        """The message of `sk promote` after it has given up. Raises FixtureError if it succeeds."""
         words = ["--standby", standby.dsn(), "--safekeepers", ",".join(self.addresses)]
         with self.sites.at(standby.site):
             done = run_program([*SK, "promote", *words, "--timeout", "5"], check=False)
         if done.returncode == 0:
-            raise FixtureError("sk promote went on without a quorum")
+            raise FixtureError("sk promote succeeded without a quorum")
         return done.stderr.strip()
 
-    # ---- who is where
+    # ---- places
 
     def members_at(self, *sites: str) -> list[SafekeeperProcess]:
         places = zip(self.members, self.placement.members, strict=True)
@@ -206,14 +206,14 @@ class SiteCluster:
         return [member.address for member in self.members]
 
     def addresses_from(self, site: str) -> list[str]:
-        """Of all members, the site's own first."""
+        """The addresses of all members, the site's own first."""
         own = self.members_at(site)
         return [member.address for member in (*own, *(m for m in self.members if m not in own))]
 
-    # ---- what is so
+    # ---- state
 
     def survived_sites(self) -> set[str]:
-        """Whose loss is survived, as `sk status` says."""
+        """The sites whose loss is survived, as reported by `sk status`."""
         words = ["status", "--json", "--safekeepers", ",".join(self.addresses)]
         (timeline,) = json.loads(run_program([*SK, *words]).stdout)["timelines"]
         return {*timeline["site_losses"]["survived"]}
@@ -223,8 +223,8 @@ class SiteCluster:
         return bool(self.primary.execute(statement))
 
     def lose(self, *sites: str) -> None:
-        """Without a word: nobody reaches them, and all members, the primary and the proposer that
-        were there are gone."""
+        """Cuts off these sites without notice, and kills all members, the primary and the proposer
+        there."""
         self.sites.cut_off(*sites)
         for member in self.members_at(*sites):
             member.kill()
@@ -233,7 +233,7 @@ class SiteCluster:
             self.primary.crash()
 
     def start_members(self) -> None:
-        """All that do not run, and wait for them."""
+        """Starts all members that do not run, and waits for them."""
         stopped = [member for member in self.members if not member.alive]
         for member in stopped:
             member.start()
@@ -241,7 +241,7 @@ class SiteCluster:
             member.wait_ready()
 
     def wait_all_follow(self, proposer: ProposerProcess) -> None:
-        """Return when every member has answered that proposer, and is close behind."""
+        """Returns when every member has answered that proposer, and lags only a little."""
 
         def all_follow() -> bool:
             peers = proposer.status()["safekeepers"]

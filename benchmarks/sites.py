@@ -1,12 +1,13 @@
-"""`Sites`: a network namespace for each site, with a delay of its own for each pair, and faults.
+"""`Sites`: a network namespace for each site, with a delay for each pair of sites, and faults.
 
     site a ---. 5 ms .--- site b
                switch                outside: clients and operators, 1 ms from every site
     site c ---'
 
-Who is at the same site talks over its loopback, without delay or loss. Everybody outside sees all
-sites. The switch is always the delay line, also where the kernel has netem, which delays by
-interface and not by pair: so all figures are by the same means, and one table rules the network.
+Processes at the same site use its loopback, without delay or loss. All sites are reachable from
+outside. The switch is always the delay line, even if the kernel has netem, which delays by
+interface and not by pair. So all figures are measured in the same way, and one table controls the
+network.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ OUTSIDE = "outside"
 OUTSIDE_DELAY_MS = 1.0
 SUBNET = "10.89.0.0/24"
 CUT = 100.0  # percent lost
-PROBE_PORT = 9  # nobody's, in a namespace of our own
+PROBE_PORT = 9  # unused, because each namespace is our own
 PROBES = 5
 
 Delays = Mapping[tuple[str, str], float]  # ms, one way, of a pair in either order
 
 
 class Sites:
-    """Made by open_sites()."""
+    """Created by open_sites()."""
 
     subnet = SUBNET
     service_options = ("--insecure",)  # no TLS, as on the loopback
@@ -57,33 +58,33 @@ class Sites:
         self._ends = (*names, OUTSIDE)
         self._links = links
         self._line = line
-        self.mend()
+        self.repair()
 
     def address(self, site: str) -> str:
         return _address(self._ends.index(site))
 
     def at(self, site: str) -> AbstractContextManager[None]:
-        """In the block this thread is at the site, and so are programs and threads it starts."""
+        """Inside the block this thread, and all that it starts, are at the site."""
         return self._namespaces[site].entered()
 
     def place(self, process: ServiceProcess, site: str) -> None:
-        """Before its first start: let it run at that site, and listen there."""
+        """Before the first start: makes it run at that site, and listen there."""
         move_into(self._namespaces[site], self.address(site), process)
 
-    # ---- the network, from now on
+    # ---- changes of the network
 
-    def mend(self, loss_percent: float = 0) -> None:
-        """All links are as they were made, but packets between sites are lost."""
+    def repair(self, loss_percent: float = 0) -> None:
+        """Restores all links, but loses that percentage of packets between sites."""
         for one, other in permutations(self._ends, 2):
             is_outside = OUTSIDE in (one, other)
             self._set(one, other, 0 if is_outside else loss_percent)
 
-    def part(self, *lost: str) -> None:
-        """These sites reach each other and the outside, and no other site reaches them."""
+    def separate(self, *lost: str) -> None:
+        """Disconnects these sites from all other sites; the outside still reaches all sites."""
         self._cut(lost, [site for site in self.names if site not in lost])
 
     def cut_off(self, *lost: str) -> None:
-        """Nobody but these sites themselves reaches them."""
+        """Disconnects these sites from all other sites and the outside."""
         self._cut(lost, [end for end in self._ends if end not in lost])
 
     def _cut(self, some: Sequence[str], others: Sequence[str]) -> None:
@@ -96,10 +97,10 @@ class Sites:
         numbers = self._ends.index(one), self._ends.index(other)
         self._links.set(*numbers, self.delay_ms(one, other), loss_percent)
 
-    # ---- what it is like
+    # ---- properties of the network
 
     def delay_ms(self, one: str, other: str) -> float:
-        """One way, as it was made."""
+        """The configured delay, one way."""
         if OUTSIDE in (one, other):
             return OUTSIDE_DELAY_MS
         return (
@@ -107,29 +108,29 @@ class Sites:
         )
 
     def sent_bytes(self, site: str) -> int:
-        """To other sites and to the outside, up to now, with the heads of all packets."""
+        """The bytes sent to other sites and the outside so far, including all packet headers."""
         return self._namespaces[site].sent_bytes(INTERFACE)
 
     def check(self) -> None:
-        """Raises FixtureError when a round trip is shorter than two delays, or the line ended."""
+        """Raises FixtureError if a round trip is shorter than two delays, or the line ended."""
         for one, other in permutations(self.names, 2):
             with self.at(one):
                 least = min(
                     refusal_seconds(self.address(other), PROBE_PORT) * 1000 for _ in range(PROBES)
                 )
             if least < 2 * self.delay_ms(one, other):
-                raise FixtureError(f"from {one} to {other} and back takes {least:.3f} ms only")
+                raise FixtureError(f"a round trip from {one} to {other} takes only {least:.3f} ms")
         self.check_line()
 
     def check_line(self) -> None:
-        """Raises FixtureError when it has ended: from then on no packet arrived."""
+        """Raises FixtureError if it has ended, because no packet has arrived since."""
         if not self._line.alive:
             raise FixtureError(f"the delay line has ended: {self._line.log_tail()}")
 
 
 @contextmanager
 def open_sites(names: Sequence[str], delays: Delays, directory: Path) -> Iterator[Sites]:
-    """In the block this thread is outside. Raises FixtureError, Unavailable."""
+    """Inside the block this thread is outside. Raises FixtureError, Unavailable."""
     check_programs("a network of sites", "ip", "nsenter")
     ends = (*names, OUTSIDE)
     with ExitStack() as stack:
@@ -147,13 +148,13 @@ def open_sites(names: Sequence[str], delays: Delays, directory: Path) -> Iterato
         try:
             yield sites
         except Exception:
-            sites.check_line()  # then that is why
+            sites.check_line()  # if it has ended, that is the cause
             raise
 
 
 def _give_addresses(namespace: Namespace, own: int, ends: int) -> None:
-    """Its own, and those of its neighbours: between real sites nobody asks for them by broadcast,
-    and so a mended link is not silent for the seconds until somebody asks again."""
+    """Adds its address, and those of its neighbours. Between real sites there is no ARP. With it, a
+    restored link would not work for seconds, until the next request."""
     neighbours = [
         f"neighbour replace {_address(end)} lladdr {mac_address(end)} dev {INTERFACE} nud permanent"
         for end in range(ends)

@@ -1,7 +1,7 @@
-"""The switch that namespaces are joined by: cables to it, and a delay line whose links may change.
+"""The switch that connects namespaces: cables to it, and a delay line with changeable links.
 
-A link leads from one end to another one and has a delay and a loss of its own; the way back is
-another link. `Links` is the table of all of them, which the delay line (delay_line.c) has mapped.
+A link leads from one end to another and has a delay and a loss. The opposite direction is another
+link. `Links` is the table of all links, which the delay line (delay_line.c) maps into memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pg_server.errors import Unavailable
 from pg_server.program import run_program
 
 INTERFACE = "cable"
-MAC_PREFIX = "02:00:00:00:00:"  # the last byte numbers the end, from 1
+MAC_PREFIX = "02:00:00:00:00:"  # the last byte is the number of the end, from 1
 SOURCE = Path(__file__).with_name("delay_line.c")
 START_TIMEOUT = 10.0  # seconds
 
@@ -28,9 +28,9 @@ _LINK = struct.Struct("=qq")  # delay in ns, lost per million
 
 
 class Links:
-    """The links between all ends, numbered from 0; at first all have the same delay, and no loss.
+    """The links between all ends, numbered from 0. At first all have one delay, and no loss.
 
-    set() changes what the network does, at once.
+    set() changes the network at once.
     """
 
     def __init__(self, path: Path, ends: int, delay_ms: float) -> None:
@@ -47,20 +47,21 @@ class Links:
         self._table.close()
 
     def set(self, source: int, destination: int, delay_ms: float, loss_percent: float = 0) -> None:
-        """100 percent are a cut. The delay line needs some delay: it wakes as often."""
+        """100 percent disconnect it. The delay line needs a delay, because that sets how often it
+        wakes up."""
         if delay_ms <= 0 or not 0 <= loss_percent <= 100:
-            raise ValueError(f"no such link: {delay_ms} ms, {loss_percent} % lost")
+            raise ValueError(f"invalid link: {delay_ms} ms, {loss_percent} % lost")
         offset = (source * self.ends + destination) * _LINK.size
         _LINK.pack_into(self._table, offset, int(delay_ms * 1e6), int(loss_percent * 1e4))
 
 
 def mac_address(number: int) -> str:
-    """Of the end with that number, from 0."""
+    """The address of the end with that number, from 0."""
     return f"{MAC_PREFIX}{number + 1:02x}"
 
 
 def cable(switch: Namespace, namespace: Namespace, number: int) -> str:
-    """From the namespace to the switch; returns what it is called there."""
+    """Connects the namespace to the switch. Returns the interface's name there."""
     port = f"port{number + 1}"
     namespace.ip(
         f"link add {INTERFACE} address {mac_address(number)} type veth"
@@ -75,7 +76,7 @@ def cable(switch: Namespace, namespace: Namespace, number: int) -> str:
 def delay_line(
     switch: Namespace, ports: Sequence[str], links: Links, directory: Path
 ) -> Iterator[ServiceProcess]:
-    """It forwards within the block. Raises Unavailable, ProcessEnded."""
+    """Forwards packets inside the block. Raises Unavailable, ProcessEnded."""
     compiler = next(filter(shutil.which, COMPILERS), None)
     if compiler is None:
         raise Unavailable(

@@ -1,8 +1,8 @@
-"""`topologies`: members over sites: what a commit waits for, and which losses are survived.
+"""`topologies`: members at several sites: what a commit waits for, and which losses are survived.
 
 Three layouts (layout.py), in network namespaces with a delay for each pair of sites. First pgbench
-beside the primary, as it is and with something amiss; then each loss is played under the ledger
-(losses.py), with a cluster of its own.
+beside the primary, without and with a fault. Then each loss is simulated under the ledger
+(losses.py), with a separate cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import pgbench
 from benchmarks.layout import LAYOUTS, Layout
-from benchmarks.losses import LossSample, Play, drill, lose, lose_packets, part_primary
+from benchmarks.losses import LossSample, Scenario, drill, lose, lose_packets, separate_primary
 from benchmarks.rounds import Spread, Verdict, interleaved
 from benchmarks.site_cluster import SiteCluster
 from benchmarks.sites import open_sites
@@ -23,15 +23,15 @@ from pg_server.binaries import PostgresBinaries
 SCALE = 2
 SETTLE_SECONDS = 1
 LOSS_PERCENT = 1.0
-MORE_MS_MAX = 3.0  # than the round trip, of the median commit of one client
+MORE_MS_MAX = 3.0  # above the round trip, for the median commit of one client
 
-WELL = "nothing amiss"
+NO_FAULT = "no fault"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Members that are away, and why: stopped, or at a site that is cut off; packets lost; a daisy
-    chain at each other site."""
+    """Members that do not answer, because they are stopped or their site is cut off; packet loss; a
+    daisy chain at each other site."""
 
     name: str
     down: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ class Condition:
 @dataclass(frozen=True, slots=True)
 class LatencySample:
     """`round_trip_ms`: between the primary's site and the last member that a commit waits for.
-    `sent_per_wal_byte`: from there to other sites, all heads of packets and messages included."""
+    `sent_per_wal_byte`: from there to other sites, including headers of packets and messages."""
 
     layout: str
     condition: str
@@ -60,7 +60,7 @@ def conditions(layout: Layout) -> list[Condition]:
     beside, nearest = layout.members_at(layout.placement.primary)[0], layout.nearest_site
     chains = [Condition("a daisy chain at each site", chained=layout.chained)]
     return [
-        Condition(WELL),
+        Condition(NO_FAULT),
         *(chains if layout.chained else []),
         Condition(f"{LOSS_PERCENT:g} % of packets lost", loss_percent=LOSS_PERCENT),
         Condition("a member beside the primary stopped", down=(beside,)),
@@ -68,33 +68,33 @@ def conditions(layout: Layout) -> list[Condition]:
     ]
 
 
-def plays(layout: Layout) -> list[Play]:
-    """Each site, all but the primary's where these are several, a partition, packets."""
+def scenarios(layout: Layout) -> list[Scenario]:
+    """The loss of each site, of all other sites if there are several, a partition, lost packets."""
     others = layout.other_sites
     several = [lose(*others)] if len(others) > 1 else []
-    return [*map(lose, layout.sites), *several, part_primary, lose_packets]
+    return [*map(lose, layout.sites), *several, separate_primary, lose_packets]
 
 
-# ---- measuring
+# ---- measurements
 
 
 def measure_latencies(
     binaries: PostgresBinaries, directory: Path, clients: Sequence[int], rounds: int, seconds: int
 ) -> Iterator[LatencySample]:
-    """Samples as they are taken."""
+    """Yields each sample when it is taken."""
     for layout in LAYOUTS:
         folder = directory / f"latencies-{LAYOUTS.index(layout)}"
         folder.mkdir()
         with _filled(layout, folder, binaries) as cluster:
             for number, condition in interleaved(conditions(layout), rounds):
-                with _amiss(cluster, condition):
+                with _applied(cluster, condition):
                     for count in clients:
                         yield _sample(cluster, layout, condition, count, number, seconds)
 
 
 @contextmanager
 def _filled(layout: Layout, directory: Path, binaries: PostgresBinaries) -> Iterator[SiteCluster]:
-    """With the tables of pgbench, which were there before its log."""
+    """A cluster with the tables of pgbench, which were created before its log."""
     with ExitStack() as stack:
         sites = stack.enter_context(open_sites(layout.sites, layout.delays, directory))
         cluster = SiteCluster(sites, layout.placement, directory, binaries)
@@ -107,20 +107,20 @@ def _filled(layout: Layout, directory: Path, binaries: PostgresBinaries) -> Iter
 
 
 @contextmanager
-def _amiss(cluster: SiteCluster, condition: Condition) -> Iterator[None]:
+def _applied(cluster: SiteCluster, condition: Condition) -> Iterator[None]:
     sites = cluster.sites
     if condition.chained:
         with cluster.chained(*condition.chained):
             yield
         return
-    sites.mend(condition.loss_percent)
+    sites.repair(condition.loss_percent)
     if condition.cut_off:
         sites.cut_off(*condition.cut_off)
     else:
         for id in condition.down:
             cluster.members[id - 1].kill()
     yield
-    sites.mend()
+    sites.repair()
     cluster.start_members()
     cluster.wait_all_follow(cluster.proposer)
 
@@ -153,20 +153,20 @@ def _sample(
     )
 
 
-def play_losses(binaries: PostgresBinaries, directory: Path) -> Iterator[LossSample]:
-    """Samples as they are taken."""
+def run_scenarios(binaries: PostgresBinaries, directory: Path) -> Iterator[LossSample]:
+    """Yields each sample when it is taken."""
     for layout in LAYOUTS:
-        for number, play in enumerate(plays(layout)):
+        for number, run in enumerate(scenarios(layout)):
             folder = directory / f"loss-{LAYOUTS.index(layout)}-{number}"
-            with drill(layout, folder, binaries) as played:
-                yield play(played)
+            with drill(layout, folder, binaries) as prepared:
+                yield run(prepared)
 
 
-# ---- what it says
+# ---- tables and verdicts
 
 
 def description() -> str:
-    """Of the networks."""
+    """The delays of the networks."""
     return "One way: " + "; ".join(
         f"{layout.name} "
         + ", ".join(f"{one} to {other} {ms:g} ms" for (one, other), ms in layout.delays.items())
@@ -175,14 +175,14 @@ def description() -> str:
 
 
 def _place(sample: LatencySample) -> tuple[int, int, int]:
-    """In the table; the conditions took turns."""
+    """The order in the table; the conditions were measured in turns."""
     layout = next(layout for layout in LAYOUTS if layout.name == sample.layout)
     names = [condition.name for condition in conditions(layout)]
     return LAYOUTS.index(layout), names.index(sample.condition), sample.clients
 
 
 def latency_table(samples: Sequence[LatencySample]) -> list[list[str]]:
-    rows = [["layout", "what is so", "round trip ms", "clients", "p50 ms", "p99 ms", "TPS",
+    rows = [["layout", "condition", "round trip ms", "clients", "p50 ms", "p99 ms", "TPS",
              "sent / WAL"]]  # fmt: skip
     keys = dict.fromkeys(
         (s.layout, s.condition, s.round_trip_ms, s.clients) for s in sorted(samples, key=_place)
@@ -209,7 +209,7 @@ def latency_table(samples: Sequence[LatencySample]) -> list[list[str]]:
 def loss_table(samples: Sequence[LossSample]) -> list[list[str]]:
     header = [
         "layout",
-        "what happens",
+        "event",
         "commits",
         "seconds without",
         "acknowledged",
@@ -232,8 +232,10 @@ def loss_table(samples: Sequence[LossSample]) -> list[list[str]]:
 
 
 def verdicts(latencies: Sequence[LatencySample], losses: Sequence[LossSample]) -> list[Verdict]:
-    more = [s.p50_ms - s.round_trip_ms for s in latencies if s.clients == 1 and s.condition == WELL]
-    claim = f"the median commit of one client takes the round trip and < {MORE_MS_MAX:g} ms"
+    more = [
+        s.p50_ms - s.round_trip_ms for s in latencies if s.clients == 1 and s.condition == NO_FAULT
+    ]
+    claim = f"the median commit of one client takes the round trip plus < {MORE_MS_MAX:g} ms"
     wrong = [len(s.report.lost + s.report.damaged + s.report.foreign) for s in losses]
     return [
         *([Verdict(claim, Spread.of(more), MORE_MS_MAX, False, unit=" ms")] if more else []),

@@ -1,4 +1,4 @@
-"""What a process has used, as the kernel counts it. Source: proc(5)."""
+"""The usage of processes, as the kernel counts it. Source: proc(5)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Usage:
 
 
 def read_usage(pids: Iterable[int]) -> Usage:
-    """All threads of all these processes, user and system time, each rounded down to a tick."""
+    """All threads of these processes: user and system time, each rounded down to a tick."""
     user = system = switches = 0
     for pid in pids:
         # pid (name) state ... utime stime (the 14th and 15th); a name may contain anything
@@ -52,19 +52,18 @@ def read_usage(pids: Iterable[int]) -> Usage:
 
 
 def idle_seconds() -> float:
-    """Of all processors together since the machine's start: with nothing to do, or only a disk to
-    wait for."""
+    """The idle time of all processors together since the boot, including waits for a disk."""
     _, *fields = Path("/proc/stat").read_text().partition("\n")[0].split()
     return (int(fields[3]) + int(fields[4])) / TICKS_PER_SECOND
 
 
 def rss_peak_bytes(pid: int) -> int:
-    """The greatest resident memory of one process so far (VmHWM)."""
+    """The peak of resident memory of one process so far (VmHWM)."""
     return _number(Path(f"/proc/{pid}/status"), "VmHWM") * 1024
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one, its children's children too."""
+    """All processes below one, at any depth."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -20,7 +20,7 @@ from pageserver.branches.branch_record import Branch
 from pageserver.branches.branch_server import BranchServer, choose_port, is_port_free
 from pageserver.epochs.redo import RedoServer
 from pageserver.errors import BranchError
-from pageserver.moments.sparse_restore import RestorePoint
+from pageserver.pitr.sparse_restore import RestorePoint
 from pg_server.account import server_account
 from pgwal.lsn import format_lsn
 
@@ -62,7 +62,7 @@ def create(**options: Any) -> None:
         open_archive(options["archive"], options["archive_option"]), options["timeline"]
     )
     request = BranchRequest(
-        moment=moment,
+        target=moment,
         port=_port(options),
         settings=settings,
         cluster_hba=options["cluster_hba"],
@@ -120,7 +120,7 @@ def _taken_ports(options: dict[str, Any]) -> set[int]:
 
 def _tell_moment(point: RestorePoint, is_wal_end: bool) -> None:
     click.echo(
-        f"from the cut at {format_lsn(point.cut_lsn)}, with WAL up to {point.moment}", err=True
+        f"from the cut at {format_lsn(point.cut_lsn)}, with WAL up to {point.target}", err=True
     )
     if is_wal_end:
         click.echo(

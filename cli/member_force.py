@@ -10,7 +10,7 @@ import click
 from cli.member_change import MemberChange, member_options, place_of
 from cli.output import CommandError, ExitCode
 from cli.parameters import http_token, with_conninfo
-from cluster.force_plan import UUID_BYTES, ForcePlan, plan_force, untold
+from cluster.force_plan import UUID_BYTES, ForcePlan, plan_force, uninformed
 from cluster.member_view import MemberView
 from consensus.ids import TimelineId
 from consensus.membership import Membership
@@ -45,7 +45,7 @@ def force(
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
     click.echo(f"timeline {change.view.timeline}")
-    rest = untold(change.view)
+    rest = uninformed(change.view)
     if rest:  # an earlier run was broken off here
         click.echo(f"{change.view.members[0]} was made the only member already")
         if not dry_run:
@@ -55,7 +55,7 @@ def force(
     click.echo(plan.warning)
     if dry_run:
         click.echo(f"1. {plan.keeper} becomes the only member")
-        for number, member in enumerate(plan.told, 2):
+        for number, member in enumerate(plan.informed, 2):
             click.echo(f"{number}. {member} is told so; sk member add makes it a member again")
         return
     if not yes:
@@ -83,7 +83,7 @@ def _carry_out(change: MemberChange, plan: ForcePlan) -> None:
         f"{plan.keeper} is the only member, generation {plan.membership.generation}: sk attach its "
         "primary, then sk member add"
     )
-    _tell(change, plan.told, plan.membership)
+    _tell(change, plan.informed, plan.membership)
 
 
 def _tell(

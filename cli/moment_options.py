@@ -15,7 +15,7 @@ from backup.wal_source import WalSource
 from cli.moment_text import MomentText
 from cli.parameters import with_conninfo
 from objectstore.archive import TimelineArchive
-from pageserver.moments.moments import Moment
+from pageserver.pitr.restore_points import RecoveryTarget
 from pg_server.binaries import PostgresBinaries, find_postgres
 from pgwal.errors import WalError
 from pgwal.lsn import Lsn
@@ -54,14 +54,14 @@ def pg_bin_option(function: F) -> F:
     )(function)
 
 
-def moment_of(options: dict[str, Any]) -> Moment:
+def moment_of(options: dict[str, Any]) -> RecoveryTarget:
     """Raises click.UsageError."""
     if options["at"] is not None and options["at_lsn"] is not None:
         raise click.UsageError("--at and --at-lsn exclude each other")
     if options["at_lsn"] is None:
-        return Moment(time=options["at"])
+        return RecoveryTarget(time=options["at"])
     try:
-        return Moment(lsn=int(Lsn.parse(options["at_lsn"])))
+        return RecoveryTarget(lsn=int(Lsn.parse(options["at_lsn"])))
     except WalError as error:
         raise click.UsageError(f"--at-lsn: {error}") from error
 

@@ -24,8 +24,8 @@ from pageserver.checks.directory_check import DataDirectory, DirectoryCheck, Ope
 from pageserver.checks.server_check import ServerCheck, check_server
 from pageserver.checks.server_pages import ServerPages
 from pageserver.epochs.redo import RedoServer
-from pageserver.moments.moments import point_opener
-from pageserver.moments.page_at import PageReader
+from pageserver.pitr.page_at import PageReader
+from pageserver.pitr.restore_points import point_opener
 from pg_server.account import server_account
 from pgwal.lsn import format_lsn
 
@@ -91,18 +91,18 @@ def _run(
     archive: TimelineArchive, reader: PageReader, open_point: OpenPoint, options: dict[str, Any]
 ) -> CheckReport:
     target, count, relation = options["target"], options["sample"], options["relation"]
-    chance = Random(secrets.randbits(64))
+    rng = Random(secrets.randbits(64))
     facts = archive.facts
     if isinstance(target, Path):
         only = None
         if relation is not None:
             only = FilePath().convert(relation, None, None)
         directory = DataDirectory.open(target, facts.server, archive.newest_history())
-        return DirectoryCheck(directory, reader, only=only).run(open_point, count, chance)
+        return DirectoryCheck(directory, reader, only=only).run(open_point, count, rng)
     with ServerPages.connect(target) as pages:
         check_server(pages, facts.system_id, archive.newest_history())
         checked = ServerCheck(pages, reader, facts.wal_seg_size)
-        return checked.run(open_point, count, chance, table=relation)
+        return checked.run(open_point, count, rng, table=relation)
 
 
 def _print(report: CheckReport, options: dict[str, Any]) -> None:

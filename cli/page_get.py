@@ -17,8 +17,8 @@ from objectstore.archive import require_archive
 from pageserver.epochs.redo import RedoServer
 from pageserver.layers.fork import Fork, ForkKind, parse_file
 from pageserver.layers.page_header import PageHeader, page_checksum
-from pageserver.moments.moments import Moments
-from pageserver.moments.page_at import FoundPage, PageReader
+from pageserver.pitr.page_at import FoundPage, PageReader
+from pageserver.pitr.restore_points import RestorePoints
 from pg_server.account import server_account
 from pgwal.lsn import format_lsn
 
@@ -67,14 +67,16 @@ def get(**options: Any) -> None:
     server = RedoServer(binaries_of(archive, options["pg_bin"]), server_account())
     with tempfile.TemporaryDirectory(prefix="sk-page-", dir=options["work_dir"]) as work:
         folder = Path(work)
-        point = Moments(archive, wal_sources(archive, options), folder).open(moment_of(options))
+        point = RestorePoints(archive, wal_sources(archive, options), folder).open(
+            moment_of(options)
+        )
         replay_dir = folder / "server"
         replay_dir.mkdir()
         found = PageReader(replay_dir, server).read(point, fork, block)
     if options["out"] is not None:
         with options["out"].open("xb") as file:
             file.write(found.content)
-    page = {**_page(found, fork, block), "at": point.moment, "cut": format_lsn(point.cut_lsn)}
+    page = {**_page(found, fork, block), "at": point.target, "cut": format_lsn(point.cut_lsn)}
     if options["json"]:
         print_json(page)
     else:

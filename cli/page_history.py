@@ -14,28 +14,28 @@ from cli.output import console, plain_table, print_json
 from cli.page_get import FilePath
 from cli.parameters import json_option, live_safekeepers_option, timeline_option
 from objectstore.archive import require_archive
-from pageserver.moments.moments import Moment
-from pageserver.moments.page_history import HistoryReader, PageEvent
-from pageserver.moments.page_touch_scan import Touch
+from pageserver.pitr.page_history import HistoryReader, PageEvent
+from pageserver.pitr.page_touch_scan import Touch
+from pageserver.pitr.restore_points import RecoveryTarget
 from pgwal.errors import WalError
 from pgwal.lsn import Lsn, format_lsn
 
 
-class TimeOrLsn(click.ParamType[Moment]):
+class TimeOrLsn(click.ParamType[RecoveryTarget]):
     """`0/3000028`, a time, or `10 minutes ago`."""
 
     name = "time|lsn"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Moment:
-        if isinstance(value, Moment):
+    def convert(self, value: Any, param: Any, ctx: Any) -> RecoveryTarget:
+        if isinstance(value, RecoveryTarget):
             return value
         text = str(value).strip()
         if "/" in text:
             try:
-                return Moment(lsn=int(Lsn.parse(text)))
+                return RecoveryTarget(lsn=int(Lsn.parse(text)))
             except WalError as error:
                 self.fail(str(error), param, ctx)
-        return Moment(time=MomentText().convert(text, param, ctx))
+        return RecoveryTarget(time=MomentText().convert(text, param, ctx))
 
 
 @click.command()
@@ -57,7 +57,7 @@ def history(**options: Any) -> None:
         open_archive(options["archive"], options["archive_option"]), options["timeline"]
     )
     reader = HistoryReader(archive, wal_sources(archive, options))
-    begin, end = options["begin"] or Moment(), options["end"] or Moment()
+    begin, end = options["begin"] or RecoveryTarget(), options["end"] or RecoveryTarget()
     found = reader.read(options["path"], options["block"], begin, end)
     if options["json"]:
         print_json(

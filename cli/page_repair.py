@@ -19,8 +19,8 @@ from pageserver.checks.directory_check import DataDirectory
 from pageserver.checks.page_comparison import differing
 from pageserver.checks.page_repair import PageRepair, Repair, check_stopped, differing_headers
 from pageserver.epochs.redo import RedoServer
-from pageserver.moments.moments import point_opener
-from pageserver.moments.page_at import PageReader
+from pageserver.pitr.page_at import PageReader
+from pageserver.pitr.restore_points import point_opener
 from pg_server.account import server_account
 from pgwal.lsn import format_lsn
 

@@ -17,10 +17,10 @@ from cli.output import CommandError
 from cli.parameters import Dsn, live_safekeepers_option, timeline_option
 from objectstore.archive import require_archive
 from pageserver.epochs.redo import RedoServer
-from pageserver.moments.moments import Moments
-from pageserver.moments.restored_table import DumpFormat
-from pageserver.moments.sparse_restore import Restored, RestorePoint, SparseRestore
-from pageserver.moments.table_name import TableName
+from pageserver.pitr.restore_points import RestorePoints
+from pageserver.pitr.restored_table import DumpFormat
+from pageserver.pitr.sparse_restore import Restored, RestorePoint, SparseRestore
+from pageserver.pitr.table_name import TableName
 from pg_server.account import server_account
 from pg_server.binaries import PostgresBinaries
 from pg_server.program import run_program
@@ -68,9 +68,9 @@ def restore(**options: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="sk-table-", dir=options["work_dir"]) as work:
         folder, restored_in = Path(work), Path(work) / "server"
         restored_in.mkdir()
-        point = Moments(archive, wal_sources(archive, options), folder).open(moment)
+        point = RestorePoints(archive, wal_sources(archive, options), folder).open(moment)
         click.echo(
-            f"from the cut at {format_lsn(point.cut_lsn)}, with WAL up to {point.moment}", err=True
+            f"from the cut at {format_lsn(point.cut_lsn)}, with WAL up to {point.target}", err=True
         )
         with _restored(SparseRestore(restored_in, server), point, name, table) as restored:
             click.echo(_hand_out(restored, options, server.binaries, folder))

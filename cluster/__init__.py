@@ -1,4 +1,5 @@
-"""A cluster from outside: what safekeepers, proposers and primaries say, and the verdict on it.
+"""The view of a cluster from outside: reports, and a verdict.
 
-It asks as any client does and changes nothing; it does not print.
+It asks safekeepers, proposers and primaries, as any client can. It changes nothing and prints
+nothing.
 """

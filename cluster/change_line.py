@@ -1,4 +1,4 @@
-"""One line on a change of the members: what it is at, and what it waits for. Pure."""
+"""One line about a change of the members: its state, and what it waits for. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from cluster.timeline_view import TimelineView
 
-#: How the leader calls what it was at last, when it came to nothing (walproposer/stream/events.py).
+#: The states of a failed change on the leader's status page (walproposer/stream/events.py).
 FAILED = ("refused", "gone back")
 
 
 def change_line(view: TimelineView) -> str:
-    """ "" when none is under way, and the last one did what it should."""
+    """ "" if no change is under way and the last one succeeded."""
     change = view.change
     if change is not None and change["state"] != "done":
         return _of_leader(change)
@@ -20,19 +20,19 @@ def change_line(view: TimelineView) -> str:
         return _of_disks(view)
     before, after = ids_text(view.membership.members), ids_text(view.membership.new_members)
     return (
-        f"the members are changed from {before} to {after}: each commit needs a quorum of both, "
-        "and no proposer tells how far it is; the next one ends it, or goes back"
+        f"the members are being changed from {before} to {after}: each commit needs a quorum of "
+        "both, and no proposer reports the progress; the next proposer completes or cancels it"
     )
 
 
 def _of_disks(view: TimelineView) -> str:
-    """D1: who was removed is needed until a quorum of those that stay has it on disk."""
+    """D1: removed members are needed until a quorum of the others has the change on disk."""
     if view.is_complete or not view.uninformed_ids:
         return ""
     return (
-        f"the members are {ids_text(view.membership.members)} on the disks of "
-        f"{ids_text(view.informed_ids)} alone, and a quorum of them is needed: who was removed is "
-        "needed still; the next proposer completes it, or the same command again"
+        f"the membership {ids_text(view.membership.members)} is on disk only on safekeeper "
+        f"{ids_text(view.informed_ids)}, and a quorum is needed: removed members are still needed; "
+        "the next proposer completes the change, or run the same command again"
     )
 
 
@@ -43,7 +43,7 @@ def _of_leader(change: Any) -> str:
             f"refused{why}" if change["state"] == "refused" else f"undone{why}"
         )
     details = [change[key] for key in ("waits_for", "error") if change[key]]
-    line = f"the members are changed to {ids_text(change['wanted'])}: {change['state']}"
+    line = f"the members are being changed to {ids_text(change['wanted'])}: {change['state']}"
     return "; ".join([line, *details])
 
 

@@ -1,8 +1,8 @@
-"""When a quorum is lost for good: who goes on with the log, and what is lost with the others. Pure.
+"""The plan after the permanent loss of a quorum: which log survives, and what may be lost. Pure.
 
-Laws. (F2) The new stamp is above whatever the lost ones may hold. One survivor alone is the member:
-a second one may lack WAL that the first has dropped. The lost ones must never come back (F1), which
-only the operator can see to: so he names them, every one.
+Laws. (F2) The new stamp is above every stamp that a lost member may hold. Only one survivor becomes
+the member, because a second one may lack WAL that the first one has removed. (F1) The lost members
+must never come back. Only the operator can ensure that, so the operator names every one of them.
 """
 
 from __future__ import annotations
@@ -20,67 +20,68 @@ from consensus.quorum import has_quorum
 from pgwal.lsn import Lsn
 from walproposer.errors import Refusal
 
-#: Above every term that the lost ones may have promised since they were last seen.
+#: More than the number of terms that lost members may have promised since they were last seen.
 TERMS_AHEAD = 1 << 20
 UUID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ForcePlan:
-    """`keeper` becomes the only member by `membership`; `told` hear of it; `lost` are gone."""
+    """`keeper` becomes the only member by `membership`. `informed` are the other safekeepers that
+    are sent it. `lost` are the destroyed members."""
 
     keeper: MemberView
     membership: Membership
-    told: tuple[MemberView, ...]
+    informed: tuple[MemberView, ...]
     lost: tuple[int, ...]
     end_lsn: Lsn
     commit_lsn: Lsn
 
     @property
     def warning(self) -> str:
-        """What must be said before."""
+        """The warning to show before the operator confirms."""
         return (
-            f"Kept: the log of {self.keeper} to {self.end_lsn}, known as committed to "
-            f"{self.commit_lsn}.\n"
-            f"Acknowledged commits above {self.commit_lsn} may be missing or replaced, above "
-            f"{self.end_lsn} they are gone, unless the old primary lives or a standby is as far: "
-            "attach that one.\n"
-            f"Safekeepers {ids_text(self.lost)} must never come back: together they are a second "
-            "log. Destroy their disks."
+            f"Kept: the log of {self.keeper} up to {self.end_lsn}. It is known to be committed up "
+            f"to {self.commit_lsn}.\n"
+            f"Acknowledged commits above {self.commit_lsn} may be missing or replaced. Those above "
+            f"{self.end_lsn} are lost, unless the old primary or a standby has them: run sk attach "
+            "for that server.\n"
+            f"Safekeepers {ids_text(self.lost)} must never come back: together they would form a "
+            "second log. Destroy their disks."
         )
 
 
 def plan_force(view: TimelineView, destroyed: Collection[int], uuid: bytes) -> ForcePlan:
-    """`uuid`: 16 random bytes, of the one who forces. Raises Refusal."""
+    """`uuid`: 16 random bytes that identify this forced change. Raises Refusal."""
     _check_no_proposer(view)
     usable = [m for m in (*view.members, *view.others) if is_usable(m)]
     ids = [member.safekeeper_id for member in usable]
     if has_quorum(view.membership, ids):
         raise Refusal(
-            f"a quorum of the members answers ({ids_text(ids)}): nothing is lost, and nothing is "
-            "to be forced",
-            hint="Replace those that are gone: sk member replace ID HOST:PORT.",
+            f"a quorum of the members answers ({ids_text(ids)}): nothing is lost, so no change can "
+            "be forced",
+            hint="Replace the lost members: sk member replace ID HOST:PORT.",
         )
     _check_named(view, ids, destroyed)
     if not usable:
         raise Refusal(
-            "no safekeeper that answers has a log that can be gone on with",
-            hint="sk restore makes a server out of a backup and the archive.",
+            "no safekeeper that answers has a usable log",
+            hint="sk restore makes a server from a backup and the archive.",
         )
     keeper = max(usable, key=_log_end)
     return ForcePlan(
         keeper=keeper,
         membership=_membership(view, keeper, uuid),
-        told=tuple(member for member in usable if member is not keeper),
+        informed=tuple(member for member in usable if member is not keeper),
         lost=tuple(sorted(destroyed)),
         end_lsn=_lsn(keeper, "flush_lsn"),
         commit_lsn=max(_lsn(member, "commit_lsn") for member in usable),
     )
 
 
-def untold(view: TimelineView) -> list[MemberView]:
-    """After a force that broke off: who still holds to what was before. Empty unless the only
-    member was forced."""
+def uninformed(view: TimelineView) -> list[MemberView]:
+    """After an interrupted force: the safekeepers that still have an older membership. Empty unless
+    the only member was forced."""
     is_forced = [bool((member.status or {}).get("forced")) for member in view.members]
     if is_forced != [True] or view.membership.is_joint:
         return []
@@ -93,7 +94,7 @@ def untold(view: TimelineView) -> list[MemberView]:
 
 
 def is_usable(member: MemberView) -> bool:
-    """It answers, and its log is whole."""
+    """It answers, and its log is not damaged."""
     is_active = member.state is MemberState.ACTIVE and member.status is not None
     return is_active and not member.damage
 
@@ -104,25 +105,25 @@ def _check_no_proposer(view: TimelineView) -> None:
         if proposer is not None:
             raise Refusal(
                 f"a proposer ({proposer['address']}) streams to {member}",
-                hint="Stop it first, and whatever would start it again.",
+                hint="Stop it first, and anything that would start it again.",
             )
     running = [str(proposer) for proposer in view.proposers if proposer.page is not None]
     if running:
         raise Refusal(
             f"{running[0]} runs for this timeline",
-            hint="Stop it first, and whatever would start it again.",
+            hint="Stop it first, and anything that would start it again.",
         )
 
 
 def _check_named(view: TimelineView, usable: Sequence[int], destroyed: Collection[int]) -> None:
-    """All that are given up were named, and no other."""
+    """Checks that exactly the unusable members were named."""
     members = view.membership.all_members
     for wrong in sorted(set(destroyed) - set(members)):
-        raise Refusal(f"safekeeper {wrong} is no member: they are {ids_text(members)}")
+        raise Refusal(f"safekeeper {wrong} is not a member: they are {ids_text(members)}")
     for living in sorted(set(destroyed) & set(usable)):
         raise Refusal(
-            f"safekeeper {living} answers, and was named as destroyed",
-            hint="What it has may be all that is left: leave it out of the command.",
+            f"safekeeper {living} answers, but was named as destroyed",
+            hint="It may have the only copy of the log: leave it out of the command.",
         )
     unnamed = [m for m in view.members if m.safekeeper_id not in {*usable, *destroyed}]
     if unnamed:
@@ -131,7 +132,7 @@ def _check_named(view: TimelineView, usable: Sequence[int], destroyed: Collectio
         state = "damaged" if first.damage else first.state.value
         raise Refusal(
             f"{first} is {state}{why}, and was not named as destroyed",
-            hint="Bring it back: it may have what is missing. If its disk is lost for good, name "
+            hint="Start it, as it may have the missing WAL. If its disk is lost for good, name "
             f"it: sk member force {' '.join(map(str, sorted({*destroyed, first.safekeeper_id})))}.",
         )
 

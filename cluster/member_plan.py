@@ -1,9 +1,9 @@
-"""What a command on the members comes to: not begun, under way, or done; and to which set. Pure.
+"""The plan of a command that changes the members: its stage, and the set that it leads to. Pure.
 
     present membership + command -> MemberPlan -> checks -> a request to the leader
 
-The same command again after a crash is the same plan: its set is reckoned from the set that the
-members had before, which a joint membership still names.
+Repeating the command after a crash gives the same plan. The plan starts from the set before the
+change, and a joint membership still contains that set.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from consensus.membership import MEMBERS_MAX, UNKNOWN_INSTANCE, Member, Membersh
 from consensus.quorum import quorum_size
 from walproposer.errors import Refusal
 
-#: How the commands below are named in hints.
+#: A hint that gives the command for a safekeeper with a new data directory.
 NEW_ID_HINT = (
     "Start it on an empty data directory with an --id that no member has, or had, and name its "
     "address: sk member replace {id} HOST:PORT."
 )
 
-NOBODY: Mapping[int, str] = {}
+UNDAMAGED: Mapping[int, str] = {}
 
 
 class Stage(Enum):
@@ -33,8 +33,8 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """`wanted`: the members it ends with, by ascending id. `stage` is that of `present`: whether a
-    quorum has that on disk, the plan does not know."""
+    """`wanted`: the members after the change, by ascending id. `stage` is computed from `present`;
+    the plan does not know whether a quorum has `present` on disk."""
 
     present: Membership
     wanted: tuple[Member, ...]
@@ -46,7 +46,7 @@ class MemberPlan:
 
     @property
     def joining(self) -> tuple[Member, ...]:
-        """Those that no set has yet, or the new one alone."""
+        """The wanted members that are not in the present set."""
         return tuple(m for m in self.wanted if m.id not in self.present.members)
 
     @property
@@ -82,7 +82,7 @@ def plan_remove(present: Membership, ids: Sequence[int]) -> MemberPlan:
     members = {i: member for i, member in _members(present).items() if i not in ids}
     if not members:
         raise Refusal(
-            "a log needs a member, and this would remove the last one",
+            "a log needs at least one member, and this command would remove the last one",
             hint="sk timeline delete deletes a log for good; sk member replace puts another "
             "safekeeper in its place.",
         )
@@ -98,16 +98,17 @@ def plan_replace(present: Membership, leaver: int, newcomer: Member) -> MemberPl
         if leaver == newcomer.id:
             raise Refusal(
                 f"safekeeper {newcomer.id} cannot replace itself",
-                hint=f"When it has moved: sk member move {leaver} {newcomer.address}.",
+                hint="If it has moved to another address: sk member move "
+                f"{leaver} {newcomer.address}.",
             )
         if leaver in members:
             raise Refusal(
-                f"safekeeper {newcomer.id} ({newcomer.address}) is a member already",
-                hint=f"Name the address of a new one, or remove the other one: sk member remove "
-                f"{leaver}.",
+                f"safekeeper {newcomer.id} ({newcomer.address}) is already a member",
+                hint="Name the address of a new safekeeper, or remove the old one: "
+                f"sk member remove {leaver}.",
             )
         if present.generation == Stamp.FIRST.generation:
-            raise _no_member(present, leaver)  # nobody was ever replaced here
+            raise _no_member(present, leaver)  # no member of this log was ever replaced
         return _plan(present, members)
     if leaver not in members:
         raise _no_member(present, leaver)
@@ -117,7 +118,7 @@ def plan_replace(present: Membership, leaver: int, newcomer: Member) -> MemberPl
 
 
 def plan_move(present: Membership, moved: Member) -> MemberPlan:
-    """To the address that it has in `moved`. Raises Refusal."""
+    """`moved` has the new address. Raises Refusal."""
     members = _members(present)
     if moved.id not in members:
         raise _no_member(present, moved.id)
@@ -127,7 +128,7 @@ def plan_move(present: Membership, moved: Member) -> MemberPlan:
 
 
 def _members(present: Membership) -> dict[int, Member]:
-    """Of the set that a change begins with."""
+    """The members before the change."""
     return {i: present.member(i) for i in present.members}
 
 
@@ -136,15 +137,15 @@ def _plan(present: Membership, members: dict[int, Member]) -> MemberPlan:
     ids = tuple(member.id for member in wanted)
     if len(ids) > MEMBERS_MAX:
         raise Refusal(
-            f"these would be {len(ids)} members, and a log has at most {MEMBERS_MAX}",
-            hint="More members make commits slower, not safer: remove some first.",
+            f"the change would lead to {len(ids)} members, but a log has at most {MEMBERS_MAX}",
+            hint="More members make commits slower, not safer. Remove members first.",
         )
     if present.is_joint:
         if ids != present.new_members:
             raise Refusal(
                 f"another change is under way: from members {_ids(present.members)} to "
                 f"{_ids(present.new_members)}",
-                hint="Wait for its end, which sk member list shows, or end it: sk member cancel.",
+                hint="Wait for its end (sk member list shows it), or cancel it: sk member cancel.",
             )
         for member in wanted:
             _check_same_disk(present.member(member.id), member)
@@ -154,119 +155,119 @@ def _plan(present: Membership, members: dict[int, Member]) -> MemberPlan:
 
 
 def _is_known(present: Membership, member: Member) -> bool:
-    """A label that nobody gave says nothing."""
+    """Whether the membership has this address and label. A missing label is not compared."""
     known = present.member(member.id)
     is_labelled_so = member.site in ("", known.site)
     return (known.host, known.port) == (member.host, member.port) and is_labelled_so
 
 
 def _check_same_disk(known: Member, found: Member) -> None:
-    """Another instance under a member's id is another disk (A1). Raises Refusal."""
+    """Another instance under a member's id means another disk (A1). Raises Refusal."""
     if known.is_instance(found.instance):
         return
     raise Refusal(
         f"the safekeeper at {found.address} has the id of member {known.id}, but another data "
-        f"directory (instance {found.instance.hex()}, the member's is {known.instance.hex()}): "
-        "the promises that it gave are forgotten there",
+        f"directory (instance {found.instance.hex()}, the member has {known.instance.hex()}): it "
+        "lacks the promises that the member gave",
         hint=NEW_ID_HINT.format(id=known.id),
     )
 
 
 def _no_member(present: Membership, safekeeper_id: int) -> Refusal:
     return Refusal(
-        f"safekeeper {safekeeper_id} is no member: they are {_ids(present.members)}",
-        hint="sk member list shows them.",
+        f"safekeeper {safekeeper_id} is not a member: they are {_ids(present.members)}",
+        hint="sk member list shows the members.",
     )
 
 
-# ---- what an operator must know before
+# ---- checks and warnings before a change
 
 
 def check_quorums(
-    plan: MemberPlan, alive: Collection[int], damaged: Mapping[int, str] = NOBODY
+    plan: MemberPlan, alive: Collection[int], damaged: Mapping[int, str] = UNDAMAGED
 ) -> None:
-    """`alive`: who answers and has its data, newcomers among them. `damaged`: whose log is, and
-    how. Such a one confirms commits, and gives no vote: the set that is wanted must do without it,
-    as the next proposer could not be elected. Raises Refusal."""
+    """`alive`: the safekeepers, also new ones, that answer and have their data. `damaged`: those
+    with a damaged log, and the reason. A damaged one confirms commits but does not vote. So the
+    wanted set needs a quorum without them, to elect the next proposer. Raises Refusal."""
     problem = _quorum_problem(plan.present.members, "present", alive, damaged)
     if problem:
         raise Refusal(
             f"no quorum: {problem}",
-            hint=_mending(plan.present.members, damaged)
-            or "Start them; sk member force is for disks that are lost for good.",
+            hint=_repair_hint(plan.present.members, damaged)
+            or "Start them. If their disks are lost for good, use sk member force.",
         )
     voting = [member for member in alive if member not in damaged]
     problem = _quorum_problem(plan.wanted_ids, "wanted", voting, damaged)
     if problem:
         raise Refusal(
             f"commits would wait for ever: {problem}",
-            hint=_mending(plan.wanted_ids, damaged)
-            or "Start them first, or replace the dead: sk member replace ID HOST:PORT.",
+            hint=_repair_hint(plan.wanted_ids, damaged)
+            or "Start them first, or replace them: sk member replace ID HOST:PORT.",
         )
 
 
 def _quorum_problem(
     ids: Sequence[int], whose: str, able: Collection[int], damaged: Mapping[int, str]
 ) -> str:
-    """ "" when a quorum of them is able."""
+    """ "" if enough of `ids` for a quorum are in `able`."""
     unable = [i for i in ids if i not in able]
     needed = quorum_size(len(ids))
     if len(ids) - len(unable) >= needed:
         return ""
-    why = "".join(f"; safekeeper {i} gives no vote: {damaged[i]}" for i in unable if i in damaged)
+    why = "".join(f"; safekeeper {i} does not vote: {damaged[i]}" for i in unable if i in damaged)
     return (
         f"only {len(ids) - len(unable)} of the {len(ids)} members {whose} are alive "
-        f"({needed} are needed): {_ids(unable)} not{why}"
+        f"({needed} are needed); not alive: {_ids(unable)}{why}"
     )
 
 
-def _mending(ids: Sequence[int], damaged: Mapping[int, str]) -> str:
-    """What helps one of these that is damaged; "" when none is."""
+def _repair_hint(ids: Sequence[int], damaged: Mapping[int, str]) -> str:
+    """The hint for the first damaged one of `ids`; "" if none is damaged."""
     for member in ids:
         if member in damaged:
             return (
-                "A proposer that runs mends it, if another member or the archive has what it "
-                f"lacks; else replace it first: sk member replace {member} HOST:PORT."
+                "A running proposer repairs it, if another member or the archive has the missing "
+                f"WAL. Otherwise replace it first: sk member replace {member} HOST:PORT."
             )
     return ""
 
 
 def warnings_of(plan: MemberPlan) -> list[str]:
-    """What is lawful, and perhaps not what is wanted."""
+    """Warnings about an allowed change that is probably not intended."""
     count = len(plan.wanted)
     remarks = []
     if count % 2 == 0 and not plan.is_only_addresses:
         losses = (count - 1) // 2
         remarks.append(
-            f"{count} members bear the loss of {losses or 'none'}, as {count - 1} do, and each "
-            "commit waits for one more: use an odd number"
+            f"{count} members tolerate the loss of {losses or 'none'}, no more than {count - 1} "
+            "would, but each commit waits for one more: use an odd number"
         )
     unknown = [m.id for m in plan.wanted if m.instance == UNKNOWN_INSTANCE]
     if unknown:
         remarks.append(
-            f"who is at the address of {_ids(unknown)} is not known yet: it does not answer"
+            f"the data directory of {_ids(unknown)} is not known yet: it does not answer"
         )
     return remarks
 
 
 def steps_of(plan: MemberPlan) -> list[str]:
-    """What the leader will do, in order."""
+    """The steps of the leader, in order."""
     before, after = _ids(plan.present.members), _ids(plan.wanted_ids)
     if plan.stage is Stage.DONE:
-        return [f"a quorum of {after} writes down that they are the members"]
+        return [f"a quorum of {after} writes this membership to disk"]
     if plan.is_only_addresses:
         changed = [m for m in plan.wanted if not _is_known(plan.present, m)]
         moved = ", ".join(f"safekeeper {m.id} is at {_place(m)}" for m in changed)
-        return [f"the members are told: {moved}"]
+        return [f"the members are informed: {moved}"]
     steps = [
-        f"safekeeper {member.id} ({member.address}) gets the log, and counts for nothing until it "
+        f"safekeeper {member.id} ({member.address}) receives the log, and is not counted until it "
         "has caught up"
         for member in plan.joining
     ]
     steps.append(f"each commit needs a quorum of {before} and one of {after}")
     steps.append(f"the members are {after}")
     steps += [
-        f"safekeeper {leaver} is told that it has left, and deletes its WAL"
+        f"safekeeper {leaver} is informed that it has left, and deletes its WAL"
         for leaver in plan.leaving
     ]
     return steps

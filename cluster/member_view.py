@@ -1,7 +1,7 @@
-"""Who stores one timeline: its members, and those in no set that hold it or are given it. Pure.
+"""The safekeepers that store one timeline: its members, and others that hold or receive it. Pure.
 
-Law: an id is not enough to be a member. Another data directory under a member's id has forgotten
-what was promised, and is shown as one that lost its data.
+Law: an id alone does not make a member. Another data directory under a member's id lacks the
+promises that the member gave, so it is shown as a member that lost its data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Status = Mapping[str, Any]  # a JSON object of a status page
 
 
 class MemberState(Enum):
-    """The first five are a safekeeper's own words (safekeeper/timeline_state.py)."""
+    """The first five are reported by the safekeeper itself (safekeeper/timeline_state.py)."""
 
     CREATING = "creating"
     ACTIVE = "active"
@@ -29,68 +29,69 @@ class MemberState(Enum):
     LEFT = "left"
     LOST_DATA = "lost its data"
     UNREACHABLE = "unreachable"
-    NOT_GIVEN = "not given"  # its address is not among those asked
+    NOT_GIVEN = "not given"  # its address is not in --safekeepers
 
 
 class Standing(Enum):
-    """What it is to the membership."""
+    """The role of a safekeeper in the membership."""
 
     MEMBER = "member"
-    JOINING = "joining"  # in the new set of a joint membership alone
-    LEAVING = "leaving"  # in the old one alone
-    LEARNER = "learner"  # the leader streams to it, it is in no set
-    OUTSIDE = "outside"  # it has the log, or had it, and nobody counts on it
+    JOINING = "joining"  # only in the new set of a joint membership
+    LEAVING = "leaving"  # only in the old set
+    LEARNER = "learner"  # in no set; the leader streams to it
+    OUTSIDE = "outside"  # in no set; it has the log, or had it, and is not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """One who stores one timeline. `status` is the timeline's on it, `peer` what the leading
-    proposer says of it; None when nobody says anything. `member`: as the membership knows it."""
+    """A safekeeper and one timeline. `status`: the timeline's status on the safekeeper. `peer`: its
+    entry on the status page of the leading proposer. Both can be None. `member`: its entry in the
+    membership."""
 
     safekeeper_id: int
     state: MemberState
     standing: Standing = Standing.MEMBER
     member: Member | None = None
-    #: The instance of the data directory that answers, and where that stands; "" when none does.
+    #: The instance and the site of the data directory that answers; "" if none answers.
     instance: str = ""
     site: str = ""
     address: str = ""
     reason: str = ""
-    #: What to do about one that answers and refuses.
+    #: What to do if it answers but refuses.
     hint: str = ""
     status: Status | None = None
     peer: Status | None = None
-    #: What is left of its disk, when that is too little; else "".
+    #: The free space on its disk if that is too little; else "".
     short_of_disk: str = ""
 
     @property
     def is_followed(self) -> bool:
-        """The leading proposer counts on it."""
+        """The leading proposer is connected to it."""
         return self.peer is not None and bool(self.peer.get("connected"))
 
     @property
     def via(self) -> int | None:
-        """The safekeeper that it takes the WAL from, when that is not the proposer."""
+        """The id of the safekeeper that relays WAL to it; None if the proposer streams to it."""
         return self.peer.get("via") if self.peer is not None else None
 
     @property
     def is_member(self) -> bool:
-        """It is in a set."""
+        """It is in a set of the membership."""
         return self.standing not in (Standing.LEARNER, Standing.OUTSIDE)
 
     @property
     def is_alive(self) -> bool:
-        """It answers, or is followed, and has its data, be it damaged."""
+        """It answers or is followed, and has its data; the data may be damaged."""
         return self.is_followed or self.state is MemberState.ACTIVE
 
     @property
     def damage(self) -> str:
-        """Of its log: with any it follows and answers a leader, and gives no vote."""
+        """The damage of its log. A damaged member follows a leader, but does not vote."""
         return "; ".join((self.status or {}).get("damage") or ())
 
     @property
     def is_sound(self) -> bool:
-        """It is alive, and votes."""
+        """It is alive, and can vote."""
         return self.is_alive and not self.damage
 
     @property
@@ -103,15 +104,15 @@ class MemberView:
 
 
 def node_id_of(status: Status | None) -> NodeId:
-    """From its JSON."""
+    """Parses the JSON form of a node id; NodeId.ZERO for None."""
     if not status:
         return NodeId.ZERO
     return NodeId(status["term"], bytes.fromhex(status["uuid"]))
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
-    """Who stores one timeline, called one by one. `answering`: by id."""
+class MemberSurvey:
+    """Finds all safekeepers that store one timeline. `answering`: the reports that came, by id."""
 
     timeline: TimelineId
     membership: Membership
@@ -126,8 +127,8 @@ class Roll:
         membership: Membership,
         reports: Sequence[SafekeeperReport],
         page: Status | None,
-    ) -> Roll:
-        """`page`: the leading proposer's, if it answers."""
+    ) -> MemberSurvey:
+        """`page`: the status page of the leading proposer, None if it does not answer."""
         peers = tuple(page.get("safekeepers", ())) if page is not None else ()
         answering: dict[int, SafekeeperReport] = {}
         for report in (each for each in reports if each.reachable):
@@ -146,7 +147,7 @@ class Roll:
         )
 
     def others(self) -> tuple[MemberView, ...]:
-        """In no set: learners, those that have left, and those that hold the log all the same."""
+        """Safekeepers in no set: learners, those that have left, and others that hold the log."""
         members = self.membership.all_members
         streamed = {p["id"] for p in self.peers if p.get("id") and p.get("connected")}
         holding = {
@@ -201,8 +202,8 @@ class Roll:
         if folder in report.damaged:
             return MemberState.DAMAGED, report.damaged[folder]
         if self._is_created:
-            return MemberState.LOST_DATA, "it has no such timeline"
-        return MemberState.CREATING, "the creation has not come here"
+            return MemberState.LOST_DATA, "it does not have this timeline"
+        return MemberState.CREATING, "the timeline is not created here yet"
 
     @property
     def _is_created(self) -> bool:
@@ -213,7 +214,7 @@ class Roll:
         )
 
     def _silent(self, member_id: int, candidates: Sequence[SafekeeperReport]) -> MemberView:
-        """`candidates`: what was asked and may be it."""
+        """`candidates`: addresses that do not answer and may be this member."""
         member = self.membership.member(member_id)
         address = " or ".join(report.address for report in candidates) or member.address
         return MemberView(
@@ -230,8 +231,8 @@ class Roll:
         )
 
     def _candidates(self) -> dict[int, list[SafekeeperReport]]:
-        """Which silent address may be which missing member: the one that the membership names, or
-        that the proposer remembers; else any."""
+        """The silent addresses that may be a missing member: the address in the membership or on
+        the proposer's page; otherwise every silent address."""
         silent = {report.address: report for report in self.reports if not report.reachable}
         missing = [m for m in self.membership.all_members if m not in self.answering]
         known = {peer["id"]: str(peer.get("address")) for peer in self.peers if peer.get("id")}

@@ -1,7 +1,7 @@
-"""`ServerView`: a Postgres as it sees itself, beside the quorum's log.
+"""`ServerView`: the state of a Postgres server, compared with the quorum's log.
 
-A deposed primary that was started again is no proposer's any more, so no safekeeper knows of it; it
-must be asked itself. Its commits wait, and what it shows to its readers is out of date.
+A deposed primary that was started again has no proposer, so no safekeeper reports it. It must be
+asked itself. Its commits wait, and its readers get outdated data.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.timelines.discovery import Discovery
 
-#: What else the preflight may find that matters while commits run.
+#: Checks of the preflight that also matter while commits run.
 REMARKABLE = ("commits", "fsync", "read_only", "limbo", "prepared")
 CONTENDED = (
-    "it and another server are primaries that could go on with the log: run sk attach for one of "
-    "them, stop the other, then sk rejoin or make it anew from a base backup"
+    "it and another server are primaries that could continue the log: run sk attach for one of "
+    "them, stop the other, then run sk rejoin or make it again from a base backup"
 )
 
 
 class Role(Enum):
     PRIMARY = "primary"
     DEPOSED = "deposed primary"
-    CONTENDER = "one of several primaries"  # each could go on with the log
-    OTHER = "not the log's primary"  # of two promotions at once the loser, or a copy
+    CONTENDER = "one of several primaries"  # each of them could continue the log
+    OTHER = "not the log's primary"  # the loser of two promotions at once, or a copy
     STANDBY = "standby"
     STRANGER = "stranger"  # the safekeepers have no timeline of its system
     UNREACHABLE = "unreachable"
@@ -55,10 +55,10 @@ class Leader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerView:
-    """One server. All that is said of it is sentences, each with what to do: why its commits return
-    without the quorum (`dangers`), why they may, or some of them do (`risks`), and what else there
-    is to know. `holder_pid`: of the walsender that has our slot, by which a proposer streams.
-    `limbo` are the transactions of qsync that are prepared."""
+    """One server. Each remark is a sentence that says what to do. `dangers`: why commits return
+    without the quorum. `risks`: why all or some of them may. `remarks`: the rest. `holder_pid`: the
+    walsender that holds our slot, which means that a proposer streams. `limbo`: the prepared
+    transactions of qsync."""
 
     dsn: str
     role: Role
@@ -73,7 +73,7 @@ class ServerView:
 
     @property
     def limbo_seconds(self) -> float:
-        """Since the oldest was prepared."""
+        """The age of the oldest prepared transaction."""
         return max((each.age_seconds for each in self.limbo), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class ServerView:
 
 
 def server_views(dsns: Sequence[str], discovery: Discovery) -> list[ServerView]:
-    """All asked at once."""
+    """Asks all servers at once."""
     logs, names, leaders = logs_of(discovery), names_of(discovery), leaders_of(discovery)
     with ThreadPoolExecutor(max(1, len(dsns))) as pool:
         views = pool.map(lambda dsn: _ask(PrimaryAddress(dsn), logs, names, leaders), dsns)
@@ -100,34 +100,32 @@ def server_views(dsns: Sequence[str], discovery: Discovery) -> list[ServerView]:
 
 
 def with_contenders(views: Sequence[ServerView], systems: Set[int]) -> list[ServerView]:
-    """Of several primaries of one log at most one stays that; `systems` are those with one log."""
+    """Of several primaries of one log at most one keeps that role. `systems` have one log each."""
     return [
-        _beside(
-            view, [v for v in views if v.role is Role.PRIMARY and v.system_id == view.system_id]
-        )
+        _among(view, [v for v in views if v.role is Role.PRIMARY and v.system_id == view.system_id])
         if view.role is Role.PRIMARY and view.system_id in systems
         else view
         for view in views
     ]
 
 
-def _beside(view: ServerView, primaries: Sequence[ServerView]) -> ServerView:
-    """As one of these it is the primary if a proposer is connected to it, and to no other; the pid
-    tells two servers from one that was given by two names."""
+def _among(view: ServerView, primaries: Sequence[ServerView]) -> ServerView:
+    """`view` is the primary if a proposer is connected to it and to no other of `primaries`. The
+    pid shows whether two names belong to the same server."""
     holders = {primary.holder_pid for primary in primaries} - {None}
     if len({primary.dsn for primary in primaries}) == 1 or holders == {view.holder_pid}:
         return view
     if len(holders) == 1:
         (dsn, *_) = (primary.dsn for primary in primaries if primary.holder_pid is not None)
-        says = f"a proposer is connected to another server ({dsn})"
-        role, remark = Role.OTHER, _other(says, returns_without_quorum=bool(view.dangers))
+        reason = f"a proposer is connected to another server ({dsn})"
+        role, remark = Role.OTHER, _other(reason, returns_without_quorum=bool(view.dangers))
     else:
         role, remark = Role.CONTENDER, CONTENDED
     return replace(view, role=role, remarks=(remark, *view.remarks))
 
 
 def leaders_of(discovery: Discovery) -> dict[int, Leader]:
-    """The proposers that stream from a primary, by its system."""
+    """The proposers that stream from a primary, by system id."""
     return {
         int(page["primary"]["system_id"]): Leader(report.http, page["primary"]["dsn"])
         for report in discovery.proposers.values()
@@ -138,7 +136,7 @@ def leaders_of(discovery: Discovery) -> dict[int, Leader]:
 
 
 def logs_of(discovery: Discovery) -> dict[int, list[LogView]]:
-    """The logs of every system, as their members tell."""
+    """The logs of each system, from the status of their members."""
     statuses: dict[Any, list[Any]] = {}
     for report in discovery.safekeepers:
         for timeline, status in report.timelines.items():
@@ -151,7 +149,7 @@ def logs_of(discovery: Discovery) -> dict[int, list[LogView]]:
 
 
 def names_of(discovery: Discovery) -> dict[int, tuple[str, str]]:
-    """Under which slot and application_name the proposers of each system come to it."""
+    """The slot and the application_name that the proposers of each system use."""
     primaries = [
         report.page["primary"]
         for report in discovery.proposers.values()
@@ -193,8 +191,8 @@ def server_view(
     logs: Sequence[LogView],
     leader: Leader | None = None,
 ) -> ServerView:
-    """What it is, and what somebody should know of it; `history` is its, or why it is not known.
-    Pure."""
+    """The state of one server, and remarks about it. `history` is its timeline history, or the
+    reason why it could not be read. Pure."""
     dangers, risks, remarks = [], [], []
     if not settings.in_recovery and logs:
         protection = list(check_protection(settings, address))
@@ -206,8 +204,8 @@ def server_view(
     role, remark = _role(settings, history, logs, returns_without_quorum=bool(dangers))
     holder_pid = settings.slot.holder_pid if settings.slot is not None else None
     if role is Role.PRIMARY and leader is not None and holder_pid is None:
-        says = f"the proposer at {leader.http} streams from another server ({leader.dsn})"
-        role, remark = Role.OTHER, _other(says, returns_without_quorum=bool(dangers))
+        reason = f"the proposer at {leader.http} streams from another server ({leader.dsn})"
+        role, remark = Role.OTHER, _other(reason, returns_without_quorum=bool(dangers))
     return ServerView(
         dsn=str(address),
         role=role,
@@ -234,26 +232,26 @@ def _role(
     if not logs:
         return Role.STRANGER, "the safekeepers have no timeline of its system: sk attach"
     if isinstance(history, str):
-        return Role.PRIMARY, f"it cannot be told whether it was deposed: {history}"
+        return Role.PRIMARY, f"could not find out whether it was deposed: {history}"
     forks = [first_difference(history, log.history, log.start_lsn, log.flush_lsn) for log in logs]
     if None in forks:
         return Role.PRIMARY, ""
     fork_lsn = max(lsn for lsn in forks if lsn is not None)
-    fate = (
-        "and acknowledges commits that no quorum has: stop it at once, then sk rejoin"
+    action = (
+        "and acknowledges commits that no quorum has: stop it at once, then run sk rejoin"
         if returns_without_quorum
-        else "its commits cannot be acknowledged: stop it, then sk rejoin"
+        else "its commits cannot be acknowledged: stop it, then run sk rejoin"
     )
-    return Role.DEPOSED, f"left the quorum's log at {format_lsn(fork_lsn)}, {fate}"
+    return Role.DEPOSED, f"left the quorum's log at {format_lsn(fork_lsn)}, {action}"
 
 
-def _other(says: str, *, returns_without_quorum: bool) -> str:
-    """Two promotions at once give both servers the same timeline, so histories do not tell. Nor can
-    pg_rewind, which compares no more."""
-    fate = "return without the quorum" if returns_without_quorum else "cannot be acknowledged"
+def _other(reason: str, *, returns_without_quorum: bool) -> str:
+    """Two promotions at once give both servers the same timeline, so their histories are equal.
+    pg_rewind cannot tell them apart either, because it compares only histories."""
+    effect = "return without the quorum" if returns_without_quorum else "cannot be acknowledged"
     return (
-        f"{says}, commits here {fate}: if that stays so, stop this one and make it anew from a "
-        "base backup"
+        f"{reason}, commits here {effect}: if this does not change, stop this server and make it "
+        "again from a base backup"
     )
 
 

@@ -1,8 +1,8 @@
-"""Which sites may be lost: from the members' site labels. Pure.
+"""Which sites may be lost without stopping commits, from the site labels of the members. Pure.
 
-A loss is survived when a quorum of each set stands elsewhere: then commits go on. Members without
-a label stand nowhere that could be lost. Those that are down already count for nothing, so the
-answer is about now, not about the drawing board.
+Commits go on after the loss of a site if a quorum of each set is at other sites. A member without a
+label is at no site. Members that are down are not counted, so the answer describes the present
+state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from consensus.quorum import has_quorum
 
 @dataclass(frozen=True, slots=True)
 class SiteLosses:
-    """Sites by name; of the pairs only those of two sites that may each be lost alone."""
+    """Names of sites. Pairs consist of two sites that may each be lost alone."""
 
     survived: tuple[str, ...]
     not_survived: tuple[str, ...]
@@ -47,7 +47,7 @@ class SiteLosses:
 def site_losses(
     membership: Membership, sites: Mapping[int, str], down: Collection[int] = ()
 ) -> SiteLosses | None:
-    """`sites` by member id, "" where there is no label; None when nobody has one."""
+    """`sites` by member id, "" for no label. Returns None if no member has a label."""
     up = [member for member in membership.all_members if member not in down]
     names = sorted({site for site in (sites.get(m, "") for m in membership.all_members) if site})
     if not names:

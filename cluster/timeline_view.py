@@ -1,8 +1,8 @@
-"""What everybody said, put together: each timeline with its members and its proposers. Pure.
+"""All reports put together: each timeline with its members and its proposers. Pure.
 
-The answers come one per safekeeper; people think in timelines. A member of a timeline that did not
-answer, or no longer has it, is a row here like the others; so are those in no set that the leader
-streams to, or that have left, or that hold the log all the same.
+Each safekeeper reports its own timelines; this module sorts the reports by timeline. A member that
+did not answer, or no longer has the timeline, is listed like the others. So are safekeepers in no
+set: those that the leader streams to, that have left, or that still hold the log.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from cluster.member_view import MemberState, MemberView, Roll, Status, node_id_of
+from cluster.member_view import MemberState, MemberSurvey, MemberView, Status, node_id_of
 from cluster.site_losses import SiteLosses, site_losses
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
@@ -26,15 +26,15 @@ from walproposer.timelines.discovery import (
 )
 from walproposer.timelines.survey import folder_name
 
-LEFT_BEHIND = "left behind"  # what a proposer calls it (walproposer/stream/progress.py)
-NOWHERE = "0/0"  # a position that is not known
+LEFT_BEHIND = "left behind"  # a state on the proposer's page (walproposer/stream/progress.py)
+NOWHERE = "0/0"  # an unknown position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposerView:
-    """A proposer of this timeline. `streams_to` are the ids of the members that accept its WAL, and
-    for how many seconds each has heard nothing; `page` is None, with an `error`, when its status
-    page does not answer."""
+    """A proposer of this timeline. `streams_to` maps the members that accept its WAL to the seconds
+    for which each has received nothing. `page` is None, with an `error`, if the status page does
+    not answer."""
 
     http: str
     node_id: NodeId
@@ -54,7 +54,7 @@ class ProposerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineView:
-    """`proposers`: the one with the greatest NodeId first. `others`: who is in no set."""
+    """`proposers`: the greatest NodeId first. `others`: the safekeepers in no set."""
 
     timeline: TimelineId
     membership: Membership
@@ -70,7 +70,7 @@ class TimelineView:
 
     @property
     def promised(self) -> NodeId:
-        """The greatest promise that a member has given."""
+        """The greatest NodeId that a member has promised to."""
         return max(member.promised for member in self.members)
 
     @property
@@ -80,30 +80,30 @@ class TimelineView:
 
     @property
     def change(self) -> Status | None:
-        """The change of the members that the leader is at, or the last that it was at."""
+        """The member change that the leader is executing, or its last one."""
         page = self.leader.page if self.leader is not None else None
         return (page.get("membership") or {}).get("change") if page is not None else None
 
     @property
     def is_complete(self) -> bool:
-        """No change is half done: on the disks of a quorum lies this membership, and no joint one.
-        Whoever is in no set may be told so then."""
+        """A quorum has this membership on disk, and it is not a joint one. Then safekeepers in no
+        set can be informed."""
         return not self.membership.is_joint and has_quorum(self.membership, self.informed_ids)
 
     @property
     def is_forced(self) -> bool:
-        """By an operator, once; of a force by an older release the keeper alone knows."""
+        """An operator once forced it. An older release noted that on the keeper only."""
         by_keeper = any((member.status or {}).get("forced") for member in self.members)
         return self.membership.is_forced or by_keeper
 
     @property
     def informed_ids(self) -> list[int]:
-        """The members that say that they have this membership on disk."""
+        """The members that report this membership as the one on their disk."""
         return [m.safekeeper_id for m in self.members if self._is_informed(m)]
 
     @property
     def uninformed_ids(self) -> list[int]:
-        """Those that answer, and have another one."""
+        """The members that answer and report another membership."""
         answering = [m for m in self.members if m.status is not None]
         return [m.safekeeper_id for m in answering if not self._is_informed(m)]
 
@@ -114,23 +114,23 @@ class TimelineView:
 
     @property
     def site_losses(self) -> SiteLosses | None:
-        """Which sites may be lost, as things stand; None without labels."""
+        """Which sites may be lost now; None without labels."""
         sites = {member.safekeeper_id: member.site for member in self.members}
         down = [member.safekeeper_id for member in self.members if not member.is_sound]
         return site_losses(self.membership, sites, down)
 
 
 def timeline_views(discovery: Discovery) -> list[TimelineView]:
-    """Every timeline that some safekeeper has, in order of their names."""
+    """Every timeline that a safekeeper has, by name."""
     names = {t for report in discovery.safekeepers for t in report.timelines}
     left = {t for report in discovery.safekeepers for t in report.left} - names
     views = [_timeline_view(timeline, discovery) for timeline in sorted(names | left)]
-    # One that all have left, and whose members say that there is none, was deleted.
+    # If all have left a timeline and its members do not have it, it was deleted.
     return [v for v in views if v.timeline in names or not v.has_answering_member]
 
 
 def members_left_behind(view: TimelineView) -> list[MemberView]:
-    """Those that lack WAL which no other member has any more, on disk or in an archive."""
+    """The members that lack WAL which no other member and no archive has any more."""
     return [member for member in view.members if _is_left_behind(view, member)]
 
 
@@ -146,7 +146,7 @@ def _is_left_behind(view: TimelineView, member: MemberView) -> bool:
         if other is not member and other.state is MemberState.ACTIVE and other.status
     ]
     needs_from = (member.status or peer).get("flush_lsn", NOWHERE)
-    if needs_from == NOWHERE:  # known to nobody who answers: then it is the one that they miss
+    if needs_from == NOWHERE:  # unknown to all that answer: it is the member that they miss
         return bool(others) and all(o["retention"]["member_left_behind"] for o in others)
     return bool(others) and all(
         o["archive"] is None and Lsn.parse(needs_from) < Lsn.parse(o["local_start_lsn"])
@@ -155,7 +155,7 @@ def _is_left_behind(view: TimelineView, member: MemberView) -> bool:
 
 
 def unopened_timelines(discovery: Discovery) -> dict[str, list[SafekeeperReport]]:
-    """The folders of timelines that no safekeeper can open but some have, each with those."""
+    """The timelines that some safekeepers have but none can open, by folder name."""
     known = {folder_name(t) for report in discovery.safekeepers for t in report.timelines}
     found: dict[str, list[SafekeeperReport]] = {}
     for report in discovery.safekeepers:
@@ -166,15 +166,15 @@ def unopened_timelines(discovery: Discovery) -> dict[str, list[SafekeeperReport]
 
 
 def brief_node_id(node_id: NodeId) -> str:
-    """The term, and enough of the uuid to tell two apart."""
+    """The term, and enough of the uuid to distinguish two proposers."""
     return f"{node_id.term}/{node_id.proposer_uuid.hex()[:8]}"
 
 
 def _timeline_view(timeline: TimelineId, discovery: Discovery) -> TimelineView:
-    told = [
+    reported = [
         s for r in discovery.safekeepers for s in (r.timelines.get(timeline), r.left.get(timeline))
     ]
-    newest = max(filter(None, told), key=lambda s: membership_of_page(s["membership"]).stamp)
+    newest = max(filter(None, reported), key=lambda s: membership_of_page(s["membership"]).stamp)
     membership = membership_of_page(newest["membership"])
     statuses = {
         r.safekeeper_id: r.timelines[timeline]
@@ -183,15 +183,15 @@ def _timeline_view(timeline: TimelineId, discovery: Discovery) -> TimelineView:
     }
     proposers = _proposers(timeline, statuses, discovery.proposers)
     page = proposers[0].page if proposers else None
-    roll = Roll.of(timeline, membership, discovery.safekeepers, page)
+    survey = MemberSurvey.of(timeline, membership, discovery.safekeepers, page)
     return TimelineView(
         timeline=timeline,
         membership=membership,
         system_id=newest["system_id"],
         pg_version=newest["pg_version"],
-        members=roll.members(),
+        members=survey.members(),
         proposers=proposers,
-        others=roll.others(),
+        others=survey.others(),
     )
 
 
@@ -203,7 +203,7 @@ def _proposers(
     statuses: Mapping[int, Status],
     reports: Mapping[str, ProposerReport],
 ) -> tuple[ProposerView, ...]:
-    """Those that stream now, whether or not they answer; of the others those that answer."""
+    """All proposers that stream now, and others whose status page answers."""
     streams_to: dict[str, dict[int, float]] = {}
     node_ids: dict[str, NodeId] = {}
     for safekeeper_id, status in statuses.items():
@@ -227,7 +227,7 @@ def _proposer_view(
     streams_to: Mapping[int, float],
     node_id: NodeId,
 ) -> ProposerView:
-    """Another timeline's proposer may have taken the address over: it does not count."""
+    """The page may belong to a proposer of another timeline that uses the same address now."""
     page, error = report.page, report.error
     if page is not None and page.get("timeline_id") != timeline.timeline_id.hex():
         page, error = None, f"status page {report.http} is that of another proposer"

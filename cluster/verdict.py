@@ -1,18 +1,19 @@
-"""The verdict on a timeline: do commits proceed, and if all is not well, what is to be done? Pure.
+"""The verdict on a timeline: whether commits proceed, and what to do if there is a problem. Pure.
 
     OK            commits proceed, every member follows
-    DEGRADED      commits proceed, but one more loss may stop them, or let them go without a quorum
+    DEGRADED      commits proceed, but one more loss may stop them, or let them return without a
+                  quorum
     UNPROTECTED   commits return without the quorum
-    BLOCKED       a proposer leads, but too few members follow, or none moves: commits wait
+    BLOCKED       a proposer leads, but too few members follow, or none makes progress: commits wait
     ELECTION      a proposer campaigns: commits wait until it has won
     NO PRIMARY    the proposer waits for the primary
-    NO PROPOSER   nobody is there to confirm commits
-    HUNG          the proposer or the primary is there, but does not move: commits wait
-    FENCED        the proposer that is there was deposed, and no other has won
-    CONTESTED     several servers are primaries, and it is not decided which goes on with the log
-    UNFINISHED    the timeline was not created on all members yet
+    NO PROPOSER   no proposer is connected: commits wait
+    HUNG          the proposer or the primary is connected, but makes no progress: commits wait
+    FENCED        the connected proposer was deposed, and no other has won
+    CONTESTED     several servers are primaries, and it is undecided which one continues the log
+    UNFINISHED    the timeline has not been created on all members yet
 
-Each is one line: what is so, why, and what mends it.
+Each verdict is one line: the state, the reason, and what to do.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Verdict:
 
     @property
     def is_well(self) -> bool:
-        """They proceed, and a quorum has them."""
+        """Commits proceed, and a quorum has them."""
         return self.condition in (Condition.OK, Condition.DEGRADED)
 
     def __str__(self) -> str:
@@ -72,7 +73,7 @@ class Verdict:
 
 
 def judge(view: TimelineView, servers: Sequence[ServerView] = ()) -> Verdict:
-    """The one line on this timeline; `servers` are those that were asked, of any system."""
+    """The verdict on this timeline. `servers` are the servers that were asked, of any system."""
     verdict = _of_timeline(view)
     own = [server for server in servers if str(server.system_id) == view.system_id]
     contenders = [server for server in own if server.role is Role.CONTENDER]
@@ -92,26 +93,26 @@ def _contested(verdict: Verdict, contenders: Sequence[ServerView]) -> Verdict:
     names = ", ".join(server.dsn for server in contenders)
     return Verdict(
         Condition.CONTESTED,
-        f"{len(contenders)} servers are primaries that could go on with the log: {names}; run sk "
-        f"attach for one of them, stop the others; besides, {verdict}",
+        f"{len(contenders)} servers are primaries that could continue the log: {names}; run sk "
+        f"attach for one of them, stop the others; also, {verdict}",
     )
 
 
 def _unprotected(verdict: Verdict, problems: Sequence[str]) -> Verdict:
-    besides = "" if verdict.condition is Condition.OK else f"; besides, {verdict}"
+    also = "" if verdict.condition is Condition.OK else f"; also, {verdict}"
     return Verdict(
         Condition.UNPROTECTED,
-        f"commits return without the quorum: {'; '.join(problems)}{besides}",
+        f"commits return without the quorum: {'; '.join(problems)}{also}",
     )
 
 
 def _with_primary(verdict: Verdict, primary: ServerView) -> Verdict:
-    """What the primary says of its commits, beside what the safekeepers and the proposer say."""
+    """Adds the primary's report to the verdict from the safekeepers and the proposer."""
     waits = primary.commit_waits
     if primary.dangers:
         return _unprotected(verdict, primary.dangers)
     if waits.stuck_count and verdict.is_well:
-        return Verdict(Condition.BLOCKED, f"{waits}; yet {verdict}")
+        return Verdict(Condition.BLOCKED, f"{waits}; otherwise {verdict}")
     if waits.stuck_count:
         return Verdict(verdict.condition, f"{verdict.text}; {waits}")
     if primary.risks and verdict.is_well:
@@ -140,7 +141,7 @@ def _of_timeline(view: TimelineView) -> Verdict:
     return _with_leader(view, leader)
 
 
-# ---- one condition each
+# ---- one function for each condition
 
 
 def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
@@ -149,11 +150,11 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
     problems = [*_of_clients(page), *_problems(view, leader)]
     followers = sum(member.is_followed for member in view.members)
     members = f"{followers} of {len(view.members)} safekeepers"
-    standing = _standing(leader, page)
+    stall = _stall(leader, page)
     if page["quorum"]["ok"] and (page.get("failover") or {}).get("error"):
         return Verdict(Condition.BLOCKED, "; ".join(problems))
-    if page["quorum"]["ok"] and standing is not None:
-        return Verdict(standing.condition, "; ".join((standing.text, *problems)))
+    if page["quorum"]["ok"] and stall is not None:
+        return Verdict(stall.condition, "; ".join((stall.text, *problems)))
     if page["quorum"]["ok"]:
         if problems:
             text = f"commits proceed with {members}; {'; '.join(problems)}"
@@ -164,7 +165,7 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
         return Verdict(
             Condition.FENCED,
             f"{leader} was deposed by {brief_node_id(view.promised)}, which does not stream: "
-            "run sk attach for the primary that is to go on",
+            "run sk attach for the primary that should continue",
         )
     since = _clock(page["quorum"].get("since"))
     text = f"commits wait{since}: {members} follow, {_needed(view)}"
@@ -172,22 +173,22 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
 
 
 def _of_clients(page: Status) -> list[str]:
-    """Why clients of the primary are not served, though a quorum is there."""
+    """Why the primary does not serve its clients although a quorum is connected."""
     error = (page.get("failover") or {}).get("error")
     problems = []
     if error:
-        problems.append(f"the failover is not finished, clients are kept out: {_short(error)}")
+        problems.append(f"the failover is not finished, clients cannot connect: {_short(error)}")
     qsync = page.get("qsync") or {}
     if qsync.get("refuses") and page["quorum"]["ok"]:
-        look_at = "sk qsync list" if qsync.get("owner") else "see the proposer's log"
-        problems.append(f"qsync admits no transaction: {_short(qsync['refuses'])}: {look_at}")
+        action = "run sk qsync list" if qsync.get("owner") else "see the proposer's log"
+        problems.append(f"qsync admits no transaction: {_short(qsync['refuses'])}: {action}")
     return problems
 
 
 def _needed(view: TimelineView) -> str:
     sizes = [f"{quorum_size(len(group))} of {_ids(group)}" for group in view.membership.groups]
     if view.membership.is_joint:
-        return f"{' and '.join(sizes)} are needed, as the members are changed"
+        return f"{' and '.join(sizes)} are needed, because the members are being changed"
     return f"{quorum_size(len(view.membership.members))} are needed"
 
 
@@ -195,12 +196,13 @@ def _ids(group: Sequence[int]) -> str:
     return ", ".join(map(str, group))
 
 
-def _standing(leader: ProposerView, page: Status) -> Verdict | None:
-    """A quorum is connected; but does everything move that a commit needs?"""
+def _stall(leader: ProposerView, page: Status) -> Verdict | None:
+    """A quorum is connected: checks that everything that a commit needs makes progress."""
     if page.get("stalled_seconds", 0.0) > SILENT_SECONDS_MAX:
         return Verdict(
             Condition.HUNG,
-            f"{leader} stands for {page['stalled_seconds']:.0f} s, commits wait: restart it",
+            f"{leader} has made no progress for {page['stalled_seconds']:.0f} s, commits wait: "
+            "restart it",
         )
     silent_seconds = page["primary"].get("silent_seconds") or 0.0
     if silent_seconds > SILENT_SECONDS_MAX:
@@ -212,14 +214,14 @@ def _standing(leader: ProposerView, page: Status) -> Verdict | None:
     if page.get("unconfirmed_seconds", 0.0) > SILENT_SECONDS_MAX:
         return Verdict(
             Condition.BLOCKED,
-            f"commits wait: commit_lsn stands at {page['commit_lsn']} for "
-            f"{page['unconfirmed_seconds']:.0f} s, though a quorum is connected",
+            f"commits wait: commit_lsn has been {page['commit_lsn']} for "
+            f"{page['unconfirmed_seconds']:.0f} s, although a quorum is connected",
         )
     return None
 
 
 def _with_silent_proposer(view: TimelineView, leader: ProposerView) -> Verdict:
-    """Its status page does not answer; what the safekeepers say must do."""
+    """Its status page does not answer, so only the reports of the safekeepers are used."""
     problems = "".join(f"; {problem}" for problem in _problems(view, leader))
     heard = {m for m, seconds in leader.streams_to.items() if seconds <= SILENT_SECONDS_MAX}
     if has_quorum(view.membership, heard):
@@ -269,7 +271,7 @@ def _without_proposer(view: TimelineView) -> Verdict:
 
 
 def _deposed_others(view: TimelineView, leader: ProposerView) -> str:
-    """Other proposers that still believe in themselves."""
+    """Other proposers that do not know yet that they were deposed."""
     others = [p for p in view.proposers if p is not leader and p.node_id < leader.node_id]
     named = [str(other) for other in others if other.node_id != NodeId.ZERO]
     return f"; deposed and to be stopped: {', '.join(named)}" if named else ""
@@ -295,26 +297,26 @@ def _left_behind(member: MemberView) -> str:
 
 
 def _replaced(member: MemberView) -> str:
-    """The command; the address is that of a new safekeeper."""
+    """The command to replace it; the address is that of a new safekeeper."""
     return f"sk member replace {member.safekeeper_id} NEWADDR"
 
 
 def _problem(member: MemberView, leader: ProposerView | None) -> str:
-    """What is wrong with it, and what to do; "" when nothing is."""
+    """The member's problem and what to do about it; "" if it has none."""
     followed = member.is_followed
     match member.state:
         case MemberState.LOST_DATA:
             return f"{member} lost its data: {_replaced(member)}"
         case MemberState.LEFT:
-            return f"{member} has left this timeline, and is a member again: {_replaced(member)}"
+            return f"{member} has left this timeline, but is a member again: {_replaced(member)}"
         case MemberState.STOPPED:
             return f"{member} stopped this timeline: {_stopped(member)}"
         case MemberState.DAMAGED:
             return f"{member} is damaged, {_short(member.reason)}: {_replaced(member)}"
         case MemberState.CREATING:
-            return f"{member} waits to be activated: run sk attach again"
+            return f"{member} waits for activation: run sk attach again"
         case MemberState.UNREACHABLE if member.hint and not followed:
-            return f"{member} refuses to tell: {_short(member.reason)}; {member.hint}"
+            return f"{member} refuses to answer: {_short(member.reason)}; {member.hint}"
         case MemberState.UNREACHABLE if not followed:
             since = _silent_since(member, leader)
             return f"{member} is unreachable{since}: start it, or {_replaced(member)}"
@@ -322,11 +324,11 @@ def _problem(member: MemberView, leader: ProposerView | None) -> str:
             return f"{member} was not asked: give its address in --safekeepers"
     if member.damage:
         return (
-            f"{member} does not vote until a proposer has mended it: {_short(member.damage)}; if "
-            f"it stays so: {_replaced(member)}"
+            f"{member} does not vote until a proposer has repaired it: {_short(member.damage)}; if "
+            f"that does not happen: {_replaced(member)}"
         )
     if member.short_of_disk:
-        return f"{member} stops soon, {member.short_of_disk} on its disk: free some space"
+        return f"{member} will stop soon, {member.short_of_disk} on its disk: free some space"
     if leader is None or leader.page is None or leader.page["state"] != "streaming":
         return ""
     peer = member.peer or {}
@@ -342,11 +344,11 @@ def _stopped(member: MemberView) -> str:
     reason = member.reason
     if "space" in reason:
         return f"{_short(reason)}: free some space"
-    return f"{_short(reason)}: mend its disk and restart it, or {_replaced(member)}"
+    return f"{_short(reason)}: repair its disk and restart it, or {_replaced(member)}"
 
 
 def _silent_since(member: MemberView, leader: ProposerView | None) -> str:
-    """When the proposer last heard of it."""
+    """When the proposer last received something from it."""
     seconds = member.peer.get("silent_seconds") if member.peer is not None else None
     if seconds is None or leader is None:
         return ""
@@ -354,7 +356,7 @@ def _silent_since(member: MemberView, leader: ProposerView | None) -> str:
 
 
 def _clock(moment: str | None) -> str:
-    """` since 2026-01-31 12:30:00 UTC`; nothing for no moment."""
+    """` since 2026-01-31 12:30:00 UTC`; "" for None."""
     if not moment:
         return ""
     return f" since {datetime.fromisoformat(moment):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,4 +1,4 @@
-"""What proposer and safekeeper both speak: ballots, term history, quorum, messages. Pure; no I/O.
+"""What proposer and safekeeper share: ballots, term history, quorum, messages. Pure; no I/O.
 
 The law is `docs/protocol.md`.
 """

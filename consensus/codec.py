@@ -1,4 +1,4 @@
-"""How the messages look inside CopyData: one tag byte, then fields, all integers big-endian.
+"""The messages as bytes inside CopyData: one tag byte, then fields; all integers big-endian.
 
     ProposerGreeting    'g' version u32 | tenant 16 | timeline 16 | system_id u64 | pg_version u32 |
                             wal_seg_size u32 | proposer_uuid 16
@@ -19,7 +19,8 @@
     stamp         node_id | generation u32
     node_id, histories: `wire.py`; membership, text: `membership_codec.py`
 
-Decoding raises MessageError and nothing else, whatever the bytes; trailing bytes are an error.
+
+For any input, decoding raises only MessageError; trailing bytes are an error.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ from consensus.wire import (
 )
 
 APPEND = struct.Struct("!cIQ16sQQQQQ")
-#: Its two halves: whose it is, and what it says.
+#: The two halves of an Append: its sender, and its positions.
 APPEND_HEAD = struct.Struct("!cIQ16s")
 APPEND_POSITIONS = struct.Struct("!QQQQQ")
 APPEND_RESPONSE = struct.Struct("!cIQ16sQQQQqIIII")
-#: Where its flush, durable and commit are.
+#: Flush, durable and commit in it.
 RESPONSE_POSITIONS = struct.Struct("!QQQ")
 RESPONSE_POSITIONS_AT = APPEND_HEAD.size
 _APPEND_TAG, _APPEND_RESPONSE_TAG = b"aA"
@@ -87,7 +88,7 @@ def encode_append(message: Append) -> bytes:
 
 
 def append_head(generation: int, node_id: NodeId) -> bytes:
-    """With which every Append of this proposer begins."""
+    """The first bytes of every Append of this proposer."""
     return APPEND_HEAD.pack(b"a", generation, node_id.term, node_id.proposer_uuid)
 
 

@@ -1,6 +1,6 @@
 """Errors of `consensus`.
 
-ConsensusError          the laws or the wire of the consensus were broken by somebody else
+ConsensusError          another process violated the laws or the wire format of the consensus
 |-- MessageError        a message that cannot be decoded
 `-- HistoryError        a term or timeline history that contradicts itself or its peer
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class ConsensusError(Exception):
-    """Base of the tree; `sqlstate` is what a server answers with."""
+    """Base class; `sqlstate` is for the answer of a server."""
 
     sqlstate = "XX000"
 

@@ -1,7 +1,7 @@
-"""Identities: `NodeId` (a ballot) and `TimelineId` (which log).
+"""Identities: `NodeId` (a ballot) and `TimelineId` (a log).
 
-A NodeId is globally unique because it contains the uuid of one incarnation of one proposer; two
-incarnations may meet at the same term, and the pair still orders them (`docs/protocol.md`).
+A NodeId is globally unique because it contains the uuid of one incarnation of one proposer. Two
+incarnations may have the same term; the pair still orders them (`docs/protocol.md`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NodeId(Struct, frozen=True, order=True, gc=False):
     def parse(cls, text: str) -> NodeId:
         """`NodeId.parse("5/00112233445566778899aabbccddeeff")`. Raises MessageError."""
         term, _, uuid = text.partition("/")
-        # Its digits are counted first: int() refuses thousands of them.
+        # The digits are counted first: int() refuses thousands of them.
         if not term.isascii() or not term.isdigit() or len(term) > TERM_DIGITS_MAX:
             raise MessageError(f"invalid node id {text[:80]!r}: expected term/uuid")
         return cls(int(term), parse_id(uuid, "proposer uuid"))
@@ -53,7 +53,7 @@ class TimelineId:
 
     @classmethod
     def parse(cls, text: str) -> TimelineId:
-        """`TENANT/TIMELINE`; a lone TIMELINE is of the tenant of zeros. Raises MessageError."""
+        """`TENANT/TIMELINE`; without a tenant, the tenant of zeros. Raises MessageError."""
         tenant, slash, timeline = text.rpartition("/")
         tenant_id = parse_id(tenant, "tenant id") if slash else bytes(ID_BYTES)
         return cls(tenant_id, parse_id(timeline, "timeline id"))

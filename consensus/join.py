@@ -1,11 +1,12 @@
-"""What JOIN_TIMELINE brings: all that a safekeeper must know to begin a timeline in the middle.
+"""The content of JOIN_TIMELINE: everything that a safekeeper needs to begin a log in the middle.
 
     system_id u64 | pg_version u32 | wal_seg_size u32 | start_lsn u64 | timeline_start u64 |
     node_id | membership | term_history | tli_history
 
-`start_lsn` is a segment's start, and a boundary by decree. Laws: the log that begins there has the
-histories of what lies below it, and no more; condition N1: it lies at or below what was committed,
-so whoever leads later has the same bytes below. Decoding raises MessageError and nothing else.
+
+`start_lsn` is a segment's start; the log begins there even inside a record. Laws: the offer
+contains the histories below `start_lsn` only. Condition N1: `start_lsn` is at or below the commit,
+so every later leader has the same bytes below it. Decoding raises only MessageError.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class OfferError(MessageError):
 
 @dataclass(frozen=True, slots=True)
 class TimelineOffer:
-    """From the leader `node_id`, whose present `membership` it is."""
+    """From the leader `node_id`, with its present membership."""
 
     server: ServerFacts
     start_lsn: int
@@ -67,11 +68,11 @@ class TimelineOffer:
             )
 
     def beginning_at(self, start_lsn: int) -> TimelineOffer:
-        """The same, for a log that begins earlier. Raises OfferError."""
+        """The same offer for a log that begins earlier. Raises OfferError."""
         if start_lsn > self.start_lsn:
             raise OfferError(
-                f"offer for a log from {format_lsn(self.start_lsn)} says nothing of what begins "
-                f"at {format_lsn(start_lsn)}"
+                f"offer for a log from {format_lsn(self.start_lsn)} cannot be used for one that "
+                f"begins at {format_lsn(start_lsn)}"
             )
         return replace(
             self,

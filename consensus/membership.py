@@ -1,7 +1,7 @@
-"""Who the members are: a stamped set of safekeepers, joint while it changes.
+"""The members: a stamped set of safekeepers, joint during a change.
 
-Laws (ConfigSafety, Monotone): an equal stamp means an equal membership; on a safekeeper and in a
-proposer the stamp never goes back.
+Laws (ConfigSafety, Monotone): equal stamps mean equal memberships. On a safekeeper and in a
+proposer the stamp never decreases.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class MembershipError(ConsensusError):
 
 
 class Stamp(Struct, frozen=True, order=True, gc=False):
-    """Who wrote a membership, and how many changes there were; ordered as a pair (condition M1)."""
+    """The author of a membership, and the number of changes; ordered as a pair (condition M1)."""
 
     author: NodeId
     generation: int
 
-    #: Of a timeline that was just created.
+    #: The stamp of a new timeline.
     FIRST: ClassVar[Stamp]
 
     def __str__(self) -> str:
@@ -44,18 +44,17 @@ Stamp.FIRST = Stamp(NodeId.ZERO, 1)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
-    """One safekeeper of a membership. Id and instance say who it is, the address is a hint.
+    """One safekeeper of a membership. Id and instance identify it; the address is a hint.
 
-    `instance` are the 8 random bytes of its data directory: another instance under this id is
-    another disk. Zeros, an empty host and port 0 mean: not known (of a timeline of an older
-    release).
+    `instance` is the 8 random bytes of its data directory: another instance under this id is
+    another disk. Zeros, an empty host and port 0 mean unknown (in a timeline of an older release).
     """
 
     id: int
     instance: bytes = UNKNOWN_INSTANCE
     host: str = ""
     port: int = 0
-    #: Where it stands, as its operator calls the place; "" when nobody said so.
+    #: The operator's name for its place; "" if none was given.
     site: str = ""
 
     def __post_init__(self) -> None:
@@ -70,13 +69,13 @@ class Member:
 
     @property
     def address(self) -> str:
-        """`host:port`, `[v6]:port`; "" when it is not known."""
+        """`host:port`, `[v6]:port`; "" if unknown."""
         if not self.host:
             return ""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def is_instance(self, instance: bytes) -> bool:
-        """Whether this may be it: an unknown instance is any (condition A1)."""
+        """Whether `instance` may be this member's; an unknown one matches any (condition A1)."""
         return self.instance in (UNKNOWN_INSTANCE, instance)
 
 
@@ -84,9 +83,9 @@ class Member:
 class Membership:
     """`new_members` is empty except in a joint membership. Ids ascend.
 
-    `roster` says of the members who they are, by ascending id; one that is not in it is known by
-    its id alone. `is_forced`: an operator once made one safekeeper the only member, so acknowledged
-    commits may be missing in the log. Every later membership says so, whoever its members are.
+    `roster` identifies the members, by ascending id; of a member that is not in it only the id is
+    known. `is_forced`: an operator once made one safekeeper the only member, so acknowledged
+    commits may be missing in the log. Every later membership keeps this mark.
     """
 
     stamp: Stamp
@@ -119,16 +118,16 @@ class Membership:
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The sets that each must give a quorum: one, or two in a joint membership."""
+        """The sets that must each give a quorum: one, or two in a joint membership."""
         return (self.members, self.new_members) if self.new_members else (self.members,)
 
     @property
     def all_members(self) -> tuple[int, ...]:
-        """Everybody who stores this log."""
+        """All safekeepers that store this log."""
         return tuple(sorted({*self.members, *self.new_members}))
 
     def member(self, member_id: int) -> Member:
-        """Who that is; with nothing but the id where nothing else is known."""
+        """The member; only its id, if nothing else is known."""
         return next((m for m in self.roster if m.id == member_id), Member(member_id))
 
     def stamped(self, stamp: Stamp) -> Membership:
@@ -136,7 +135,7 @@ class Membership:
         return replace(self, stamp=stamp)
 
     def joint_with(self, stamp: Stamp, new: tuple[Member, ...]) -> Membership:
-        """Entering a change: this one's members, and beside them `new` (ascending ids)."""
+        """Enters a change: the present members, and `new` (ascending ids)."""
         roster = {m.id: m for m in self.roster if m.id in self.members} | {m.id: m for m in new}
         return replace(
             self,
@@ -146,7 +145,7 @@ class Membership:
         )
 
     def left_to(self, stamp: Stamp, members: tuple[int, ...]) -> Membership:
-        """Leaving a joint membership, to one of its sets."""
+        """Leaves a joint membership, to one of its sets."""
         assert members in self.groups
         roster = tuple(m for m in self.roster if m.id in members)
         return replace(self, stamp=stamp, members=members, new_members=(), roster=roster)

@@ -1,4 +1,4 @@
-"""How a membership looks in messages and in the control file; all integers big-endian.
+"""A membership as bytes in messages and in the control file; all integers big-endian.
 
 membership    author node_id | generation u32 | ids | ids | roster
 ids           count u8 | id u64 ...
@@ -6,8 +6,8 @@ roster        count u8, and 128 more in a membership that was forced | member ..
 member        id u64 | instance 8 | port u16 | text | text: its host, its site
 text          length u8 | UTF-8
 
-An older release finds more members there than a roster can have, and refuses the message: it cannot
-drop the mark.
+An older release reads more members there than a roster can have, and refuses the message: so it
+cannot drop the mark.
 
 before version 2 of the protocol, and in control files of formats 1 and 2:
 membership    generation u32 | ids | ids
@@ -57,7 +57,7 @@ def read_membership(reader: Reader) -> Membership:
 
 
 def decode_membership(data: bytes | memoryview) -> Membership:
-    """What `encode_membership` has made, and nothing behind it. Raises MessageError."""
+    """Decodes exactly one encoded membership. Raises MessageError."""
     reader = Reader(memoryview(data))
     membership = read_membership(reader)
     reader.finish()
@@ -65,7 +65,7 @@ def decode_membership(data: bytes | memoryview) -> Membership:
 
 
 def read_membership_v1(reader: Reader) -> Membership:
-    """Of a release that knew no stamps: author zero, nobody's instance and address. Raises
+    """Of a release without stamps: author zero, instances and addresses unknown. Raises
     MessageError."""
     generation, members, new_members = reader.u32(), _read_ids(reader), _read_ids(reader)
     return lawful(Membership, Stamp(NodeId.ZERO, generation), members, new_members)

@@ -1,11 +1,12 @@
-"""How a membership looks on status pages: JSON values, written by safekeepers and read by tools.
+"""A membership as JSON values on status pages, written by safekeepers and read by tools.
 
     {"author": "5/00112233445566778899aabbccddeeff", "generation": 3, "members": [1, 2, 3],
      "new_members": [], "forced": false, "roster": [
         {"id": 1, "instance": "8 bytes in hex", "address": "10.0.0.1:5454", "site": "a"}, ...]}
 
-The roster names those of whom more than the id is known. A page of an older release has no
-`forced`.
+
+The roster contains the members of which more than the id is known. A page of an older release has
+no `forced`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 P->S  ProposerGreeting, VoteRequest, Elected, Configure, Follow, Append
 S->P  SafekeeperGreeting, VoteResponse, AppendResponse
 
-LSNs are plain ints: these values live in hot loops; those of every commit are msgspec Structs,
-which are made and freed in a fraction of a dataclass's time. How they look on the wire: `codec.py`.
+
+LSNs are plain ints because these values are used in hot loops. The messages of every commit are
+msgspec Structs, which are much faster to create than dataclasses. Their bytes: `codec.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PROTOCOL_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a log's WAL looks like; fixed when the timeline is created.
+    """The properties of a log's WAL; fixed when the timeline is created.
 
     `pg_version` is server_version_num (150018); only its major part must match.
     """
@@ -50,9 +51,9 @@ class ProposerGreeting:
 
 @dataclass(frozen=True, slots=True)
 class SafekeeperGreeting:
-    """Carries no positions: they may change before the vote (law, rule 1 of the safekeeper).
+    """Contains no positions: they may change before the vote (rule 1 of the safekeeper).
 
-    `has_left`: it is in no set, its WAL is gone, and it leads on to the members that it knows.
+    `has_left`: it is in no set and has removed its WAL; it names the members that it knows.
     """
 
     safekeeper_id: int
@@ -64,7 +65,7 @@ class SafekeeperGreeting:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """`stamp` is of the membership that the votes are counted by."""
+    """`stamp`: of the membership by which the votes are counted."""
 
     stamp: Stamp
     node_id: NodeId
@@ -72,10 +73,11 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class VoteResponse:
-    """`term_history` is clipped to `flush_lsn`. A refusal's `promised` names who was preferred.
+    """`term_history` is clipped to `flush_lsn`. `promised` is the NodeId that was promised.
 
-    When that is the proposer that asked, the safekeeper obeys it, but has lost a part of its log:
-    it is to be streamed to as any other, and gives no vote (rule 9 of the safekeeper).
+    If a vote is refused although `promised` is the proposer that asked, the safekeeper follows it,
+    but has lost a part of its log: it gets the WAL like any other, and grants no vote (rule 9 of
+    the safekeeper).
     """
 
     granted: bool
@@ -108,8 +110,8 @@ class Elected:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The membership that the leader wrote last. The answer is an AppendResponse, once it is
-    durable."""
+    """The membership that the leader wrote last. The answer is an AppendResponse, sent when the
+    membership is durable."""
 
     node_id: NodeId
     membership: Membership
@@ -117,9 +119,9 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Take the WAL from the safekeeper there from now on (daisy chain), up to its flush_lsn.
+    """Take the WAL from that safekeeper from now on (daisy chain), up to its flush_lsn.
 
-    What comes on this connection afterwards are Appends without WAL, with the newest positions.
+    After this, the connection carries Appends without WAL, with the newest positions.
     """
 
     generation: int
@@ -130,12 +132,12 @@ class Follow:
 
 @final
 class Append(Struct, frozen=True, gc=False):
-    """WAL [begin_lsn, end_lsn), or a heartbeat when empty.
+    """WAL [begin_lsn, end_lsn), or a heartbeat if empty.
 
-    `record_end_lsn` is the last record boundary <= end_lsn that the proposer knows; it may lie
-    below begin_lsn while one record spans several messages. `generation` is of the membership whose
-    author is `node_id`, here and in the answer. To one that was told to Follow it brings no WAL,
-    and says where the leader's log ends: there the next byte is not expected.
+    `record_end_lsn` is the last record boundary <= end_lsn that the proposer knows. It may be below
+    begin_lsn while one record spans several messages. `generation` is that of the membership whose
+    author is `node_id`, here and in the answer. After Follow, an Append contains no WAL, and names
+    the end of the leader's log; it then need not begin at the safekeeper's `written_lsn`.
     """
 
     generation: int
@@ -163,11 +165,11 @@ NO_FEEDBACK = HotStandbyFeedback()
 
 @final
 class AppendResponse(Struct, frozen=True, gc=False):
-    """Sent after the flush that covers what it says.
+    """Sent after the flush that covers its positions.
 
-    `node_id` is the promise: greater than the proposer's own means it is fenced. `durable_lsn` is
-    the end of the fsynced bytes; it may be inside a record, counts for flow control only, and is
-    never below `flush_lsn`, the last record boundary, which alone counts for commit.
+    `node_id` is the promise: if it is greater than the proposer's own, the proposer is fenced.
+    `durable_lsn` is the end of the fsynced bytes. It may be inside a record, is for flow control
+    only, and is never below `flush_lsn`, the last record boundary, which alone counts for commit.
     """
 
     generation: int

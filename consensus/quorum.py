@@ -1,7 +1,7 @@
 """Quorum arithmetic: an order statistic, not a vote count.
 
-Put each member's position in a list (absent = 0), sort, take one slot: that is the greatest
-position a quorum has reached. A joint configuration is the minimum over its groups.
+Put each member's position in a list (absent = 0), sort, and take one entry: the greatest position
+that a quorum has reached. For a joint configuration, take the minimum over its groups.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def quorum_size(members_count: int) -> int:
 
 
 def has_quorum(membership: Membership, ids: Collection[int]) -> bool:
-    """True when `ids` contain a quorum of every group."""
+    """True if `ids` contain a quorum of every group."""
     return all(
         sum(member in ids for member in group) >= quorum_size(len(group))
         for group in membership.groups
@@ -25,7 +25,7 @@ def has_quorum(membership: Membership, ids: Collection[int]) -> bool:
 
 
 def quorum_lsn(membership: Membership, positions: Mapping[int, int]) -> int:
-    """The greatest LSN that a quorum of every group has reached; members not named are at 0."""
+    """The greatest LSN that a quorum of every group has reached; missing members count as 0."""
     return min([_group_lsn(group, positions) for group in membership.groups])
 
 
@@ -39,9 +39,9 @@ def committed_lsn(
 ) -> int:
     """The commit rule: quorum-th greatest flush_lsn, or 0 while that is below the term's start.
 
-    Without the second half a record of an older term, present on a quorum, would be called
-    committed although a later leader may still truncate it (Raft, figure 8). `flush_lsns` holds
-    only members that have answered under the current ballot.
+    Without the second part, a record of an older term that is on a quorum would count as committed
+    although a later leader may still truncate it (Raft, figure 8). `flush_lsns` contains only
+    members that have answered under the current ballot.
     """
     lsn = quorum_lsn(membership, flush_lsns)
     return lsn if lsn >= term_start_lsn else 0

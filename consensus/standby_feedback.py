@@ -1,7 +1,7 @@
-"""Hot-standby feedback of several standbys as that of one: the oldest of each horizon. Pure.
+"""Combines hot-standby feedback of several standbys: the oldest of each horizon. Pure.
 
-A safekeeper combines its replicas, the proposer its safekeepers; so the primary keeps what the most
-demanding query on any of them needs. Source: Postgres `walreceiver.c`, `XLogWalRcvSendHSFeedback`.
+A safekeeper combines its replicas, the proposer its safekeepers. So the primary keeps the rows that
+the oldest query on any of them needs. Source: Postgres `walreceiver.c`, `XLogWalRcvSendHSFeedback`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _XID_MASK = (1 << XID_BITS) - 1
 
 
 def oldest_feedback(feedbacks: Iterable[HotStandbyFeedback]) -> HotStandbyFeedback:
-    """The oldest xmin and the oldest catalog_xmin, compared with their epochs; NO_FEEDBACK when
-    nobody has any. It was sent when the newest of those that count was."""
+    """The oldest xmin and the oldest catalog_xmin, compared with their epochs. NO_FEEDBACK if there
+    is none. `sent_at_us` is the newest of those that count."""
     counting = [f for f in feedbacks if f.xmin or f.catalog_xmin]
     if not counting:
         return NO_FEEDBACK
@@ -32,5 +32,5 @@ def oldest_feedback(feedbacks: Iterable[HotStandbyFeedback]) -> HotStandbyFeedba
 
 
 def _oldest(xids: Iterable[tuple[int, int]]) -> int:
-    """Of (epoch, xid) pairs, as 64 bits; 0 if none is valid, as xid 0 is not."""
+    """The oldest of (epoch, xid) pairs, as 64 bits; 0 if none is valid. An xid of 0 is not."""
     return min((epoch << XID_BITS | xid for epoch, xid in xids if xid), default=0)

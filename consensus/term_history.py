@@ -1,11 +1,12 @@
-"""Which ballot wrote the log from where: the history that decides where two logs part.
+"""Which ballot wrote the log from where: the history that shows where two logs diverge.
 
     log      |======== bytes of (0, zero) ========|== (1, a) ==|==== (3, b) ====>
     entries  ((0, zero), start_lsn)                ((1, a), lsn) ((3, b), lsn)
 
+
 Laws: NodeIds strictly ascend, starts never descend, and the same NodeId always has the same start,
-because a ballot is won at most once. A history may name ballots whose first byte the local log does
-not have yet; so every reader clips it to the local flush_lsn first.
+because a ballot is won at most once. A history may contain ballots whose first byte the local log
+does not have yet; so every reader clips it to the local flush_lsn first.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ class TermHistory:
 
     @classmethod
     def initial(cls, start_lsn: int) -> TermHistory:
-        """The history every member of a new timeline is created with."""
+        """The history with which every member of a new timeline is created."""
         return cls((TermStart(NodeId.ZERO, start_lsn),))
 
     def clipped(self, flush_lsn: int) -> TermHistory:
-        """Only the ballots that the log ending at `flush_lsn` can have seen."""
+        """Only the ballots that a log ending at `flush_lsn` can contain."""
         return TermHistory(tuple(e for e in self.entries if e.start_lsn <= flush_lsn))
 
     def last_log_node_id(self, flush_lsn: int) -> NodeId:
@@ -55,7 +56,7 @@ class TermHistory:
         return reached[-1] if reached else NodeId.ZERO
 
     def extended(self, node_id: NodeId, start_lsn: int) -> TermHistory:
-        """The history of the ballot that starts from this log. Raises HistoryError."""
+        """The history of a ballot that continues this log. Raises HistoryError."""
         return TermHistory((*self.entries, TermStart(node_id, start_lsn)))
 
     def __str__(self) -> str:
@@ -65,11 +66,11 @@ class TermHistory:
 def highest_common_point(
     proposer: TermHistory, safekeeper: TermHistory, safekeeper_flush_lsn: int
 ) -> int:
-    """The end of the common prefix of both logs: where streaming to the safekeeper must begin.
+    """The end of the common prefix of both logs, where streaming to the safekeeper must begin.
 
     `safekeeper` must be clipped to `safekeeper_flush_lsn`. Both sides compute this, and the
-    safekeeper refuses an Elected that names another point. Raises HistoryError if the histories
-    have no common entry, or give one ballot two starts (neither happens to logs of one timeline).
+    safekeeper refuses an Elected with another point. Raises HistoryError if the histories have no
+    common entry, or different starts for one ballot. Neither happens to logs of one timeline.
     """
     common = -1
     for ours, theirs in zip(proposer.entries, safekeeper.entries, strict=False):

@@ -1,10 +1,11 @@
-"""The fields that messages and control files share, and the reader that takes them off the front.
+"""The fields that messages and control files share, and a reader of such fields.
 
     node_id       term u64 | uuid 16
     term_history  count u32 | (node_id | start_lsn u64) ...
     tli_history   tli u32 | length u32 | the text of its .history file, UTF-8
 
-All integers big-endian. Reading raises MessageError and nothing else, whatever the bytes.
+
+All integers are big-endian. For any input, reading raises only MessageError.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from pgwal.history import TimelineHistory
 
 T = TypeVar("T")
 
-# A term history grows by one entry an election; 100 000 elections are 3.2 MB. A count beyond that
-# is damage or an attack, and is refused before anything is allocated.
+# A term history grows by one entry an election; 100 000 elections are 3.2 MB. A greater count is
+# damage or an attack, and is refused before memory is allocated.
 HISTORY_ENTRIES_MAX = 100_000
 
 _NODE_ID = struct.Struct("!Q16s")
@@ -50,9 +51,9 @@ def encode_tli_history(history: TimelineHistory) -> bytes:
 
 
 class Reader:
-    """Takes fields off the front of a message; also used for the control file.
+    """Reads the fields of a message in order; also used for the control file.
 
-    Every method raises MessageError when the bytes end early or contradict a law of the value.
+    Every method raises MessageError if the bytes end early or violate a law of the value.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -92,7 +93,7 @@ class Reader:
         return NodeId(*self.unpack(_NODE_ID))
 
     def take(self, length: int) -> bytes:
-        """The next bytes, as they are."""
+        """The next bytes, unchanged."""
         return bytes(self.unpack(struct.Struct(f"{length}s"))[0])
 
     def term_history(self) -> TermHistory:
@@ -118,14 +119,14 @@ class Reader:
         return count
 
     def finish(self) -> None:
-        """The message must end here."""
+        """Checks that the message ends here."""
         if self._position != len(self._view):
             extra = len(self._view) - self._position
             raise MessageError(f"message has {extra} bytes after its last field")
 
 
 def lawful(make: Callable[..., T], *fields: object) -> T:
-    """A value whose constructor checks its laws; a broken law is a broken message."""
+    """Builds a value whose constructor checks its laws; a violation is a MessageError."""
     try:
         return make(*fields)
     except ConsensusError as error:

@@ -1,7 +1,6 @@
-"""Generation numbers: which pageserver may delete, and what may never have the name of something
-else.
+"""Generation numbers: which pageserver may delete objects, and unique names for objects.
 
-`suffix.py` is what ends up in the names of objects. `operations.py` gives the numbers out, from a
-database (`sqlite_store.py`, `postgres_store.py`), within one process; `service.py` and `client.py`
-put HTTP between. Both ways are one protocol: `protocol.py`.
+`suffix.py` is the part of object names that contains the numbers. `operations.py` assigns numbers
+from a database (`sqlite_store.py`, `postgres_store.py`) within one process. `service.py` and
+`client.py` do the same over HTTP. Both implement `protocol.py`.
 """

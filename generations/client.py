@@ -1,8 +1,8 @@
-"""The client of a generation service: blocking, for threads; each call has a connection of its own.
+"""The blocking client of a generation service. Each call opens a connection of its own.
 
-A call is tried once: who asks knows how long it may wait, and whether what it asks about is still
-so. Law: the token is never sent in clear text to another machine, and what does not say so clearly
-is not valid: a tenant that an answer leaves out, an answer that is none.
+A call is tried once: the caller decides how long to wait, and whether the question still applies.
+Laws: the token is never sent in clear text to another machine. A tenant is valid only if an answer
+says so: a missing tenant or an unreadable answer never counts as valid.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from telemetry.watched_files import WatchedFiles
 
 T = TypeVar("T")
 
-#: Of a connection, and of each wait for bytes of an answer. The service gives its database 10 s.
+#: For connecting, and for each wait for bytes of an answer. The service's database limit is 10 s.
 TIMEOUT_SECONDS = 15.0
 BODY_BYTES_MAX = 64 * 1024 * 1024
 
@@ -76,7 +76,7 @@ class ServiceAddress:
 
     @classmethod
     def parse(cls, url: str) -> ServiceAddress:
-        """Raises GenerationError, whose text does not repeat a password."""
+        """Raises GenerationError; its text never contains a password."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -89,9 +89,9 @@ class ServiceAddress:
             or "@" in parts.netloc
             or not is_plain
         ):
-            raise GenerationError("expected the URL of a service: https://host:port")
+            raise GenerationError("expected a service URL https://host:port")
         if not all(character.isprintable() and character != " " for character in parts.hostname):
-            raise GenerationError("expected the URL of a service: https://host:port")
+            raise GenerationError("expected a service URL https://host:port")
         return cls(parts.scheme == "https", parts.hostname, port or _PORTS[parts.scheme])
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class ServiceAddress:
 
 
 class GenerationClient(GenerationService):
-    """The files are reread when they change."""
+    """Rereads the token and CA files when they change."""
 
     def __init__(
         self,
@@ -110,17 +110,17 @@ class GenerationClient(GenerationService):
         ca_file: Path | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """`ca_file`: who signs the service's certificate, else the authorities of the system.
+        """`ca_file`: the CA of the service's certificate; by default the CAs of the system.
 
-        Raises GenerationError when the URL or a file cannot be used.
+        Raises GenerationError if the URL or a file cannot be used.
         """
         self.address = ServiceAddress.parse(url)
         self._timeout_seconds = timeout_seconds
         self._token = self._tls = None
         if token_file is not None and not self._is_private:
             raise GenerationError(
-                f"{self.address} has no TLS: a token is not sent there in clear text",
-                hint="Use https://.",
+                f"{self.address} does not use TLS, and a token must not be sent in clear text",
+                hint="Use an https:// URL.",
             )
         if token_file is not None:
             self._token = _watched("token", token_file, load=lambda: read_http_token(token_file))
@@ -134,7 +134,7 @@ class GenerationClient(GenerationService):
         return self.address.is_encrypted or is_loopback(self.address.host)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """There is no connection to close."""
 
     # ---- for pageservers
 
@@ -149,7 +149,8 @@ class GenerationClient(GenerationService):
     def validate(
         self, node_id: int, node_generation: int, tenants: Iterable[TenantGeneration]
     ) -> Validation:
-        """In several requests when there are many; the node is valid when all say so."""
+        """Splits a large question into several requests. The node is valid if all answers say
+        so."""
         asked = tuple(tenants)
         is_node_valid, found = True, dict[TenantGeneration, TenantValidity]()
         for part in _parts(asked, routes.VALIDATE_TENANTS_MAX):
@@ -216,7 +217,7 @@ class GenerationClient(GenerationService):
         return decode_answer(self._ask("POST", path, body), kind)
 
     def _ask(self, method: str, path: str, body: bytes | None) -> bytes:
-        """The body of an answer 200. Raises GenerationError."""
+        """The body of an answer with status 200. Raises GenerationError."""
         headers = {"Connection": "close", "Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token.current()}"
@@ -228,8 +229,8 @@ class GenerationClient(GenerationService):
         except (OSError, HTTPException, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise GenerationServiceUnavailable(
-                f"generation service {self.address} does not answer: {' '.join(reason.split())}",
-                hint="Start it, or correct its URL.",
+                f"generation service {self.address} is unavailable: {' '.join(reason.split())}",
+                hint="Start the service, or correct its URL.",
             ) from error
         if status == HTTPStatus.OK:
             return answer
@@ -244,15 +245,18 @@ class GenerationClient(GenerationService):
 
     def _error(self, status: int, body: bytes) -> GenerationError:
         if status == HTTPStatus.UNAUTHORIZED:
-            wanted = "a token" if self._token is None else "another token"
+            wanted = "requires a token" if self._token is None else "does not accept the token"
             return GenerationRefused(
-                f"generation service {self.address} wants {wanted}", hint="Give --token-file."
+                f"generation service {self.address} {wanted}",
+                hint="Specify the right token with --token-file.",
             )
         try:
             refusal = msgspec.json.decode(body, type=Refusal)
         except (msgspec.DecodeError, UnicodeDecodeError):
             text = body[:200].decode("utf-8", "replace")
-            refusal = Refusal(f"{self.address} answers {status}: {' '.join(text.split())}")
+            refusal = Refusal(
+                f"{self.address} returned HTTP status {status}: {' '.join(text.split())}"
+            )
         hint = refusal.hint or ""
         if status == HTTPStatus.BAD_REQUEST:
             return RequestInvalid(refusal.error, hint=hint)
@@ -269,7 +273,7 @@ class _StatusPage(Struct, frozen=True):
 def _parts(
     asked: tuple[TenantGeneration, ...], count_max: int
 ) -> Iterator[tuple[TenantGeneration, ...]]:
-    """One at least: the node's own standing is asked, too."""
+    """At least one part, because the request also validates the node."""
     rest = iter(asked)
     yield tuple(islice(rest, count_max))
     while part := tuple(islice(rest, count_max)):

@@ -1,17 +1,17 @@
 """Errors of `generations`, each with a `hint`.
 
-GenerationError                  also: what is no suffix
-|-- GenerationRefused            the answer is no, and will be when it is asked again
-|   `-- RequestInvalid           what was asked makes no sense: a type, a range
-|-- GenerationServiceUnavailable it may have been done, or not; asking again is always safe
-`-- GenerationDatabaseError      the database cannot be used: not ours, newer, damaged
+GenerationError                  also raised directly for an invalid suffix
+|-- GenerationRefused            the request was refused; repeating it has the same result
+|   `-- RequestInvalid           a value of the request has a wrong type or is out of range
+|-- GenerationServiceUnavailable the outcome is unknown; repeating the request is always safe
+`-- GenerationDatabaseError      the database cannot be used: foreign, newer, or damaged
 """
 
 from __future__ import annotations
 
 
 class GenerationError(Exception):
-    """Base of the tree: one sentence, and what to do about it."""
+    """Base class: a message, and a hint what to do."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -19,17 +19,17 @@ class GenerationError(Exception):
 
 
 class GenerationRefused(GenerationError):
-    """It changed nothing."""
+    """The request was refused and changed nothing."""
 
 
 class RequestInvalid(GenerationRefused):
-    """A value of a wrong type or out of its range."""
+    """A value has a wrong type or is out of range."""
 
 
 class GenerationServiceUnavailable(GenerationError):
-    """The service or its database did not answer. A number that was given out, and whose answer was
-    lost, is given to nobody else."""
+    """The service or its database did not answer. A number whose answer was lost is never assigned
+    again."""
 
 
 class GenerationDatabaseError(GenerationError):
-    """No use to ask again before somebody has mended it."""
+    """Repeating the request is useless until an administrator repairs the database."""

@@ -1,11 +1,11 @@
-"""What the generation service is asked and what it answers: values, and their JSON.
+"""Requests and answers of the generation service: values, and their JSON.
 
     POST /v1/register/node    {"node_id": 3, "incarnation": "5f..."}
     -> {"node_id": 3, "node_generation": 26, "attachments": [
            {"tenant": "32 hex digits", "node_id": 3, "attachment_generation": 7, "mode": "single"}]}
 
-Unknown fields of a request are refused: they may be meant to forbid something. Those of an answer
-are passed over: a newer service may say more.
+Unknown fields of a request are rejected, because they may restrict it. Unknown fields of an answer
+are ignored, because a newer service may send more.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class AttachmentMode(Enum):
     """What an attachment may do."""
 
     SINGLE = "single"  # everything
-    MULTI = "multi"  # all but delete: the one before it is still read from
-    STALE = "stale"  # read and ingest; its uploads and deletes are in vain, and not done
+    MULTI = "multi"  # everything but deletes: the previous attachment still serves reads
+    STALE = "stale"  # reads and ingest only; uploads and deletes have no effect and are not done
 
 
 class TimelineState(Enum):
     CREATED = "created"
-    DELETED = "deleted"  # for ever
+    DELETED = "deleted"  # permanent
 
 
 # ---- answers
 
 
 class TenantAttachment(Struct, frozen=True):
-    """One tenant on one node. It is the tenant's current one unless it is stale."""
+    """One tenant on one node. It is the tenant's current attachment unless it is stale."""
 
     tenant: str
     node_id: int
@@ -48,8 +48,8 @@ class TenantAttachment(Struct, frozen=True):
 
 
 class TenantState(Struct, frozen=True):
-    """`attachment_generation`: the greatest that was given out. `attachments`: by node, the current
-    one and those that are stale; none of them is current when it is attached nowhere."""
+    """`attachment_generation`: the greatest number assigned. `attachments`: by node, the current
+    one and the stale ones. If the tenant is attached to no node, none of them is current."""
 
     tenant: str
     attachment_generation: int
@@ -62,19 +62,19 @@ class TenantState(Struct, frozen=True):
 
 
 class NodeRegistration(Struct, frozen=True):
-    """A process, and all that is attached to its node."""
+    """A process, and all attachments of its node."""
 
     node_id: int
     node_generation: int
     attachments: tuple[TenantAttachment, ...]
 
     def suffix(self, attachment: TenantAttachment) -> Suffix:
-        """What this process writes that tenant's objects with."""
+        """The suffix with which this process writes the tenant's objects."""
         return Suffix.pack(attachment.attachment_generation, self.node_id, self.node_generation)
 
 
 class NodeAttachments(Struct, frozen=True):
-    """As a registration, of a process that runs. `is_node_valid`: it is the node's newest."""
+    """The attachments of a running process. `is_node_valid`: it is the newest of its node."""
 
     node_id: int
     node_generation: int
@@ -83,14 +83,14 @@ class NodeAttachments(Struct, frozen=True):
 
 
 class TenantGeneration(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a process believes to have. A part of a question."""
+    """An attachment whose validity is asked for."""
 
     tenant: str
     attachment_generation: int
 
 
 class TenantValidity(Struct, frozen=True):
-    """`mode`: of the attachment on that node now, whatever its generation; None without one."""
+    """`mode`: of the present attachment to that node in any generation, or None."""
 
     tenant: str
     attachment_generation: int
@@ -99,7 +99,7 @@ class TenantValidity(Struct, frozen=True):
 
 
 class Validation(Struct, frozen=True):
-    """One for each that was asked. Of a node that is not valid no tenant is."""
+    """One item for each tenant asked for. If the node is not valid, no tenant is."""
 
     node_id: int
     node_generation: int
@@ -107,7 +107,7 @@ class Validation(Struct, frozen=True):
     tenants: tuple[TenantValidity, ...]
 
     def is_valid(self, tenant: str, attachment_generation: int) -> bool:
-        """False also for what was not asked."""
+        """Returns False for a tenant that was not asked for."""
         return any(
             each.is_valid
             for each in self.tenants
@@ -116,8 +116,8 @@ class Validation(Struct, frozen=True):
 
 
 class TimelineIntent(Struct, frozen=True):
-    """What is to become of a timeline. `suffix`: of the process that has the tenant now, "" while
-    none has; an answer of another process is a late one."""
+    """The intended state of a timeline. `suffix`: of the process that has the tenant now, or "". If
+    another process receives this answer, it is outdated."""
 
     tenant: str
     timeline: str
@@ -127,7 +127,7 @@ class TimelineIntent(Struct, frozen=True):
 
 
 class NodeState(Struct, frozen=True):
-    """`registered_at` is in UTC, ISO 8601; "" for one that was only heard of (advance)."""
+    """`registered_at`: UTC, ISO 8601, or "" for a node known only by advance."""
 
     node_id: int
     node_generation: int
@@ -136,7 +136,7 @@ class NodeState(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """A line of the log. Numbers that do not apply are None."""
+    """A line of the change log. Numbers that do not apply are None."""
 
     number: int
     changed_at: str
@@ -147,7 +147,7 @@ class Change(Struct, frozen=True):
 
 
 class GenerationStatus(Struct, frozen=True):
-    """All there is; of the changes the newest, the last one first."""
+    """The complete state. `changes` has the most recent ones, newest first."""
 
     nodes: tuple[NodeState, ...]
     tenants: tuple[TenantState, ...]
@@ -156,7 +156,7 @@ class GenerationStatus(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """The body of every answer that is not 200."""
+    """The body of every answer with a status other than 200."""
 
     error: str
     hint: str | None = None
@@ -221,7 +221,7 @@ R = TypeVar("R", bound=Request)
 
 
 def decode_request(body: bytes, kind: type[R]) -> R:
-    """The types, not the ranges: the operations look at those. Raises RequestInvalid."""
+    """Checks types only; the operations check ranges. Raises RequestInvalid."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -229,12 +229,12 @@ def decode_request(body: bytes, kind: type[R]) -> R:
 
 
 def decode_answer(body: bytes, kind: type[T]) -> T:
-    """Raises GenerationServiceUnavailable: something else is there."""
+    """Raises GenerationServiceUnavailable if the answer is not from a generation service."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GenerationServiceUnavailable(
-            f"expected an answer of a generation service: {_one_line(error)}",
+            f"the answer is not from a generation service: {_one_line(error)}",
             hint="Correct the URL of the service.",
         ) from error
 

@@ -1,4 +1,4 @@
-"""The metrics of a generation service, from memory: the database is not asked for them."""
+"""The metrics of a generation service. They are kept in memory and need no database query."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 GAUGES = {
-    "sk_generations_database_up": "1 when the last transaction ended well, 0 when it did not",
+    "sk_generations_database_up": "1 if the last transaction succeeded, else 0",
     "sk_generations_unusable_files": "Certificates and tokens that changed and are not in force",
 }
 COUNTERS = {
     "sk_generations_requests": "Requests by operation and outcome: done, refused, failed",
-    "sk_generations_request_seconds": "Time that they took, by operation",
-    "sk_generations_invalid_nodes": "Processes told that they are not the newest of their node",
-    "sk_generations_invalid_tenants": "Attachments told that they are not valid",
+    "sk_generations_request_seconds": "Time spent on requests, by operation",
+    "sk_generations_invalid_nodes": "Validations that found a process not the newest of its node",
+    "sk_generations_invalid_tenants": "Validations that found an attachment not valid",
 }
 
 Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class RequestCounts:
-    """Any thread may count."""
+    """Thread-safe counters."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -53,7 +53,7 @@ class RequestCounts:
 
 
 class GenerationCollector(Collector):
-    """`unusable_files` are counted when it is asked."""
+    """Computes the metrics at each scrape, including `unusable_files`."""
 
     def __init__(self, counts: RequestCounts, unusable_files: Callable[[], dict[str, str]]) -> None:
         self._counts = counts
@@ -61,7 +61,7 @@ class GenerationCollector(Collector):
 
     @property
     def registry(self) -> CollectorRegistry:
-        """One of its own."""
+        """A new registry that holds this collector only."""
         registry = CollectorRegistry()
         registry.register(self)
         return registry

@@ -1,9 +1,9 @@
-"""The rules: how numbers are given out, from a database of this process. `protocol.py` says what
-each operation promises.
+"""The rules by which numbers are assigned from a database. `protocol.py` documents the operations.
 
-Laws. A number is read, raised and written in one transaction, and returned after its COMMIT. Where
-a tenant is attached changes only together with its number. Nothing is kept in memory: what was true
-a moment ago is no reason to delete anything. (What is in `returned_numbers.py` may only say no.)
+Laws. A number is read, incremented and written in one transaction, and returned after its COMMIT.
+The place of a tenant's attachment changes only together with its number. No state is cached,
+because an old answer must not justify a delete. (`returned_numbers.py` can only make an answer
+negative.)
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Clock = Callable[[], datetime]
 
 
 def embedded_generations(database: str, *, create: bool = True) -> Generations:
-    """The service in this process, on its own database: a path, or a URI of Postgres.
+    """The service within this process, on its own database: a path or a Postgres URI.
 
     Raises GenerationDatabaseError, GenerationServiceUnavailable.
     """
@@ -55,7 +55,7 @@ def embedded_generations(database: str, *, create: bool = True) -> Generations:
 
 
 class Generations(GenerationService):
-    """`clock` is for the log of changes alone."""
+    """`clock` is used for the change log only."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
@@ -75,7 +75,7 @@ class Generations(GenerationService):
         def work(transaction: Transaction) -> NodeRegistration:
             before = tables.node_generation(transaction, node_id) or 0
             generation = bounds.greatest(_node(node_id), before) + 1
-            _check_left(_node(node_id), generation, NODE_GENERATION_MAX)
+            _check_not_exhausted(_node(node_id), generation, NODE_GENERATION_MAX)
             tables.put_node(transaction, NodeState(node_id, generation, incarnation, now))
             tables.add_change(transaction, now, "register", "", node_id, generation)
             attachments = tables.attachments_of_node(transaction, node_id)
@@ -137,7 +137,7 @@ class Generations(GenerationService):
             if found is TimelineState.DELETED and wanted is TimelineState.CREATED:
                 raise GenerationRefused(
                     f"timeline {timeline} of tenant {tenant} was deleted",
-                    hint="An id never returns: take a new one.",
+                    hint="Ids are never reused. Create a timeline with a new id.",
                 )
             if found is not wanted:
                 tables.put_timeline(transaction, tenant, timeline, wanted)
@@ -157,7 +157,7 @@ class Generations(GenerationService):
             if current is not None and current.node_id != node_id:
                 raise GenerationRefused(
                     f"tenant {tenant} is attached to node {current.node_id}",
-                    hint="Move it; or fence it first.",
+                    hint="Use sk generations move, or sk generations fence.",
                 )
 
         return self._place(tenant, node_id, AttachmentMode.SINGLE, "attach", check)
@@ -166,16 +166,16 @@ class Generations(GenerationService):
         self, tenant: str, node_id: int, mode: AttachmentMode = AttachmentMode.SINGLE
     ) -> TenantState:
         if mode is AttachmentMode.STALE:
-            raise RequestInvalid('a tenant moves in mode "single" or "multi", not "stale"')
+            raise RequestInvalid('expected mode "single" or "multi" for a move, found "stale"')
 
         def check(state: TenantState | None) -> None:
             current = state.current if state is not None else None
             if current is None:
                 raise GenerationRefused(
-                    f"tenant {tenant} is attached to no node", hint="Attach it."
+                    f"tenant {tenant} is attached to no node", hint="Use sk generations attach."
                 )
             if current.node_id == node_id:
-                raise GenerationRefused(f"tenant {tenant} is attached to node {node_id} already")
+                raise GenerationRefused(f"tenant {tenant} is already attached to node {node_id}")
 
         return self._place(tenant, node_id, mode, "move", check)
 
@@ -190,7 +190,7 @@ class Generations(GenerationService):
         operation: str,
         check: Callable[[TenantState | None], None],
     ) -> TenantState:
-        """The only way to a new place, and so to a new number."""
+        """The only function that changes the place of an attachment, and so assigns its number."""
         _check_id("tenant", tenant)
         if node_id is not None:
             _check_node(node_id)
@@ -229,14 +229,14 @@ class Generations(GenerationService):
         now, bounds = self._now(), self._returned.bounds()
 
         def work(transaction: Transaction) -> TenantState:
-            _raise_node(transaction, suffix, now)
+            _advance_node(transaction, suffix, now)
             state = _tenant_state(transaction, tenant)
             found = state.attachment_generation if state is not None else 0
             before = bounds.greatest(_tenant(tenant), found)
             current = state.current if state is not None else None
             seen = suffix.attachment_generation
             if is_own and seen > before:
-                # What a move with MULTI is read from is so still.
+                # After a move with MULTI, the previous attachment still serves reads.
                 mode = AttachmentMode.SINGLE if current is None else current.mode
                 _place_at(transaction, tenant, suffix.node_id, seen, mode)
             elif not is_own and current is not None and max(seen + 1, before) > found:
@@ -295,7 +295,7 @@ def _known_tenant(transaction: Transaction, tenant: str) -> TenantState:
     state = _tenant_state(transaction, tenant)
     if state is None:
         raise GenerationRefused(
-            f"tenant {tenant} is not known", hint="sk generations attach makes it."
+            f"tenant {tenant} does not exist", hint="Create it with sk generations attach."
         )
     return state
 
@@ -303,13 +303,13 @@ def _known_tenant(transaction: Transaction, tenant: str) -> TenantState:
 def _is_newest(
     transaction: Transaction, bounds: LowerBounds, node_id: int, node_generation: int
 ) -> bool:
-    """Only the database says yes, and only when it has not gone back."""
+    """Confirmed only by the database, and only if the database is not older than `bounds`."""
     newest = tables.node_generation(transaction, node_id) or 0
     return bounds.greatest(_node(node_id), newest) == newest == node_generation
 
 
 def _is_in_bounds(bounds: LowerBounds, attachment: TenantAttachment) -> bool:
-    """What is stale is so in any case."""
+    """A stale attachment needs no check."""
     number = attachment.attachment_generation
     is_stale = attachment.mode is AttachmentMode.STALE
     return is_stale or bounds.greatest(_tenant(attachment.tenant), number) == number
@@ -318,7 +318,7 @@ def _is_in_bounds(bounds: LowerBounds, attachment: TenantAttachment) -> bool:
 def _validity(
     asked: TenantGeneration, found: TenantAttachment | None, is_newest: bool
 ) -> TenantValidity:
-    """What is not known is invalid."""
+    """An unknown attachment is invalid."""
     is_valid = (
         is_newest
         and found is not None
@@ -336,8 +336,8 @@ def _place_at(
     generation: int,
     mode: AttachmentMode,
 ) -> None:
-    """With a number above all before, which the caller has seen to; the others are stale."""
-    _check_left(_tenant(tenant), generation, ATTACHMENT_GENERATION_MAX)
+    """`generation` must be greater than all before. All other attachments become stale."""
+    _check_not_exhausted(_tenant(tenant), generation, ATTACHMENT_GENERATION_MAX)
     tables.put_tenant(transaction, tenant, generation)
     tables.make_all_stale(transaction, tenant)
     if node_id is not None:
@@ -346,7 +346,7 @@ def _place_at(
 
 
 def _end_multi(transaction: Transaction, tenant: str) -> None:
-    """When no stale one is left, nothing is read there any more."""
+    """Sets MULTI to SINGLE when no stale attachment is left that may serve reads."""
     attachments = tables.attachments_of_tenant(transaction, tenant)
     if len(attachments) == 1 and attachments[0].mode is AttachmentMode.MULTI:
         (last,) = attachments
@@ -356,7 +356,7 @@ def _end_multi(transaction: Transaction, tenant: str) -> None:
         tables.put_attachment(transaction, single)
 
 
-def _raise_node(transaction: Transaction, suffix: Suffix, now: str) -> None:
+def _advance_node(transaction: Transaction, suffix: Suffix, now: str) -> None:
     before = tables.node_generation(transaction, suffix.node_id)
     if before is None or before < suffix.node_generation:
         node = NodeState(suffix.node_id, suffix.node_generation, "", "")
@@ -369,7 +369,7 @@ def _raise_node(transaction: Transaction, suffix: Suffix, now: str) -> None:
 def _intent(
     tenant: TenantState, process: int | None, timeline: str, state: TimelineState
 ) -> TimelineIntent:
-    """`process`: the generation of the node that has the tenant; None while no process has it."""
+    """`process`: node generation of the process that has the tenant, or None."""
     current, suffix = tenant.current, ""
     if current is not None and process is not None:
         suffix = str(Suffix.pack(current.attachment_generation, current.node_id, process))
@@ -383,8 +383,7 @@ def _node(node_id: int) -> str:
 def _tenant(tenant: str) -> str:
     return f"tenant {tenant}"
 
-
-# ---- values from outside
+    # ---- checks of request values
 
 
 def _check_id(what: str, text: str) -> None:
@@ -408,10 +407,10 @@ def _check_incarnation(text: str) -> None:
         )
 
 
-def _check_left(whose: str, generation: int, generation_max: int) -> None:
-    """Numbers do not begin anew."""
+def _check_not_exhausted(whose: str, generation: int, generation_max: int) -> None:
+    """Numbers never start again."""
     if generation > generation_max:
         raise GenerationRefused(
-            f"no generation of {whose} is left: {generation_max} is the greatest",
-            hint="Take a new id: generations never begin anew.",
+            f"all generations of {whose} are used: the greatest is {generation_max}",
+            hint="Use a new id. Generations never start again.",
         )

@@ -1,16 +1,16 @@
-"""The numbers in a database of Postgres, which may have standbys of its own.
+"""Stores the numbers in a Postgres database, which may have standbys.
 
     write   BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE; LOCK TABLE format    one at a time
-    read    the same, no lock; pg_logical_emit_message(true, ...)               its COMMIT has WAL
+    read    the same without the lock; pg_logical_emit_message(true, ...)       its COMMIT has WAL
 
-Laws. Never a standby: READ WRITE is refused there. A primary that was deposed, and waits for its
-synchronous standbys, does not answer a read either: the message makes its COMMIT wait as that of a
-write does. A COMMIT that ends with a warning was not confirmed by the standbys: it counts as no
-answer. The lock comes before the first query, so each transaction sees all before it (LOCK TABLE
-takes no snapshot); what cannot be serialized all the same is tried again.
+Laws. A standby is never used: it rejects READ WRITE. A former primary that waits for its
+synchronous standbys does not answer reads either: the message makes their COMMIT wait like that of
+a write. A COMMIT that ends with a warning was not confirmed by the standbys, and counts as failed.
+The lock precedes the first query, so each transaction sees all earlier ones (LOCK TABLE takes no
+snapshot). Serialization failures are retried.
 
-All settings are SET LOCAL, so that it works through a pooler that changes sessions between
-transactions. Never the database that is protected: it is gone when the numbers are needed most.
+All settings are SET LOCAL, so a pooler may change sessions between transactions. Do not use the
+protected database itself: it is unavailable when the numbers are needed most.
 Source: Postgres `lockcmds.c`, `syncrep.c` (SyncRepWaitForLSN), `message.c`.
 """
 
@@ -45,12 +45,12 @@ T = TypeVar("T")
 SCHEMA = "sk_generations"
 CONNECTIONS_MAX = 8
 CONNECT_SECONDS = 5
-#: Of one statement; and of a transaction that stands still, as that of a service that is frozen.
+#: Limit for one statement, and for an idle transaction, for example of a stopped service.
 STATEMENT_SECONDS = 10
-#: For how long what could not be serialized is tried again, and the pause between.
+#: How long serialization failures are retried, and the pause between two tries.
 RETRY_SECONDS = 10.0
 RETRY_PAUSE_SECONDS = 0.01
-#: Two that create the tables at once do so one after the other: "skgenera", a number of ours.
+#: Advisory lock for the creation of the tables: "skgenera".
 CREATION_LOCK = 0x736B67656E657261
 
 _BEGIN = f"""BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE;
@@ -60,7 +60,7 @@ SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s';
 SET LOCAL idle_in_transaction_session_timeout = '{STATEMENT_SECONDS}s';"""
 _WRITE = f"{_BEGIN} LOCK TABLE format IN EXCLUSIVE MODE"
 _READ = f"{_BEGIN} SELECT pg_logical_emit_message(true, '{SCHEMA}', '')"
-_AGAIN = (SerializationFailure, DeadlockDetected, LockNotAvailable)
+_RETRYABLE = (SerializationFailure, DeadlockDetected, LockNotAvailable)
 
 
 class PostgresStore:
@@ -68,14 +68,14 @@ class PostgresStore:
         """Raises GenerationDatabaseError, GenerationServiceUnavailable."""
         self.name = _name_of(conninfo)
         settings: dict[str, Any] = {
-            "autocommit": True,  # BEGIN is ours
+            "autocommit": True,  # _BEGIN begins transactions
             "prepare_threshold": None,  # a pooler may change the session
             "connect_timeout": CONNECT_SECONDS,
             "tcp_user_timeout": STATEMENT_SECONDS * 1000,
             "application_name": "sk generations",
         }
         with self._errors():
-            # Once without the pool, whose errors do not say why there is no connection.
+            # First without the pool, whose errors omit the reason of a failed connection.
             with psycopg.connect(conninfo, **settings) as connection:
                 self._prepare(connection, create=create)
             self._pool = ConnectionPool(
@@ -84,7 +84,7 @@ class PostgresStore:
                 min_size=0,
                 max_size=CONNECTIONS_MAX,
                 timeout=CONNECT_SECONDS,
-                reconnect_timeout=CONNECT_SECONDS,  # its pauses grow: after a long outage, too long
+                reconnect_timeout=CONNECT_SECONDS,  # its pauses would become too long in an outage
                 check=ConnectionPool.check_connection,
                 name="generations",
                 open=True,
@@ -100,14 +100,14 @@ class PostgresStore:
             return
         if not create:
             raise GenerationDatabaseError(
-                f'database "{self.name}" holds no generations',
-                hint="sk generations serve makes the tables.",
+                f'database "{self.name}" does not contain generations',
+                hint="Create the tables with sk generations serve.",
             )
         with connection.transaction():
             connection.execute("SET LOCAL synchronous_commit = on")
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (CREATION_LOCK,))
             if _has_tables(connection):
-                return  # another one was quicker
+                return  # another process has created them
             schema = sql.Identifier(SCHEMA)
             connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
             connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_catalog").format(schema))
@@ -129,7 +129,7 @@ class PostgresStore:
                 try:
                     with self._pool.connection() as connection:
                         return _run_once(connection, begin, work)
-                except _AGAIN:
+                except _RETRYABLE:
                     if time.monotonic() > deadline:
                         raise
                     time.sleep(RETRY_PAUSE_SECONDS)
@@ -140,26 +140,26 @@ class PostgresStore:
             yield
         except PoolTimeout as error:
             raise GenerationServiceUnavailable(
-                f'database "{self.name}" gives no connection within {CONNECT_SECONDS} s',
-                hint="The log on stderr says what it answers.",
+                f'could not connect to database "{self.name}" within {CONNECT_SECONDS} s',
+                hint="See the log on stderr for the error of the database.",
             ) from error
         except (ReadOnlySqlTransaction, FeatureNotSupported) as error:
             raise GenerationServiceUnavailable(
-                f'database "{self.name}" is read-only: a standby, or not let write',
-                hint="Name the primary, or all servers with target_session_attrs=read-write.",
+                f'database "{self.name}" is read-only or a standby',
+                hint="Specify the primary, or all servers with target_session_attrs=read-write.",
             ) from error
         except psycopg.OperationalError as error:
             raise GenerationServiceUnavailable(
-                f'database "{self.name}" does not answer: {_said(error)}'
+                f'database "{self.name}" is unavailable: {_error_text(error)}'
             ) from error
         except psycopg.Error as error:
             raise GenerationDatabaseError(
-                f'database "{self.name}" cannot be used: {_said(error)}'
+                f'could not use database "{self.name}": {_error_text(error)}'
             ) from error
 
 
 def _has_tables(connection: psycopg.Connection[Row]) -> bool:
-    """By a query: to_regclass() may answer from a cache what was so before the lock."""
+    """Uses a query, because to_regclass() may return a cached result from before the lock."""
     found = "SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = %s"
     return connection.execute(found, (SCHEMA, "format")).fetchone() == (1,)
 
@@ -172,7 +172,7 @@ def _run_once(connection: psycopg.Connection[Row], begin: str, work: Work[T]) ->
 
 
 def _commit(connection: psycopg.Connection[Row]) -> None:
-    """Raises GenerationServiceUnavailable when it may be lost in a failover."""
+    """Raises GenerationServiceUnavailable if a failover may lose the commit."""
     warnings: list[str] = []
 
     def note(diagnostic: psycopg.errors.Diagnostic) -> None:
@@ -185,8 +185,8 @@ def _commit(connection: psycopg.Connection[Row]) -> None:
         connection.remove_notice_handler(note)
     if tag != "COMMIT" or warnings:
         raise GenerationServiceUnavailable(
-            f"the database's COMMIT was not confirmed: {'; '.join(warnings) or tag}",
-            hint="Look at its synchronous standbys.",
+            f"the synchronous standbys did not confirm the COMMIT: {'; '.join(warnings) or tag}",
+            hint="Check the synchronous standbys of the database.",
         )
 
 
@@ -201,15 +201,15 @@ class PostgresTransaction(Transaction):
 
 
 def _name_of(conninfo: str) -> str:
-    """Hosts and database, no more: a URI may hold a password. Raises GenerationDatabaseError."""
+    """Host and database only: a URI may contain a password. Raises GenerationDatabaseError."""
     try:
         settings = conninfo_to_dict(conninfo)
     except (psycopg.Error, UnicodeError) as error:
         raise GenerationDatabaseError(
-            "the database's URI cannot be read; expected postgresql://user@host:port/dbname"
+            "invalid database URI, expected postgresql://user@host:port/dbname"
         ) from error
     return f"{settings.get('dbname') or 'postgres'} on {settings.get('host') or 'this machine'}"
 
 
-def _said(error: psycopg.Error) -> str:
+def _error_text(error: psycopg.Error) -> str:
     return " ".join(str(error).split()) or type(error).__name__

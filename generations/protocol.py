@@ -1,12 +1,12 @@
-"""What a pageserver and an administrator may ask, be it of a service or of a database in their own
-process: `client.py` and `operations.py` are the two.
+"""The operations for pageservers and administrators. `client.py` implements them over HTTP,
+`operations.py` on a database in the same process.
 
-Laws. Each call is one transaction, and returns after it is durable. Numbers never go down and are
-never given twice, unless the database was put back to an old copy: `advance` mends that. Any thread
-may call. All of it may be asked again: a number that an answer lost is skipped.
+Laws. Each call is one transaction, and returns after it is durable. Numbers never decrease and are
+never assigned twice, unless the database was restored from an old copy; `advance` repairs that. All
+calls are thread-safe. Every call may be repeated: a number whose answer was lost is skipped.
 
-Everything raises GenerationServiceUnavailable, GenerationDatabaseError and, for values that make no
-sense, RequestInvalid. A `tenant` and a `timeline` are 32 hex digits in lower case.
+Every operation raises GenerationServiceUnavailable, GenerationDatabaseError and, for invalid
+values, RequestInvalid. A `tenant` and a `timeline` are 32 hex digits in lower case.
 """
 
 from __future__ import annotations
@@ -31,61 +31,64 @@ class GenerationService(Protocol):
     # ---- for pageservers
 
     def register_node(self, node_id: int, incarnation: str) -> NodeRegistration:
-        """A process starts: its number, and what is attached to its node, also what is stale.
-        `incarnation` is for people: who it was. Raises GenerationRefused when no number is left."""
+        """Registers a new process. Returns its number and all attachments of its node, including
+        stale ones. `incarnation` identifies the process in the status. Raises GenerationRefused if
+        no number is left."""
 
     def attached(self, node_id: int, node_generation: int) -> NodeAttachments:
-        """What is attached to the node now. Changes nothing."""
+        """The present attachments of the node. Changes nothing."""
 
     def validate(
         self, node_id: int, node_generation: int, tenants: Iterable[TenantGeneration]
     ) -> Validation:
-        """Which of them are the newest, as the database has it now. Changes nothing.
+        """Returns which of them are the newest according to the database. Changes nothing.
 
-        What is valid was so at a moment after the call began; so what was decided, and written to
-        the index, before the call may be deleted after it.
+        A valid attachment was valid at some time after the call began. So objects dropped by an
+        index that was written before the call may be deleted after it.
         """
 
     def create_timeline(self, tenant: str, timeline: str) -> TimelineIntent:
-        """Again: the same answer. Raises GenerationRefused when the tenant is not known, or the
-        timeline was deleted: its id never returns."""
+        """Repeated, it returns the same answer. Raises GenerationRefused if the tenant does not
+        exist, or if the timeline was deleted: ids are never reused."""
 
     def delete_timeline(self, tenant: str, timeline: str) -> TimelineIntent:
-        """The intent, to be asked for before anything is deleted. Again: the same answer. One that
-        is not known is deleted, too: its creation may be on the way."""
+        """Records the intent; call it before any object is deleted. Repeated, it returns the same
+        answer. An unknown timeline is also marked as deleted, because its creation may be late."""
 
     # ---- for administrators
 
     def attach(self, tenant: str, node_id: int) -> TenantState:
-        """On that node, with a new generation; a tenant that is not known is made. Raises
-        GenerationRefused when it is attached to another one."""
+        """Attaches to that node with a new generation. Creates an unknown tenant. Raises
+        GenerationRefused if the tenant is attached to another node."""
 
     def move(
         self, tenant: str, node_id: int, mode: AttachmentMode = AttachmentMode.SINGLE
     ) -> TenantState:
-        """To that node, with a new generation; the attachment before is stale. With MULTI nothing
-        is deleted until those that are stale are detached. Raises GenerationRefused when it is
-        there, or is attached nowhere."""
+        """Moves to that node with a new generation; the previous attachment becomes stale. With
+        MULTI nothing is deleted until all stale attachments are detached. Raises GenerationRefused
+        if the tenant is already attached there, or to no node."""
 
     def detach(self, tenant: str, node_id: int) -> TenantState:
-        """From that node. The last stale one that goes makes MULTI SINGLE. Raises GenerationRefused
-        when the tenant is not known; one that is not there is no error."""
+        """Detaches from that node. Detaching the last stale attachment changes MULTI to SINGLE.
+        Does nothing if it is not attached there. Raises GenerationRefused if the tenant does not
+        exist."""
 
     def fence_tenant(self, tenant: str, node_id: int | None = None) -> TenantState:
-        """A new generation whatever was before: all attachments are stale, and the tenant is on
-        `node_id`, or nowhere. A tenant that is not known is made."""
+        """Assigns a new generation in any case. All attachments become stale, and the tenant is
+        attached to `node_id`, or to no node. Creates an unknown tenant."""
 
     def advance(self, tenant: str, suffix: Suffix, *, is_own: bool = False) -> TenantState:
-        """`suffix` was found in the object store. What is given out from now on, for the tenant and
-        for its node, is above; the current attachment has a new generation. Nothing happens when
-        all is above already.
+        """`suffix` was found in the object store. All numbers assigned from now on, for the tenant
+        and for the node of the suffix, are greater. The current attachment gets a new generation.
+        Does nothing if all numbers are greater already.
 
-        `is_own`: the caller claimed it in an emergency, and goes on with it: the tenant is on its
-        node with just this generation, unless as much was given out meanwhile.
+        `is_own`: the caller claimed the suffix in an emergency start and continues to use it. The
+        tenant is attached to its node with exactly this generation, unless an equal or greater one
+        was assigned in the meantime.
         """
 
     def status(self) -> GenerationStatus:
         """Changes nothing."""
 
     def close(self) -> None:
-        """Ends connections."""
+        """Closes connections."""

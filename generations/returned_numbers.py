@@ -1,9 +1,9 @@
-"""What this process has given out: against a database that goes back in time while it is served.
+"""Remembers the numbers that this process returned, to detect a database that was set back.
 
-A restore to a point in time, or a failover to a standby that lacked the last commits, takes numbers
-back; they would be given a second time, and what is stale would be valid again. So this memory is a
-lower bound of every number. Law: it may say no, only the database may say yes. A service that was
-just started knows no more than its database; then the claims in the object store are what is left.
+Point-in-time recovery, or a failover to a standby without the last commits, sets numbers back. The
+service would assign them again, and stale attachments would become valid. So this memory is a lower
+bound for each number. Law: it can only make an answer negative; only the database can confirm.
+After a restart the memory is empty; then only the claims in the object store protect.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LowerBounds:
-    """What had been returned before a transaction began, which therefore sees it; unless the
-    database has gone back. `whose`: "node 3", "tenant ..."."""
+    """Numbers returned before a transaction began. The transaction sees them, unless the database
+    was set back. `whose` is "node 3" or "tenant ..."."""
 
     numbers: Mapping[str, int]
 
     def greatest(self, whose: str, number: int) -> int:
-        """Of what was returned, and `number`, which the database has."""
+        """The greater of the returned number and `number`, the one in the database."""
         returned = self.numbers.get(whose, 0)
         if returned > number:
             log.error(
-                "the database has gone back in time: was it restored, or did a failover lose "
-                "commits? sk generations advance, for each tenant",
+                "the database was set back: it was restored, or a failover lost commits; run sk "
+                "generations advance for each tenant",
                 of=whose, has=number, was_given=returned,
             )  # fmt: skip
         return max(returned, number)
 
 
 class ReturnedNumbers:
-    """Any thread may use it."""
+    """Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._greatest: dict[str, int] = {}
 
     def note(self, whose: str, number: int) -> None:
-        """It is about to be returned: its transaction has ended."""
+        """Call it after the transaction ended, before the number is returned."""
         with self._lock:
             self._greatest[whose] = max(number, self._greatest.get(whose, 0))
 
     def bounds(self) -> LowerBounds:
-        """For a transaction that begins after this."""
+        """Bounds for a transaction that begins after this call."""
         with self._lock:
             return LowerBounds(self._greatest.copy())

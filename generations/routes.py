@@ -1,11 +1,11 @@
-"""The operations as pages of HTTP: which path is which, and which answer stands for which error.
+"""The operations as HTTP routes: their paths, and the status code of each error.
 
     200  done                        409  refused: GenerationRefused
-    400  the request makes no sense  503  the database: asking again is safe
-    401  a token is wanted           403  without tokens: not from this machine
+    400  the request is invalid      503  the database is unavailable: repeating is safe
+    401  a token is required         403  no tokens are configured: local requests only
 
-All but 200 have {"error": "...", "hint": "..." or null}. What a node may ask needs either token,
-the rest that of the administrator.
+All answers but 200 have {"error": "...", "hint": "..." or null}. Requests of nodes need either
+token, all others the administrator's token.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ DETACH_PATH = "/v1/detach"
 MOVE_PATH = "/v1/move"
 FENCE_PATH = "/v1/fence/tenant"
 
-#: A request has at most so many; 90 bytes each, within what the port takes.
+#: Limit for one request; 90 bytes each, within the body size limit of the port.
 VALIDATE_TENANTS_MAX = 5_000
 
 
 class GenerationRoutes:
-    """`service` is the one that is asked; `counts` is told of each request."""
+    """Calls `service`, and counts each request in `counts`."""
 
     def __init__(self, service: GenerationService, counts: RequestCounts) -> None:
         self._service = service
@@ -112,8 +112,8 @@ class GenerationRoutes:
     def _validate(self, request: Validate) -> Validation:
         if len(request.tenants) > VALIDATE_TENANTS_MAX:
             raise RequestInvalid(
-                f"{len(request.tenants)} tenants are too many for a request: expected at most "
-                f"{VALIDATE_TENANTS_MAX}"
+                f"expected at most {VALIDATE_TENANTS_MAX} tenants in a request, found "
+                f"{len(request.tenants)}"
             )
         found = self._service.validate(request.node_id, request.node_generation, request.tenants)
         invalid = sum(not each.is_valid for each in found.tenants)

@@ -1,13 +1,13 @@
-"""The tables, the same in both databases.
+"""The tables, equal in both databases.
 
-    nodes        node_id -> the greatest node generation, and who got it
+    nodes        node_id -> the greatest node generation, and its process
     tenants      tenant -> the greatest attachment generation
     attachments  (tenant, node_id) -> generation, mode; at most one of a tenant is not stale, and
                  it has the tenant's greatest generation
     timelines    (tenant, timeline) -> created, deleted
-    changes      the last CHANGES_MAX of them
+    changes      the last CHANGES_MAX changes
 
-Law: a row of nodes, tenants and timelines is never deleted, and its number never lowered.
+Law: rows of nodes, tenants and timelines are never deleted, and their numbers never decrease.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from generations.errors import GenerationDatabaseError
 from generations.store import Transaction
 
 FORMAT_VERSION = 1
-#: A line is written at each start of a pageserver and at each move: years of them.
+#: One line for each start of a pageserver and each move: enough for years.
 CHANGES_MAX = 10_000
 
 TABLES = (
@@ -54,7 +54,7 @@ TABLES = (
 
 
 def create_tables(transaction: Transaction) -> None:
-    """Where there are none."""
+    """The database must not have any of them."""
     for statement in TABLES:
         transaction.rows(statement)
     transaction.rows("INSERT INTO format (version) VALUES (?)", FORMAT_VERSION)
@@ -66,5 +66,5 @@ def check_format(transaction: Transaction, name: str) -> None:
     if versions != [FORMAT_VERSION]:
         raise GenerationDatabaseError(
             f'database "{name}" has format {versions}, expected [{FORMAT_VERSION}]',
-            hint="Use the release that wrote it, or a newer one.",
+            hint="Use the version of sk that wrote it, or a newer one.",
         )

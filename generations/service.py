@@ -1,11 +1,11 @@
-"""`GenerationServer`: the numbers over HTTP(S). It knows everybody.
+"""`GenerationServer`: serves the numbers over HTTP(S). It assembles all parts.
 
     telemetry/status_server.py   the port: TLS, tokens, limits, /healthz, /metrics, /status
-    routes.py                    /v1/...: what is asked, and which error is which answer
+    routes.py                    /v1/...: requests, and the status code of each error
     operations.py                the rules, on a database
 
-Law: nothing is remembered between two requests but counts; so it may be killed at any moment, and
-several may serve one database.
+Law: only counters are kept in memory between requests. So the process may be killed at any time,
+and several may serve one database.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from telemetry.watched_files import unusable_files
 
 log = structlog.get_logger()
 
-#: Each request has a connection of its own, and ends it.
+#: Each request opens and closes a connection.
 CONNECTIONS_MAX = 512
 
 
 class GenerationServer:
-    """Context manager: serves inside; closes the database after it."""
+    """A context manager: serves within the block, then closes the database."""
 
     def __init__(self, generations: Generations, listener: HttpListener) -> None:
         self._generations = generations
@@ -62,7 +62,7 @@ class GenerationServer:
 
     @property
     def address(self) -> str:
-        """Of its port, as it is."""
+        """The actual address of its port."""
         return f"{self._listener.host}:{self._http.port}"
 
     def status(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class GenerationServer:
         return {**page, "generations": found}
 
     def health(self) -> str:
-        """One line when the database cannot be asked; "" when it can."""
+        """One line if the database is unavailable, else ""."""
         try:
             self._generations.store.read(lambda transaction: transaction.rows("SELECT 1"))
         except GenerationError as error:

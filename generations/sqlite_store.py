@@ -1,13 +1,13 @@
-"""The numbers in a file of SQLite: of a service without a Postgres, or within a pageserver.
+"""Stores the numbers in a SQLite file: for a service without Postgres, or within a pageserver.
 
-Law: what a commit returned survives a power loss. `synchronous=FULL` alone does not give that with
-a rollback journal: the journal's unlink is the commit, and the folder is not synced after it, so
-that the journal may come back and undo it. EXTRA is FULL with that sync. A write-ahead log would be
-quicker; but a copy of the file would then lack what is in the log, and go back in time unnoticed.
-Numbers are given out at starts and moves: some milliseconds each are no matter.
+Law: a returned commit survives a power loss. With a rollback journal `synchronous=FULL` is not
+sufficient. The commit is the unlink of the journal, and the folder is not synced after it, so the
+journal may reappear and undo the commit. EXTRA adds that sync. A write-ahead log would be faster,
+but a copy of the file would lack its contents and be outdated unnoticed. Numbers are assigned at
+starts and moves only, so some milliseconds for each do not matter.
 
-A file that was put in the place of the one that is open (a restore) is refused: others would read
-the new one. Source: sqlite.org/pragma.html#pragma_synchronous, sqlite.org/lockingv3.html.
+A file that replaced the open one (a restore) is refused, because other processes would read the new
+one. Source: sqlite.org/pragma.html#pragma_synchronous, sqlite.org/lockingv3.html.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from generations.store import Row, Transaction, Work
 
 T = TypeVar("T")
 
-#: For other processes, each of which takes milliseconds; and between two looks. SQLite's own looks
-#: come each 0.1 s: beside some that write all the time that finds the file locked for ever.
+#: Limit and interval of attempts to lock the file; other processes hold it for milliseconds. SQLite
+#: itself tries every 0.1 s, and may never succeed while other processes write all the time.
 BUSY_SECONDS = 10.0
 BUSY_PAUSE_SECONDS = 0.002
 SETTINGS = (
@@ -43,7 +43,7 @@ _PRIMARY_CODE = 0xFF
 
 
 class SqliteStore:
-    """One connection, which threads use in turn."""
+    """One connection, used by one thread at a time."""
 
     def __init__(self, path: Path, *, create: bool) -> None:
         """Raises GenerationDatabaseError, GenerationServiceUnavailable."""
@@ -63,20 +63,20 @@ class SqliteStore:
             raise
 
     def _open_file(self, *, create: bool) -> None:
-        """Where there is none, one that others cannot read."""
+        """Creates a missing file with mode 0600."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
             os.close(os.open(self._path, flags, _FILE_MODE))
         except OSError as error:
             raise GenerationDatabaseError(
                 f'could not open database "{self.name}": {error.strerror}',
-                hint="" if create else "sk generations serve makes a new one.",
+                hint="" if create else "Create the database with sk generations serve.",
             ) from error
 
     def _prepare(self, *, create: bool) -> None:
         with self._errors():
             for setting in SETTINGS:
-                self._patiently(setting)
+                self._execute_with_retry(setting)
         self.write(lambda transaction: self._prepare_tables(transaction, create=create))
 
     def _prepare_tables(self, transaction: Transaction, *, create: bool) -> None:
@@ -84,7 +84,7 @@ class SqliteStore:
         if not tables and create:
             create_tables(transaction)
         elif "format" not in tables or "tenants" not in tables:
-            raise GenerationDatabaseError(f'database "{self.name}" holds no generations')
+            raise GenerationDatabaseError(f'database "{self.name}" does not contain generations')
         check_format(transaction, self.name)
 
     def write(self, work: Work[T]) -> T:
@@ -100,19 +100,19 @@ class SqliteStore:
     def _run(self, begin: str, work: Work[T]) -> T:
         with self._lock, self._errors():
             self._check_file()
-            self._patiently(begin)
+            self._execute_with_retry(begin)
             try:
-                self._patiently(_TAKE_SHARED_LOCK)  # after it, reading waits for nobody
+                self._execute_with_retry(_TAKE_SHARED_LOCK)  # with this lock, reads do not wait
                 result = work(SqliteTransaction(self._connection))
-                self._patiently("COMMIT")
+                self._execute_with_retry("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
             return result
 
-    def _patiently(self, statement: str) -> None:
-        """A statement that may have to wait for a lock. Raises sqlite3.Error."""
+    def _execute_with_retry(self, statement: str) -> None:
+        """Runs a statement that may have to wait for a lock. Raises sqlite3.Error."""
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -128,8 +128,8 @@ class SqliteStore:
         if self._file_now() != self._file:
             raise GenerationDatabaseError(
                 f'database "{self.name}" was replaced while it was open',
-                hint="Start the service again; if the file is an old copy, sk generations advance "
-                "is needed for each tenant.",
+                hint="Restart the service. If the file is an old copy, run sk generations advance "
+                "for each tenant.",
             )
 
     def _file_now(self) -> tuple[int, int] | None:
@@ -143,14 +143,14 @@ class SqliteStore:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:  # locked for too long, full, an I/O error
+        except sqlite3.OperationalError as error:  # a lock timeout, a full disk, an I/O error
             raise GenerationServiceUnavailable(
-                f'database "{self.name}" does not answer: {error}',
-                hint="Is its disk full, or hung?",
+                f'database "{self.name}" is unavailable: {error}',
+                hint="Check whether its disk is full or does not respond.",
             ) from error
         except sqlite3.Error as error:
             raise GenerationDatabaseError(
-                f'database "{self.name}" cannot be used: {error}'
+                f'could not use database "{self.name}": {error}'
             ) from error
 
 

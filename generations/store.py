@@ -1,8 +1,8 @@
-"""A database for the numbers: what the two that there are have in common, and how one is opened.
+"""The interface of the two databases for the numbers, and a function that opens one.
 
-Laws of a store. A transaction is serializable, and `write` and `read` return after what they saw is
-durable: what was returned does not unhappen. A read sees every write that had returned before it
-began. `work` may be run several times, of which one counts; what it raises undoes it.
+Laws of a store. Transactions are serializable. `write` and `read` return only after all data that
+they saw is durable. A read sees every write that returned before the read began. `work` may be run
+several times, of which one is committed; an exception of `work` rolls back.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 
 class Transaction(Protocol):
     def rows(self, statement: str, *parameters: object) -> list[Row]:
-        """Of one statement of SQL with `?` for each parameter; [] when it returns none."""
+        """Runs one SQL statement with `?` for each parameter. Returns [] if it has no result."""
 
 
 Work = Callable[[Transaction], T]
 
 
 class Store(Protocol):
-    """Any thread may use it. All raise GenerationServiceUnavailable, GenerationDatabaseError."""
+    """Thread-safe. All raise GenerationServiceUnavailable, GenerationDatabaseError."""
 
     @property
     def name(self) -> str:
-        """For people, without a secret."""
+        """For messages; contains no password."""
 
     def write(self, work: Work[T]) -> T:
-        """One after the other: nothing else writes meanwhile."""
+        """Runs a transaction. Writes run one at a time."""
 
     def read(self, work: Work[T]) -> T:
-        """A transaction that changes nothing."""
+        """Runs a transaction that changes nothing."""
 
     def close(self) -> None: ...
 
@@ -48,17 +48,18 @@ def is_postgres(database: str) -> bool:
 
 
 def open_store(database: str, *, create: bool) -> Store:
-    """A file of SQLite, or a URI of libpq. `create`: make its tables where there is nothing yet.
+    """Opens a SQLite file or a libpq URI. `create` creates missing tables.
 
-    Raises GenerationDatabaseError, GenerationServiceUnavailable; their texts repeat no URI.
+    Raises GenerationDatabaseError, GenerationServiceUnavailable; their texts do not contain the
+    URI.
     """
     if is_postgres(database):
-        from generations.postgres_store import PostgresStore  # not for who has a file
+        from generations.postgres_store import PostgresStore  # only needed for Postgres
 
         return PostgresStore(database, create=create)
     if "://" in database:
         raise GenerationDatabaseError(
-            "expected the path of a file or postgresql://..., found another kind of URI"
+            "expected a file path or postgresql://..., found a URI of another kind"
         )
     from generations.sqlite_store import SqliteStore
 

@@ -1,12 +1,12 @@
-"""The suffix of a name in the object store: which attachment of which process wrote it. Pure.
+"""The suffix of an object name: identifies the attachment and the process that wrote it. Pure.
 
     63                   40 39          24 23                    0
     | attachment generation |   node id   |   node generation     |     000007000300001A
     | 24 bits               |   16 bits   |   24 bits             |     7, 3, 26
 
-Laws. A suffix belongs to one attachment of one process, for ever. The greater number is the more
-recent one: an attachment of a later generation is above all before it, whatever its node; within an
-attachment, which has one node, a later process is above. Other code sees an ordered number.
+Laws. A suffix belongs permanently to one attachment of one process. The greater number is the newer
+one. An attachment of a later generation is greater than all earlier ones, on any node. Within an
+attachment, which has one node, a later process is greater. Other code only compares suffixes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEXT = re.compile(r"[0-9A-F]{16}\Z")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Suffix:
-    """`format` and `parse` are each other's inverse."""
+    """`format` and `parse` are inverse to each other."""
 
     value: int
 
@@ -37,7 +37,7 @@ class Suffix:
 
     @classmethod
     def pack(cls, attachment_generation: int, node_id: int, node_generation: int) -> Suffix:
-        """Raises GenerationError when one of them does not fit."""
+        """Raises GenerationError if a value is out of range."""
         _check("attachment generation", attachment_generation, ATTACHMENT_GENERATION_MAX)
         _check("node id", node_id, NODE_ID_MAX)
         _check("node generation", node_generation, NODE_GENERATION_MAX)
@@ -58,7 +58,7 @@ class Suffix:
         return self.value & NODE_GENERATION_MAX
 
     def format(self) -> str:
-        """16 hex digits in upper case, so that texts are ordered as the numbers are."""
+        """16 hex digits in upper case, so that texts sort as the numbers do."""
         return f"{self.value:016X}"
 
     def __str__(self) -> str:
@@ -76,4 +76,4 @@ class Suffix:
 
 def _check(what: str, number: int, number_max: int) -> None:
     if not 0 <= number <= number_max:
-        raise GenerationError(f"{what} {number} does not fit: expected 0 to {number_max}")
+        raise GenerationError(f"invalid {what} {number}: expected 0 to {number_max}")

@@ -1,4 +1,4 @@
-"""The rows of the tables, read and written: one function a statement, no rules."""
+"""Reads and writes the rows of the tables: one function for each statement, without rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ATTACHMENT = "tenant, node_id, attachment_generation, mode"
 
 
 def node_generation(transaction: Transaction, node_id: int) -> int | None:
-    """The greatest that was given out; None for a node that is not known."""
+    """The greatest number assigned, or None for an unknown node."""
     rows = transaction.rows("SELECT node_generation FROM nodes WHERE node_id = ?", node_id)
     return rows[0][0] if rows else None
 
@@ -48,7 +48,7 @@ def all_nodes(transaction: Transaction) -> tuple[NodeState, ...]:
 
 
 def tenant_generation(transaction: Transaction, tenant: str) -> int | None:
-    """The greatest that was given out; None for a tenant that is not known."""
+    """The greatest number assigned, or None for an unknown tenant."""
     rows = transaction.rows("SELECT attachment_generation FROM tenants WHERE tenant = ?", tenant)
     return rows[0][0] if rows else None
 
@@ -149,7 +149,7 @@ def add_change(
     node_id: int | None = None,
     generation: int | None = None,
 ) -> None:
-    """The oldest ones go."""
+    """Adds a change and deletes the oldest ones."""
     ((last,),) = transaction.rows("SELECT coalesce(max(number), 0) FROM changes")
     transaction.rows(
         "INSERT INTO changes (number, changed_at, operation, tenant, node_id, generation)"

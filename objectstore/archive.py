@@ -3,9 +3,10 @@
     timeline_start_lsn ... whole segments ... | the beginning of the next one |
                                               ^ archived_lsn is behind this     ^ or here
 
-Laws. What is written here was committed. Nothing that is there is ever replaced by something else:
-an object that exists with other content than ours means two logs under one name, and that is said.
-Readers never guess: a segment comes verified, or an error does.
+
+Laws. Only committed WAL is written here. An object is never replaced by other content: if an object
+exists with other content than ours, two logs use one name, and that is an error. A reader gets a
+verified segment, or an error.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from objectstore.store import ObjectStore
 from pgwal.errors import WalError
 from pgwal.history import TimelineHistory, parse_history_file_name
 
-#: Gives content in pieces, all of it each time that it is called.
+#: Returns the content in pieces; each call returns all of it.
 ReadPieces: TypeAlias = Callable[[], Iterable[bytes | memoryview]]
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedTimeline:
-    """`timeline.json`: what a restore must know when no safekeeper is left."""
+    """`timeline.json`: the facts that a restore needs when no safekeeper is left."""
 
     system_id: int
     pg_version: int
@@ -55,7 +56,7 @@ class ArchivedTimeline:
 
 
 class TimelineArchive:
-    """Thread-safe. `level` is zstd's; None stores content as it is. Every method raises
+    """Thread-safe. `level` is zstd's; None stores content uncompressed. Every method raises
     ObjectStoreError."""
 
     def __init__(
@@ -73,7 +74,7 @@ class TimelineArchive:
 
     @classmethod
     def open(cls, store: ObjectStore, timeline: TimelineId) -> TimelineArchive:
-        """One that exists. Raises ObjectNotFound, ObjectDamaged."""
+        """Opens an existing archive. Raises ObjectNotFound, ObjectDamaged."""
         key = timeline_prefix(timeline) + TIMELINE_FILE
         data = unseal(store.get(key), key)
         try:
@@ -90,7 +91,7 @@ class TimelineArchive:
         facts: ArchivedTimeline,
         level: int | None = ZSTD_LEVEL,
     ) -> TimelineArchive:
-        """One that may exist. Raises ArchiveError when it is of another server."""
+        """Creates the archive, or opens it. Raises ArchiveError if it is another server's."""
         key = timeline_prefix(timeline) + TIMELINE_FILE
         data = msgspec.json.encode(asdict(facts))
         if not store.create(key, seal(data, None)):
@@ -110,13 +111,13 @@ class TimelineArchive:
         self._create(self.keys.history(history.tli), lambda: [content], len(content))
 
     def put_wal(self, wal: ArchivedWal, content: bytes | memoryview) -> bool:
-        """`content` is the segment from its first byte to `end_lsn`; whether it was not there
-        before. Raises ArchiveError."""
+        """`content` is the segment from its first byte to `end_lsn`. Returns whether the object is
+        new. Raises ArchiveError."""
         return self.put_wal_pieces(wal, lambda: [content])
 
     def put_wal_pieces(self, wal: ArchivedWal, read: ReadPieces) -> bool:
-        """The same, of content that `read` gives in pieces: once, and again where the object was
-        there, or was cut short. What `read` raises goes to the caller."""
+        """Like `put_wal`, with content in pieces. `read` is called once, and again if the object
+        exists or was truncated. Exceptions of `read` are passed to the caller."""
         length = wal.end_lsn - wal.segno * self.facts.wal_seg_size
         return self._create(self.keys.key(wal), read, length)
 
@@ -129,17 +130,17 @@ class TimelineArchive:
         except ObjectNotFound:
             return self._create(key, read, length)  # another archiver, or a prune, has removed it
         except ObjectDamaged:
-            self.store.put(key, sealed)  # what was cut short can be nobody's log
+            self.store.put(key, sealed)  # a truncated object belongs to no log
             return True
         if not found.is_same_content(sealed.seal()):
             raise ArchiveError(
                 f'object "{key}" in {self.store.url} exists with other content',
-                hint="Two clusters write there, or it was damaged: sk archive verify tells.",
+                hint="Two clusters write there, or it is damaged. Run sk archive verify.",
             )
         return False
 
     def drop_partials(self, tli: int, segno: int, below_lsn: int) -> None:
-        """Beginnings that a later one, or the whole, has made useless."""
+        """Deletes partial objects that a longer one or the whole segment contains."""
         for info in list(self.store.list(self.keys.partials(tli, segno))):
             wal = self.keys.parse_wal(info.key)
             if wal is not None and wal.end_lsn < below_lsn:
@@ -154,12 +155,12 @@ class TimelineArchive:
             try:
                 tli = parse_history_file_name(info.key.rpartition("/")[2])
             except WalError:
-                continue  # a stranger's
+                continue  # a foreign object
             found.append(self.history(tli))
         return found
 
     def history(self, tli: int) -> TimelineHistory:
-        """Raises ObjectNotFound: the first of all has none."""
+        """Raises ObjectNotFound for the first timeline, which has no history."""
         key = self.keys.history(tli)
         try:
             return TimelineHistory.parse(tli, unseal(self.store.get(key), key).decode())
@@ -167,12 +168,12 @@ class TimelineArchive:
             raise ObjectDamaged(f'object "{key}" is damaged: {error}') from error
 
     def newest_history(self) -> TimelineHistory:
-        """That of the newest timeline; a server's first timeline has an empty one."""
+        """The history of the newest timeline; empty for a server's first timeline."""
         histories = self.histories()
         return histories[-1] if histories else TimelineHistory(self.facts.tli, ())
 
     def wal(self, tli: int, after_segno: int = -1) -> Iterator[ArchivedWal]:
-        """What there is of one timeline, of segments above `after_segno`, in order."""
+        """The WAL objects of one timeline, of segments above `after_segno`, in order."""
         after = self.keys.segment(tli, after_segno) + "~" if after_segno >= 0 else ""
         for info in self.store.list(self.keys.wal_of(tli), after):
             wal = self.keys.parse_wal(info.key)
@@ -191,8 +192,8 @@ class TimelineArchive:
         return self.read(self._whole(tli, segno))
 
     def read_segment_pieces(self, tli: int, segno: int) -> Iterator[bytes]:
-        """The same in pieces. What it gives counts only when there is no more: then all of it is
-        verified."""
+        """Like `read_segment`, in pieces. The content is verified only when the iteration has
+        ended."""
         wal = self._whole(tli, segno)
         key = self.keys.key(wal)
         found = Seal.decode(self.store.get_tail(key, SEAL.size), key)
@@ -211,8 +212,8 @@ class TimelineArchive:
             )
 
     def read_beginning(self, tli: int, segno: int) -> bytes:
-        """The longest beginning of a segment. Raises ObjectNotFound: there is none, or the whole
-        has come in its place."""
+        """The longest partial object of a segment. Raises ObjectNotFound if there is none, or if
+        the whole segment has replaced it."""
         folder = self.keys.partials(tli, segno)
         while True:
             found = [self.keys.parse_wal(info.key) for info in self.store.list(folder)]
@@ -222,18 +223,18 @@ class TimelineArchive:
             try:
                 return self.read(longest)
             except ObjectNotFound:
-                continue  # a longer one has come in its place
+                continue  # a longer one has replaced it
 
-    # ---- how far it goes
+    # ---- extent
 
     def archived_lsn(self, history: TimelineHistory, from_lsn: int) -> int:
-        """How far the log of `history` is archived without a gap, given that it is up to
-        `from_lsn`: the end of an object, or the timeline's start."""
+        """The position up to which the log of `history` is archived without a gap, if it is
+        archived up to `from_lsn`: the end of an object, or the timeline's start."""
         return self.extent(history, from_lsn)[0]
 
     def extent(self, history: TimelineHistory, from_lsn: int) -> tuple[int, list[ArchivedWal]]:
-        """The same, and the objects that hold it, each beginning where its predecessor ends or at
-        the same segment."""
+        """Like `archived_lsn`, with the objects; each begins at its predecessor's end or in the
+        same segment."""
         seg_size, lsn, chain = self.facts.wal_seg_size, from_lsn, list[ArchivedWal]()
         first = from_lsn // seg_size
         found: dict[int, list[ArchivedWal]] = {}
@@ -255,7 +256,7 @@ class TimelineArchive:
         return lsn, chain
 
     def first_lsn(self, history: TimelineHistory, from_lsn: int) -> int | None:
-        """Where the first segment at or behind `from_lsn` begins; None when there is none."""
+        """The start of the first segment at or after `from_lsn`; None if there is none."""
         segno = from_lsn // self.facts.wal_seg_size
         firsts = [
             next((wal for wal in self.wal(tli, segno - 1) if self._is_of(history, wal)), None)
@@ -265,7 +266,7 @@ class TimelineArchive:
         return min(segnos) * self.facts.wal_seg_size if segnos else None
 
     def _tlis_from(self, history: TimelineHistory, lsn: int) -> list[int]:
-        """Those that wrote what is at `lsn` and behind."""
+        """The timelines that wrote WAL at `lsn` or after it."""
         tlis = [*(entry.tli for entry in history.entries), history.tli]
         starts = [0, *(int(entry.switch_lsn) for entry in history.entries)]
         return tlis[max(0, bisect_right(starts, lsn) - 1) :]
@@ -280,21 +281,21 @@ def _end_lsn(wal: ArchivedWal) -> int:
 
 
 def find_timelines(store: ObjectStore) -> list[TimelineId]:
-    """Those that have an archive in this store. Raises ObjectStoreError."""
+    """The timelines that have an archive in this store. Raises ObjectStoreError."""
     found = []
     for tenant in store.list_folders(""):
         for timeline in store.list_folders(f"{tenant}/"):
             try:
                 found.append(TimelineId.parse(f"{tenant}/{timeline}"))
             except MessageError:
-                continue  # a stranger's
+                continue  # a foreign folder
     return found
 
 
 def require_archive(store: ObjectStore, wanted: TimelineId | None) -> TimelineArchive:
-    """The archive of the wanted timeline, or of the only one there is.
+    """The archive of the wanted timeline, or of the only one.
 
-    Raises ArchiveError when there is none, or when there are several; ObjectStoreError.
+    Raises ArchiveError if there is none, or if there are several; ObjectStoreError.
     """
     if wanted is None:
         found = find_timelines(store)
@@ -304,7 +305,7 @@ def require_archive(store: ObjectStore, wanted: TimelineId | None) -> TimelineAr
                 f"archive {store.url} has {len(found)} timelines{': ' if names else ''}{names}",
                 hint="Name one with --timeline TENANT/TIMELINE."
                 if found
-                else "Safekeepers that run with --archive make one within seconds of sk attach.",
+                else "Safekeepers that run with --archive create one within seconds of sk attach.",
             )
         wanted = found[0]
     try:
@@ -312,5 +313,5 @@ def require_archive(store: ObjectStore, wanted: TimelineId | None) -> TimelineAr
     except ObjectNotFound as error:
         raise ArchiveError(
             f"archive {store.url} has no timeline {wanted}",
-            hint="sk archive status shows those there are.",
+            hint="Run sk archive status to list the timelines.",
         ) from error

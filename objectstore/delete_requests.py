@@ -1,4 +1,4 @@
-"""`delete_requests`: many keys, as many at a time as one request may delete. Pure."""
+"""`delete_requests`: splits many keys into requests of the allowed size. Pure."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """Errors of `objectstore`.
 
-ObjectStoreError         the store failed, or refused; `is_transient` when another try may succeed
+ObjectStoreError         the store failed, or refused; `is_transient` if a retry may succeed
 |-- ObjectNotFound       there is no such object
-|-- ObjectDamaged        its bytes are not those that were written
-`-- ArchiveError         what is in the archive contradicts what is asked of it
+|-- ObjectDamaged        its bytes are not the bytes that were written
+`-- ArchiveError         the content of the archive contradicts the request
 """
 
 from __future__ import annotations
 
 
 class ObjectStoreError(Exception):
-    """One sentence, and what to do about it."""
+    """One sentence, and a hint."""
 
     def __init__(self, message: str, *, hint: str = "", is_transient: bool = False) -> None:
         super().__init__(message)
@@ -23,8 +23,8 @@ class ObjectNotFound(ObjectStoreError):
 
 
 class ObjectDamaged(ObjectStoreError):
-    """Cut, changed, or of a format this release does not know."""
+    """Truncated, changed, or of an unknown format."""
 
 
 class ArchiveError(ObjectStoreError):
-    """Two logs under one name, or none."""
+    """Two logs under one name, or no log."""

@@ -1,7 +1,7 @@
-"""Which object holds what: keys as pure functions of what they name.
+"""Which object contains what: keys as pure functions of their content.
 
     TENANT/TIMELINE/                                    32 hex digits each
-        timeline.json                                   the server it is of, where its WAL begins
+        timeline.json                                   facts of its server, where its WAL begins
         history/00000002.history                        as Postgres writes it
         wal/00000001/000000010000000000000005           a whole segment, under its Postgres name
         wal/00000001/000000010000000000000006.partial/000000000612AB40
@@ -9,10 +9,11 @@
         backups/20261121T101500.123Z-0000000005000028/  a base backup, begun at that position
         pages/                                          pageserver/objects/page_keys.py
 
-The generation of a segment's beginning is the position it ends at, in 16 hex digits: committed WAL
-never changes, so two archivers at once write equal bytes under equal keys, and a late one never
-replaces more by less. Of a segment in which the Postgres timeline switches there is the whole under
-the newest of its timelines, as on a server's disk. Keys of a folder sort as their WAL does.
+
+The name of a partial object contains its end position, in 16 hex digits. Committed WAL never
+changes, so two archivers that work at once write equal bytes under equal keys, and a late one never
+replaces more WAL by less. A segment with a switch of the Postgres timeline is stored whole under
+the newest of its timelines, as on a server's disk. Keys of a folder sort in the order of their WAL.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LSN_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class ArchivedWal:
-    """What one object under `wal/` holds: its segment up to `end_lsn`, whole or not."""
+    """The WAL in one object under `wal/`: its segment up to `end_lsn`, whole or not."""
 
     tli: int
     segno: int
@@ -40,7 +41,7 @@ class ArchivedWal:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveKeys:
-    """Of one timeline."""
+    """The keys of one timeline."""
 
     timeline: TimelineId
     wal_seg_size: int
@@ -72,7 +73,7 @@ class ArchiveKeys:
         return self.wal_of(tli) + format_segment_name(tli, segno, self.wal_seg_size)
 
     def partials(self, tli: int, segno: int) -> str:
-        """The folder of a segment's beginnings."""
+        """The folder of a segment's partial objects."""
         return f"{self.segment(tli, segno)}{PARTIAL}/"
 
     def partial(self, wal: ArchivedWal) -> str:
@@ -83,7 +84,7 @@ class ArchiveKeys:
         return self.segment(wal.tli, wal.segno) if is_whole else self.partial(wal)
 
     def parse_wal(self, key: str) -> ArchivedWal | None:
-        """What a key under `wal/` names; None for a stranger's object."""
+        """The WAL that a key under `wal/` names; None for a foreign object."""
         folder, _, rest = key.removeprefix(self.wal).partition("/")
         segment, has_generation, generation = rest.partition(f"{PARTIAL}/")
         try:

@@ -1,8 +1,8 @@
 """A folder as an object store. Files are the objects, folders the slashes of their keys.
 
-An object appears under its key whole and synced, its name too; `create` is link(2), which fails
-when the name exists. A temporary file that a crash left behind has a name that no key can have; a
-day later whoever writes to its folder next removes it.
+An object appears under its key only whole and synced, including its name. `create` uses link(2),
+which fails if the name exists. A temporary file that a crash left behind has a name that no key can
+have; the first write to its folder a day later removes it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from storage import durable
 from storage.errors import StorageError
 
 TEMPORARY = ".tmp-"
-#: Longer than any object is on its way: others write to the same folders.
+#: Longer than any upload takes: others write to the same folders.
 LEFTOVER_SECONDS = 24 * 3600.0
 
-_PERMISSION = "Let the user that runs this read and write the folder of the archive."
-_NO_FOLDER = "Name the folder of the archive."
-#: What no other try mends, and what does.
+_PERMISSION = "Let the user that runs this process read and write the folder of the archive."
+_NO_FOLDER = "Name a folder for the archive."
+#: Errors that a retry cannot repair, and their hints.
 LASTING = {
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
-    errno.EROFS: "The file system of the archive is mounted for reading only.",
+    errno.EROFS: "The file system of the archive is mounted read-only.",
     errno.ENOTDIR: _NO_FOLDER,
     errno.EISDIR: _NO_FOLDER,
     errno.ELOOP: _NO_FOLDER,
@@ -40,20 +40,20 @@ LASTING = {
 
 
 class LocalStore:
-    """The folder is created by the first object."""
+    """The first object creates the folder."""
 
     def __init__(self, root: str) -> None:
         if not os.path.isabs(root):
             raise ObjectStoreError(
                 f'an archive\'s folder must be an absolute path, found "{root}"',
-                hint="Say /srv/archive, file:///srv/archive or s3://bucket/prefix.",
+                hint="Use /srv/archive, file:///srv/archive or s3://bucket/prefix.",
             )
         self.root = Path(root)
         self.url = str(self.root)
-        #: Not the process id: those of containers that share a folder are all the same.
+        #: Not the process id: containers that share a folder may all have the same.
         self._token = secrets.token_hex(8)
         self._numbers = count(1)
-        self._swept: set[Path] = set()
+        self._cleaned: set[Path] = set()
 
     def put(self, key: str, data: Data) -> None:
         path = self._path(key)
@@ -116,7 +116,7 @@ class LocalStore:
                 durable.sync_directory(path.parent.parent)
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """One by one: of a folder nothing else is faster."""
+        """One by one: for a folder nothing else is faster."""
         left = list[str]()
         cause: ObjectStoreError | None = None
         for key in keys:
@@ -137,9 +137,9 @@ class LocalStore:
         return self.root / key
 
     def _write(self, key: str, path: Path, data: Data) -> Path:
-        """A synced temporary file beside `path`; none is left when that fails, or `data` does."""
+        """A synced temporary file beside `path`; removed if writing fails, or `data` raises."""
         with _errors(key):
-            self._sweep(path.parent)
+            self._remove_leftovers(path.parent)
             temporary = path.with_name(f"{TEMPORARY}{self._token}-{next(self._numbers)}")
             fd = _open_new(temporary)
         offset = 0
@@ -158,20 +158,20 @@ class LocalStore:
             os.close(fd)
         return temporary
 
-    def _sweep(self, folder: Path) -> None:
-        """Once a folder: what was broken off there long ago."""
-        if folder in self._swept or not folder.is_dir():
+    def _remove_leftovers(self, folder: Path) -> None:
+        """Once per folder: removes old temporary files of interrupted writes."""
+        if folder in self._cleaned or not folder.is_dir():
             return
-        self._swept.add(folder)
+        self._cleaned.add(folder)
         before = datetime.now(UTC).timestamp() - LEFTOVER_SECONDS
         for leftover in folder.glob(f"{TEMPORARY}*"):
-            with suppress(FileNotFoundError):  # another one sweeps, too
+            with suppress(FileNotFoundError):  # another process removes them, too
                 if leftover.stat().st_mtime < before:
                     leftover.unlink()
 
     def _list(self, folder: Path, prefix: str, after: str) -> Iterator[ObjectInfo]:
         try:
-            # A folder sorts as its objects do: by its name and a slash.
+            # A folder sorts like its objects: by its name and a slash.
             entries = sorted(
                 os.scandir(folder), key=lambda e: e.name + "/" * e.is_dir(follow_symlinks=False)
             )
@@ -192,8 +192,8 @@ class LocalStore:
 
 
 def _open_new(path: Path) -> int:
-    """In its folder, which is made; and made again if the deletion of its last object, at the same
-    time, has removed it."""
+    """Creates the file and its folder. Creates the folder again if the deletion of its last object
+    removes it at the same time."""
     while True:
         if not path.parent.is_dir():
             durable.make_directory(path.parent)
@@ -205,7 +205,7 @@ def _open_new(path: Path) -> int:
 
 @contextmanager
 def _errors(key: str) -> Iterator[None]:
-    """What the disk says becomes what a store says."""
+    """Turns errors of the disk into errors of a store."""
     try:
         yield
     except FileNotFoundError as error:

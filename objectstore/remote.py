@@ -1,10 +1,9 @@
 """S3, GCS, Azure and memory, by obstore (the Rust crate object_store).
 
-One try per call, and a short one: who calls knows what waiting costs, shows it, and tries again.
-
-A conditional write (`mode="create"`) takes an object whole: obstore sends parts only where a write
-may replace what is there. So what comes in pieces is gathered, and one object, packed as it is, is
-in memory while it is sent. Reads come in pieces.
+One short attempt per call: the caller knows how long it can wait, reports the error, and retries. A
+conditional write (`mode="create"`) needs a whole object: obstore sends parts only if the write may
+replace an existing object. So pieces are gathered, and one object, in its packed form, is in memory
+while it is sent. Reads are in pieces.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from objectstore.errors import ObjectNotFound, ObjectStoreError
 from objectstore.store import PIECE_BYTES, Data, ObjectInfo, named_keys
 
 REQUEST_TIMEOUT_SECONDS = 30
-#: Its own tries, for what breaks in the middle of a request.
+#: Retries inside obstore, for errors in the middle of a request.
 RETRY_SECONDS = 5
-#: Asked for at a time, of a large object: each request has the whole timeout.
+#: Requested at a time, of a large object: each request has the whole timeout.
 RANGE_BYTES = 8 * PIECE_BYTES
 HTTP_OPTION = "allow_http"
 NOT_FOUND = (FileNotFoundError, exceptions.NotFoundError)
-#: In what S3, GCS and Azure say when it is not the object that is missing.
+#: In the messages of S3, GCS and Azure if the bucket is missing, and not the object.
 BUCKET_IS_MISSING = ("NoSuchBucket", "ContainerNotFound", "specified bucket does not exist")
 NOT_ALLOWED = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 NOT_ALLOWED_STATUS = ("status code: 401", "status code: 403")
 
 
 class RemoteStore:
-    """`options` are those of the store's kind, as obstore names them: endpoint, region, ..."""
+    """`options` are those of the kind of store, as obstore names them: endpoint, region, ..."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.url = url
@@ -47,7 +46,7 @@ class RemoteStore:
         except (exceptions.BaseError, ValueError, TypeError) as error:
             raise ObjectStoreError(
                 f'could not open archive "{url}": {_reason(error)}',
-                hint="A folder, s3://, gs:// or az:// is expected; options as docs/archive.md.",
+                hint="Use a folder, s3://, gs:// or az://, with the options in docs/archive.md.",
             ) from error
 
     def put(self, key: str, data: Data) -> None:
@@ -67,7 +66,7 @@ class RemoteStore:
             return bytes(obstore.get(self._store, key).bytes())
 
     def get_pieces(self, key: str) -> Iterator[bytes]:
-        """All of one object: what replaces it meanwhile is an error."""
+        """All of one object. If it is replaced meanwhile, that is an error."""
         begin, size = 0, 1
         same: dict[str, Any] = {}
         while begin < size:
@@ -83,7 +82,7 @@ class RemoteStore:
                 same = {"if_match": e_tag} if e_tag else {}
                 part = memoryview(found.bytes())
                 if not part:
-                    raise OSError(f"nothing came of the range from byte {begin} on")
+                    raise OSError(f"the range from byte {begin} on is empty")
             for offset in range(0, len(part), PIECE_BYTES):
                 yield bytes(part[offset : offset + PIECE_BYTES])
             begin += len(part)
@@ -131,7 +130,7 @@ class RemoteStore:
             try:
                 obstore.delete(self._store, key)
             except NOT_FOUND as error:
-                if _says(error, BUCKET_IS_MISSING):
+                if _mentions(error, BUCKET_IS_MISSING):
                     raise
 
     def delete_many(self, keys: Sequence[str]) -> None:
@@ -140,18 +139,18 @@ class RemoteStore:
                 try:
                     obstore.delete(self._store, request)
                 except NOT_FOUND as error:
-                    # It may have ended at the first that does not exist: the memory store does.
-                    if _says(error, BUCKET_IS_MISSING):
+                    # The request may have ended at a missing key: the memory store does so.
+                    if _mentions(error, BUCKET_IS_MISSING):
                         raise
                     for key in request:
                         self.delete(key)
 
     def _is_empty(self, key: str, error: Exception) -> bool:
-        """Why a range was refused: of nothing there is none (416)."""
+        """Whether a range was refused because the object is empty (416)."""
         return self._ends_before(key, 0, error)
 
     def _ends_before(self, key: str, begin: int, error: Exception) -> bool:
-        """Why a range was refused: nothing of it is there (416)."""
+        """Whether a range was refused because the object ends before it (416)."""
         return not _is_refused(error) and obstore.head(self._store, key)["size"] <= begin
 
     @contextmanager
@@ -159,8 +158,8 @@ class RemoteStore:
         try:
             yield
         except (exceptions.BaseError, OSError) as error:
-            # All of them may pass: an operator can mend what he got wrong while we run.
-            if _says(error, BUCKET_IS_MISSING):
+            # All of them are transient: an operator can correct the cause while we run.
+            if _mentions(error, BUCKET_IS_MISSING):
                 raise ObjectStoreError(
                     f"{self.url} does not exist",
                     hint="Create the bucket, or correct the URL.",
@@ -172,8 +171,8 @@ class RemoteStore:
                 ) from error
             if _is_refused(error):
                 raise ObjectStoreError(
-                    f"{self.url} does not let us {doing} {named_keys(keys)}: {_reason(error)}",
-                    hint="Check the credentials (AWS_ACCESS_KEY_ID, ...) and what they may do.",
+                    f"{self.url} does not allow to {doing} {named_keys(keys)}: {_reason(error)}",
+                    hint="Check the credentials (AWS_ACCESS_KEY_ID, ...) and their permissions.",
                     is_transient=True,
                 ) from error
             raise ObjectStoreError(
@@ -184,8 +183,8 @@ class RemoteStore:
 
 @contextmanager
 def _gathered(data: Data) -> Iterator[bytes | list[bytes | memoryview]]:
-    """All of it, to be sent as it is. Afterwards it goes piece by piece: to free a gibibyte at once
-    would hold the interpreter for a tenth of a second."""
+    """Gathers all pieces for one request. Frees them one by one afterwards: freeing a gibibyte at
+    once would hold the interpreter for a tenth of a second."""
     if isinstance(data, bytes):
         yield data
         return
@@ -217,17 +216,17 @@ def _open(url: str, options: Mapping[str, str]) -> Any:
 
 
 def _is_refused(error: Exception) -> bool:
-    return isinstance(error, NOT_ALLOWED) or _says(error, NOT_ALLOWED_STATUS)
+    return isinstance(error, NOT_ALLOWED) or _mentions(error, NOT_ALLOWED_STATUS)
 
 
-def _says(error: Exception, words: Sequence[str]) -> bool:
+def _mentions(error: Exception, words: Sequence[str]) -> bool:
     text = str(error)
     return any(word in text for word in words)
 
 
 def _reason(error: Exception) -> str:
-    """In a line: what S3 says in XML is its code and its message. Without the debug text that
-    obstore appends, which repeats the request."""
+    """The reason in one line: of S3's XML the code and the message. Without obstore's debug text,
+    which repeats the request."""
     text = str(error).partition("\n\nDebug source")[0].strip()
     before, xml, answer = text.partition("<?xml")
     if not xml:

@@ -1,4 +1,4 @@
-"""What the bytes of every object look like. Pure.
+"""The bytes of every object. Pure.
 
     content, or its zstd frame | seal
 
@@ -6,13 +6,14 @@
     magic u32 | size u32 = 24 | "QWAL" | version u16 | codec u16 | content length u64 |
     content crc32c u32 | crc32c u32 of the seal before it
 
+
 All numbers are little-endian. The seal is a skippable frame of zstd (RFC 8878, section 3.1.2), so
-`zstd -d` unpacks an object as it is; and it is at the end, so that an object may be written before
-its length is known, and is never valid when it was cut short. The checksum is the content's: it
-proves what is restored, whatever the compressor did.
+`zstd -d` unpacks an object as it is. The seal is at the end, so that an object can be written
+before its length is known, and a truncated object is never valid. The checksum is that of the
+content: it proves the restored bytes, independent of the compressor.
 
 Small objects are packed and unpacked as a whole (`seal`, `unseal`), large ones in pieces
-(`SealedPieces`, `unseal_pieces`), which takes memory for a few of them. The format is the same.
+(`SealedPieces`, `unseal_pieces`), with only a few of them in memory. The format is the same.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ SEAL = struct.Struct("<II4sHHQII")
 SKIPPABLE_MAGIC = 0x184D2A57
 NAME = b"QWAL"
 VERSION = 1
-#: More than any object holds; a seal that says more lies, whatever its checksum says.
+#: More than any object contains; a seal with more is refused, even if its checksum is right.
 CONTENT_BYTES_MAX = 1 << 30
 ZSTD_LEVEL = 1
-#: Of content to its frame: less than what WAL comes to, but for that of an idle server.
-MODEST_RATIO = 64
+#: Of content to its frame: greater than that of WAL, except an idle server's.
+LENGTH_RATIO_MAX = 64
 CHUNK_BYTES = 256 << 10
 
 
 class Codec(IntEnum):
-    """How the content is packed."""
+    """The compression of the content."""
 
     RAW = 0
     ZSTD = 1
@@ -56,7 +57,7 @@ class Seal:
     content_crc: int
 
     def is_same_content(self, other: Seal) -> bool:
-        """However each is packed."""
+        """Compares the contents only, not the codecs."""
         mine = self.content_length, self.content_crc
         return mine == (other.content_length, other.content_crc)
 
@@ -77,12 +78,12 @@ class Seal:
         if (magic, size, name) != (SKIPPABLE_MAGIC, SEAL.size - 8, NAME) or crc != crc32c(
             seal[:-4]
         ):
-            raise _damaged(key, "it does not end with a seal: cut short, or written by another")
+            raise _damaged(key, "it does not end with a seal: truncated, or written by another")
         if version != VERSION or codec not in list(Codec):
             raise ObjectDamaged(
                 f'object "{key}" has format {version}, codec {codec}; '
-                f"this release knows format {VERSION}",
-                hint="A newer release wrote it; use that one.",
+                f"this release supports format {VERSION}",
+                hint="A newer release wrote it; use that release.",
             )
         if length > CONTENT_BYTES_MAX:
             raise _damaged(key, f"it claims {length} bytes of content")
@@ -90,7 +91,7 @@ class Seal:
 
 
 def seal(content: bytes | memoryview, level: int | None = ZSTD_LEVEL) -> bytes:
-    """An object with this content, compressed by zstd at `level`; None: not at all."""
+    """An object with this content, compressed by zstd at `level`; None: not compressed."""
     if level is None:
         packed: bytes | memoryview = content
     else:
@@ -117,8 +118,8 @@ def unseal(data: bytes | memoryview, key: str) -> bytes:
 
 
 class SealedPieces:
-    """An object in pieces, for content that is not held in memory as a whole. Each iteration reads
-    and packs the content anew, so that an object may be written again after a failure."""
+    """An object in pieces, for content that is not in memory as a whole. Each iteration reads and
+    packs the content again, so that an object can be written again after a failure."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class SealedPieces:
         length: int,
         level: int | None = ZSTD_LEVEL,
     ) -> None:
-        """`read` gives the content in pieces, `length` bytes in all."""
+        """`read` returns the content in pieces, `length` bytes in all."""
         self._read = read
         self._length = length
         self._level = level
@@ -144,7 +145,7 @@ class SealedPieces:
         yield self.seal().encode()
 
     def seal(self) -> Seal:
-        """That it ends with. The content is read for it, unless it was packed before."""
+        """The seal at the end. Reads the content, unless it was packed before."""
         if self._content_crc is None:
             for _ in self._content():
                 continue
@@ -158,19 +159,19 @@ class SealedPieces:
         for piece in self._read():
             length, crc = length + len(piece), crc32c(piece, crc)
             yield piece
-        assert length == self._length, "content is not as long as it was said to be"
+        assert length == self._length, "content does not have the given length"
         self._content_crc = crc
 
 
 def unseal_pieces(pieces: Iterable[bytes], found: Seal, key: str) -> Iterator[bytes]:
-    """The content of the object in `pieces`, which ends with the seal `found`. What it gives counts
-    only when there is no more: then all of it is verified. Raises ObjectDamaged."""
+    """The content of the object in `pieces`, which ends with the seal `found`. The content is
+    verified only when the iteration has ended. Raises ObjectDamaged."""
     packed = _without_seal(pieces)
     length = crc = 0
     for piece in packed if found.codec is Codec.RAW else _decompress_pieces(packed, key):
         length, crc = length + len(piece), crc32c(piece, crc)
         if length > found.content_length:
-            break  # whatever the frame says of itself
+            break  # the frame is longer than the seal allows
         yield piece
     if (length, crc) != (found.content_length, found.content_crc):
         raise _damaged(
@@ -190,7 +191,7 @@ def _without_seal(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Source:
-    """What zstd reads from: it takes pieces of any length."""
+    """Input of zstd: it takes pieces of any length."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -210,12 +211,12 @@ def _decompress_pieces(packed: Iterator[bytes], key: str) -> Iterator[bytes]:
 
 
 def _decompress(packed: memoryview, length: int, key: str) -> bytes:
-    """At most `length` bytes and one more, whatever the frame says of itself; and whatever the seal
-    says, no memory but for bytes that are there."""
+    """At most `length` + 1 bytes, whatever length the frame claims. Allocates memory only for bytes
+    that exist, whatever length the seal claims."""
     chunks: list[bytes] = []
     missing = length + 1
     try:
-        if _is_modest(packed, length):
+        if _is_length_safe(packed, length):
             return zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
         with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
             while missing and (chunk := reader.read(min(missing, CHUNK_BYTES))):
@@ -226,11 +227,11 @@ def _decompress(packed: memoryview, length: int, key: str) -> bytes:
         raise _damaged(key, f"zstd: {error}") from error
 
 
-def _is_modest(packed: memoryview, length: int) -> bool:
-    """Whether frame and seal agree on a length that may be set aside at once, which is seven times
+def _is_length_safe(packed: memoryview, length: int) -> bool:
+    """Whether frame and seal agree on a length that may be allocated at once, which is seven times
     as fast. Raises ZstdError."""
     claimed = zstandard.get_frame_parameters(packed).content_size
-    return claimed == length <= MODEST_RATIO * len(packed)
+    return claimed == length <= LENGTH_RATIO_MAX * len(packed)
 
 
 def _damaged(key: str, why: str) -> ObjectDamaged:

@@ -1,17 +1,16 @@
-"""What every object store can do, and how one is opened by its URL.
+"""The interface of all object stores, and how to open one by its URL.
 
     /srv/archive, file:///srv/archive     a folder: fsynced, atomic
-    s3://bucket/prefix                    S3 and what speaks like it (option endpoint=...)
+    s3://bucket/prefix                    S3 and compatible stores (option endpoint=...)
     gs://bucket/prefix, az://container/prefix
-    memory://                             for tests; gone with the process
+    memory://                             for tests; lost at the end of the process
 
-Laws. `put` and `create` are atomic, and durable when they return. Nothing else is asked of a store:
-whatever must happen once is a `create`, which every store has. Credentials come from the
-environment, as the vendors' own tools take them, or from options; they are never part of a URL.
+Laws. `put` and `create` are atomic, and durable when they return. No other guarantee is needed:
+everything that must happen once is a `create`, which every store has. Credentials come from the
+environment, as with the vendors' own tools, or from options; a URL never contains them.
 
-A large object is written and read in pieces: a folder takes and gives them one by one. The other
-stores have no conditional write in parts, so they gather an object, packed as it is, before they
-send it.
+A large object is written and read in pieces. A folder does so one by one. The other stores have no
+conditional write in parts, so they gather an object, in its packed form, before they send it.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from urllib.parse import unquote, urlsplit
 
 from objectstore.errors import ObjectStoreError
 
-#: What an object is made of. Pieces may be asked for again: each iteration gives all of them.
+#: The content of an object. Pieces may be requested again: each iteration returns all of them.
 Data: TypeAlias = bytes | Iterable[bytes | memoryview]
-#: Of an object that is read in pieces.
+#: Size of the pieces of an object that is read in pieces.
 PIECE_BYTES = 1 << 20
-#: Of those that an error is about.
+#: Keys that an error text names.
 NAMED_KEYS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One line of a listing; `modified_at` is the store's clock."""
+    """One entry of a listing; `modified_at` is by the store's clock."""
 
     key: str
     size_bytes: int
@@ -44,53 +43,53 @@ class ObjectInfo:
 class ObjectStore(Protocol):
     """Thread-safe. Every method raises ObjectStoreError; keys are relative, with "/"."""
 
-    #: How messages name it; without secrets.
+    #: Its name in messages; without secrets.
     url: str
 
     def put(self, key: str, data: Data) -> None:
-        """Give `key` this content, whatever it had. What the pieces raise goes to the caller, and
-        `key` keeps what it had."""
+        """Gives `key` this content, replacing any other. If the pieces raise, the caller gets the
+        exception and `key` keeps its old content."""
 
     def create(self, key: str, data: Data) -> bool:
-        """Give `key` this content unless it exists; whether it did not. As `put` otherwise."""
+        """Gives `key` this content unless it exists; returns whether it is new. Else like `put`."""
 
     def get(self, key: str) -> bytes:
         """All of it. Raises ObjectNotFound."""
 
     def get_pieces(self, key: str) -> Iterator[bytes]:
-        """The same, PIECE_BYTES at most at a time. Raises ObjectNotFound, with the first."""
+        """Like `get`, in pieces of at most PIECE_BYTES. The first one may raise ObjectNotFound."""
 
     def get_tail(self, key: str, length: int) -> bytes:
         """Its last bytes. Raises ObjectNotFound."""
 
     def get_range(self, key: str, begin: int, length: int) -> bytes:
-        """`length` bytes from the byte `begin` on; fewer where the object ends before, none behind
-        its end. Raises ObjectNotFound."""
+        """`length` bytes from the byte `begin` on; fewer if the object ends before, none after its
+        end. Raises ObjectNotFound."""
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        """All whose key begins with `prefix`, a folder that ends with "/" or nothing, and is
-        greater than `after`; in the order of their keys."""
+        """The objects whose key begins with `prefix` (a folder with "/", or "") and is greater than
+        `after`, in the order of their keys."""
 
     def list_folders(self, prefix: str) -> Sequence[str]:
-        """The names of what is directly below `prefix` and has something below itself."""
+        """The names directly below `prefix` that have objects below them."""
 
     def delete(self, key: str) -> None:
-        """One that does not exist is deleted already."""
+        """Deletes an object; no error if it does not exist."""
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """All of them, DELETE_KEYS_MAX a request; one that does not exist is deleted already. An
-        error names keys that may be left, and says of none that it is not deleted: all of them may
-        be asked for again."""
+        """Deletes all of them, DELETE_KEYS_MAX a request; no error if one does not exist. The text
+        of an error names keys that may be left. It does not show which ones were deleted: all of
+        them may be requested again."""
 
 
 def named_keys(keys: Sequence[str]) -> str:
-    """Some of them, as an error names them."""
+    """Some of the keys, for the text of an error."""
     some = ", ".join(f'"{key}"' for key in keys[:NAMED_KEYS])
     return some if len(keys) <= NAMED_KEYS else f"{some} and {len(keys) - NAMED_KEYS} more"
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """Nothing is asked of a remote store yet. Raises ObjectStoreError."""
+    """Sends no request to a remote store yet. Raises ObjectStoreError."""
     parts = urlsplit(url)
     if parts.username or parts.password:
         raise ObjectStoreError(
@@ -103,6 +102,6 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
         if options:
             raise ObjectStoreError(f"a folder has no options, found {', '.join(sorted(options))}")
         return LocalStore(unquote(parts.path) if parts.scheme else url)
-    from objectstore.remote import RemoteStore  # it costs 20 ms that a local archive need not pay
+    from objectstore.remote import RemoteStore  # takes 20 ms, which a local archive can save
 
     return RemoteStore(url, options or {})

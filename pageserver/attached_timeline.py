@@ -1,7 +1,7 @@
-"""`AttachedTimeline`: one timeline at a process: its attachment, and the thread that ingests it.
+"""`AttachedTimeline`: one timeline in a process: its attachment, and the thread that ingests it.
 
-Law: what the attachment says is heard within turns; the ingest waits on its own thread until an
-index names its cut.
+Law: events of the attachment are handled on the event loop. The ingest thread waits until an index
+in the store names its cut.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from objectstore.store import ObjectStore
 from pageserver.attachments import deletion_events as deleting
 from pageserver.attachments.attachment import Attachment
 from pageserver.attachments.attachment_shell import AttachmentShell
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.config import ProcessConfig
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.epochs.epoch import EpochOutput
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 class TimelineOwner(Protocol):
-    """Is told what concerns more than the one timeline."""
+    """Receives events that concern more than one timeline."""
 
     def condemned(self, condemned: deleting.Condemned) -> None: ...
 
@@ -46,7 +46,7 @@ class TimelineOwner(Protocol):
 
 
 class AttachedTimeline:
-    """Its methods are called within turns, but where they say otherwise."""
+    """Call its methods on the event loop, except where a docstring says otherwise."""
 
     def __init__(
         self,
@@ -54,23 +54,23 @@ class AttachedTimeline:
         config: ProcessConfig,
         timeline: TimelineId,
         core: Attachment,
-        turns: Turns,
+        loop: EventLoop,
         store: ObjectStore,
     ) -> None:
         self.timeline = timeline
         self.ingest: Ingest | None = None
         self._owner = owner
         self._config = config
-        self._turns = turns
+        self._loop = loop
         self._store = store
         self._waiting: dict[int, Event] = {}
         grace_ms = int(config.grace_seconds * 1000)
         objects = PageObjects(store, timeline)
         attachment_id = AttachmentId(timeline, core.suffix)
-        self.shell = AttachmentShell(turns, core, attachment_id, objects, self, grace_ms)
+        self.shell = AttachmentShell(loop, core, attachment_id, objects, self, grace_ms)
 
     def begin(self, service: GenerationService) -> None:
-        """Created in the service first: an id that was deleted never returns."""
+        """Registers the timeline with the service first, because a deleted id is never reused."""
         tenant, timeline = self.timeline.tenant_id.hex(), self.timeline.timeline_id.hex()
 
         def answered(_: object) -> None:
@@ -80,24 +80,24 @@ class AttachedTimeline:
             if isinstance(error, GenerationRefused):
                 self.refuse(error)
                 return
-            self._turns.call_later(RETRY_SECONDS, partial(self.begin, service))
+            self._loop.call_later(RETRY_SECONDS, partial(self.begin, service))
 
-        self._turns.work(lambda: service.create_timeline(tenant, timeline), answered, failed)
+        self._loop.work(lambda: service.create_timeline(tenant, timeline), answered, failed)
 
     def refuse(self, error: GenerationRefused) -> None:
-        """By the service. With a tombstone it is as it should be."""
+        """The service refused the timeline. If a tombstone exists, the refusal is expected."""
 
-        def looked(is_deleted: bool) -> None:
+        def checked(is_deleted: bool) -> None:
             if is_deleted:
                 self._owner.found_deleted(self.timeline)
 
         self.shell.refusal = str(error)
         self.shell.detach()
         log.error("the timeline is not attached", reason=str(error), hint=error.hint)
-        self._turns.work(self.shell.objects.is_deleted, looked, lambda _: None)
+        self._loop.work(self.shell.objects.is_deleted, checked, lambda _: None)
 
     def close(self) -> None:
-        """Not within a turn: waits for the thread."""
+        """Waits for the ingest thread; do not call it on the event loop."""
         for waiting in list(self._waiting.values()):
             waiting.set()
         if self.shell.compaction is not None:
@@ -105,7 +105,7 @@ class AttachedTimeline:
         if self.ingest is not None:
             self.ingest.stop()
 
-    # ---- what the attachment says
+    # ---- events of the attachment
 
     def activated(self, shell: AttachmentShell) -> None:
         def opened(archive: TimelineArchive) -> None:
@@ -124,22 +124,26 @@ class AttachedTimeline:
             shell.open_compaction(folder, lambda: ingest.base_forks)
 
         def failed(error: Exception) -> None:
-            log.warning("the store does not answer", reason=str(error))
-            self._turns.call_later(RETRY_SECONDS, lambda: self.activated(shell))
+            log.warning("the object store is unavailable", reason=str(error))
+            self._loop.call_later(RETRY_SECONDS, lambda: self.activated(shell))
 
-        self._turns.work(lambda: TimelineArchive.open(self._store, self.timeline), opened, failed)
+        self._loop.work(lambda: TimelineArchive.open(self._store, self.timeline), opened, failed)
 
     def ended(self, shell: AttachmentShell, message: str) -> None:
         for waiting in self._waiting.values():
             waiting.set()
         if shell.core.is_deleted:
-            self._turns.post(partial(self._owner.found_deleted, self.timeline))
+            self._loop.post(partial(self._owner.found_deleted, self.timeline))
 
     def condemned(self, condemned: deleting.Condemned) -> None:
         self._owner.condemned(condemned)
 
     def published(self, shell: AttachmentShell, visible_lsn: int) -> None:
-        log.info("WAL may go", timeline=str(self.timeline), below=format_lsn(visible_lsn))
+        log.info(
+            "WAL below this position may be removed",
+            timeline=str(self.timeline),
+            below=format_lsn(visible_lsn),
+        )
 
     def stored(self, shell: AttachmentShell, change: int) -> None:
         self._owner.validate_soon()
@@ -147,7 +151,7 @@ class AttachedTimeline:
         if waiting is not None:
             waiting.set()
 
-    # ---- what the ingest says, on its thread
+    # ---- calls of the ingest, on its thread
 
     def _hand_over(
         self, cut: Cut, base_backup_id: str, output: EpochOutput
@@ -158,7 +162,7 @@ class AttachedTimeline:
             number = self.shell.change(cut, base_backup_id, output.parts, output.frame.path)
             self._waiting[number] = stored
 
-        self._turns.post(change)
+        self._loop.post(change)
 
         def wait(seconds: float) -> bool | None:
             if stored.wait(seconds):

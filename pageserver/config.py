@@ -1,4 +1,4 @@
-"""What the process of a pageserver is told."""
+"""The configuration of a pageserver process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pageserver.ingest.ingest import IngestConfig
 
 @dataclass(frozen=True, slots=True)
 class ProcessConfig:
-    """`attaches_all`: with a service of its own, every timeline of the archive is attached here.
+    """`attaches_all`: attach every timeline of the archive; used with the embedded service.
     `grace_seconds`: how long readers may use an index after it was replaced."""
 
     node_id: int
@@ -19,7 +19,7 @@ class ProcessConfig:
     attaches_all: bool = True
     history_seconds: int = 7 * 24 * 3600
     grace_seconds: float = 24 * 3600.0
-    #: Start without the generation service; with these tenants besides those that the node had.
+    #: Start without the generation service. Take these tenants, and those that this node had last.
     emergency_tenants: frozenset[str] | None = None
     local_bytes_max: int = 16 << 30
     validation_seconds: float = 10.0

@@ -1,22 +1,22 @@
-"""Errors of `pageserver`; each says in one sentence what is wrong, and in `hint` what to do.
+"""Errors of `pageserver`. The message describes the error, `hint` the remedy.
 
 PageserverError
-|-- SurveyError       WAL that cannot be surveyed: it needs what is not here
-|-- RedoError         the server that replays an epoch did not do what it was asked
-|-- LayerDamaged      an object of layers or frames is not what it should be
-|-- PagesDeleted      a timeline's pages were deleted, for good
-|-- PageNotFound      there is no such page, relation, database or cut
-|-- TableNameError    a text that is no name of a table
-|-- ServerUnreachable a server whose pages are to be checked does not answer
-|-- BranchError       a branch that cannot be made, started or removed
-`-- TableIncomplete   pages of a table, or of what describes it, are not all here
+|-- SurveyError       WAL cannot be surveyed or replayed: required data is missing
+|-- RedoError         a server that replays WAL failed, or its result is not valid
+|-- LayerDamaged      a layer or frame has unexpected contents
+|-- PagesDeleted      the pages of a timeline were permanently deleted
+|-- PageNotFound      the page, relation, database or cut does not exist
+|-- TableNameError    a string is not a valid table name
+|-- ServerUnreachable the server to be checked does not answer, or answers unexpectedly
+|-- BranchError       a branch cannot be created, started, stopped or removed
+`-- TableIncomplete   pages of a table, or of its catalogs, are missing
 """
 
 from __future__ import annotations
 
 
 class PageserverError(Exception):
-    """Base of all."""
+    """Base class of the errors of this package."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -24,37 +24,37 @@ class PageserverError(Exception):
 
 
 class SurveyError(PageserverError):
-    """WAL that cannot be surveyed, or replayed, with what is here."""
+    """The WAL cannot be surveyed or replayed, because required data is missing."""
 
 
 class RedoError(PageserverError):
-    """The server that replays an epoch ended otherwise than it was asked to."""
+    """A server that replays WAL failed, or its result is not valid."""
 
 
 class LayerDamaged(PageserverError):
-    """Bytes of a layer or a frame are not what they should be."""
+    """A layer or a frame has unexpected contents."""
 
 
 class PagesDeleted(PageserverError):
-    """A timeline's pages were deleted, for good: there is a tombstone."""
+    """The pages of a timeline were permanently deleted: a tombstone exists."""
 
     def __init__(self, timeline: object) -> None:
         super().__init__(
             f"the pages of timeline {timeline} were deleted",
-            hint="Base backups and WAL stay: sk restore begins with a base backup, if one is left.",
+            hint="Base backups and WAL are kept. Use sk restore if a base backup still exists.",
         )
 
 
 class PageNotFound(PageserverError):
-    """There is no such page, relation, database or cut."""
+    """The page, relation, database or cut does not exist."""
 
 
 class TableNameError(PageserverError):
-    """A text that is no name of a table."""
+    """The string is not a valid table name."""
 
 
 class ServerUnreachable(PageserverError):
-    """A server whose pages are to be checked does not answer, or not as asked."""
+    """The server whose pages are to be checked does not answer, or answers unexpectedly."""
 
 
 class BranchError(PageserverError):
@@ -62,4 +62,4 @@ class BranchError(PageserverError):
 
 
 class TableIncomplete(PageserverError):
-    """Pages of a table, or of what describes it, are not all here: nothing is handed out."""
+    """Pages of a table, or of its catalogs, are missing: no rows are returned."""

@@ -1,4 +1,4 @@
-"""The metrics of a pageserver: what its status page shows, by timeline."""
+"""The metrics of a pageserver, computed from its status page, by timeline."""
 
 from __future__ import annotations
 
@@ -9,32 +9,38 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-#: name -> (what it is, the key of a timeline's status)
+#: name -> (help text, key in the status of a timeline)
 GAUGES = {
-    "sk_pageserver_lag_bytes": ("WAL received behind the newest cut", "lag_bytes"),
+    "sk_pageserver_lag_bytes": ("WAL received after the newest cut", "lag_bytes"),
     "sk_pageserver_cuts": ("Cuts that can be restored", "cuts"),
-    "sk_pageserver_layers": ("Parts of layers that the index names", "layers"),
-    "sk_pageserver_layer_bytes": ("Their bytes in the store", "layer_bytes"),
-    "sk_pageserver_frame_bytes": ("Bytes of frames, before they are packed", "frame_bytes"),
-    "sk_pageserver_dead_share": ("Dead pages up to the horizon, of all there", "dead_share"),
+    "sk_pageserver_layers": ("Layer parts that the index names", "layers"),
+    "sk_pageserver_layer_bytes": ("Size of these layer parts in the store", "layer_bytes"),
+    "sk_pageserver_frame_bytes": ("Uncompressed size of the frames", "frame_bytes"),
+    "sk_pageserver_dead_share": ("Share of dead pages up to the horizon", "dead_share"),
 }
 COUNTERS = {
     "sk_pageserver_epochs": ("Epochs replayed by this process", "epochs"),
-    "sk_pageserver_replayed_wal_bytes": ("WAL in them", "replayed_wal_bytes"),
-    "sk_pageserver_replayed_pages": ("Pages that they changed", "replayed_pages"),
-    "sk_pageserver_base_pages_read": ("Pages read for them out of older layers", "base_pages_read"),
-    "sk_pageserver_replay_seconds": ("Time that they took", "replay_seconds"),
-    "sk_pageserver_merges": ("Times that old layers were merged by this process", "merges"),
-    "sk_pageserver_merge_read_bytes": ("Bytes of layers that were merged", "merge_read_bytes"),
-    "sk_pageserver_merge_written_bytes": ("Bytes of their successors", "merge_written_bytes"),
-    "sk_pageserver_merge_seconds": ("Time that the merges took", "merge_seconds"),
+    "sk_pageserver_replayed_wal_bytes": ("WAL replayed in these epochs", "replayed_wal_bytes"),
+    "sk_pageserver_replayed_pages": ("Pages changed by these epochs", "replayed_pages"),
+    "sk_pageserver_base_pages_read": (
+        "Pages read from older layers for these epochs",
+        "base_pages_read",
+    ),
+    "sk_pageserver_replay_seconds": ("Time spent replaying epochs", "replay_seconds"),
+    "sk_pageserver_merges": ("Merges of old layers by this process", "merges"),
+    "sk_pageserver_merge_read_bytes": ("Size of the layers that were merged", "merge_read_bytes"),
+    "sk_pageserver_merge_written_bytes": (
+        "Size of the layers that replaced them",
+        "merge_written_bytes",
+    ),
+    "sk_pageserver_merge_seconds": ("Time spent merging layers", "merge_seconds"),
 }
 OWN_GAUGES = {
-    "sk_pageserver_emergency": "1 while it was started without the generation service",
-    "sk_pageserver_deletion_lists": "Lists of objects that are to be deleted",
+    "sk_pageserver_emergency": "1 if the process started without the generation service",
+    "sk_pageserver_deletion_lists": "Lists of objects that wait for deletion",
     "sk_pageserver_stale_attachments": "Attachments that are stale",
-    "sk_pageserver_unwell_timelines": "Timelines whose status names a problem",
-    "sk_pageserver_validated_seconds_ago": "Since the generation service has said who is valid",
+    "sk_pageserver_unwell_timelines": "Timelines whose status reports a problem",
+    "sk_pageserver_validated_seconds_ago": "Time since the last completed validation",
     "sk_pageserver_unusable_files": "Certificates and tokens that changed and are not in force",
 }
 
@@ -42,14 +48,14 @@ Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class PageserverCollector(Collector):
-    """Of what `status` says when it is asked."""
+    """Computes the metrics from `status` at each scrape."""
 
     def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
         self._status = status
 
     @property
     def registry(self) -> CollectorRegistry:
-        """One of its own."""
+        """A new registry that holds this collector only."""
         registry = CollectorRegistry()
         registry.register(self)
         return registry
@@ -86,17 +92,17 @@ class PageserverCollector(Collector):
 
 
 def _checks(page: dict[str, Any]) -> Iterable[Family]:
-    """Of a server's pages."""
+    """The metrics of the page checks of a server."""
     yield CounterMetricFamily(
         "sk_pageserver_checked_pages", "Pages of the server that were checked", value=page["pages"]
     )
     yield GaugeMetricFamily(
-        "sk_pageserver_damaged_pages", "Those that are damaged", value=len(page["damaged"])
+        "sk_pageserver_damaged_pages", "Pages found to be damaged", value=len(page["damaged"])
     )
     if page["seconds_ago"] is not None:
         yield GaugeMetricFamily(
             "sk_pageserver_check_seconds_ago",
-            "Since the last round of checks has ended",
+            "Time since the last round of checks ended",
             value=page["seconds_ago"],
         )
 

@@ -1,12 +1,12 @@
-"""`PageserverProcess`: one process of a node, with what is attached to it, until it ends.
+"""`PageserverProcess`: one process of a node and its attachments, until it ends.
 
     register -> deletion queue -> attachments -> ingest          timers: validation, rounds of the
-                                                                 queue, horizons, scrubs, what is
-                                                                 attached now
+                                                                 queue, horizons, scrubs, the list
+                                                                 of attachments
 
-Laws. Nothing is written before the generation service has given a number. What the service says of
-attachments is asked for now and then: a new one begins, one that is gone ends. A process that is
-not the newest of its node ends itself.
+Laws. The process writes nothing before the generation service has assigned its node generation. It
+asks the service for its attachments periodically. It begins new ones and ends those that are no
+longer listed. A process that is not the newest of its node ends itself.
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ from pageserver.attachments.attachment import AttachDecision, Attachment, Phase,
 from pageserver.attachments.attachment_events import Mode
 from pageserver.attachments.compaction_round import CompactionRound
 from pageserver.attachments.deletion_queue import DeletionQueue
-from pageserver.attachments.emergency_start import EmergencyAttachments, EmergencyStart, ToldService
+from pageserver.attachments.emergency_start import (
+    AdvanceAnswer,
+    EmergencyAttachments,
+    EmergencyStart,
+)
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.attachments.queue_shell import QueueShell
 from pageserver.attachments.timeline_deletion import RemovedPages, remove_pages
-from pageserver.attachments.turns import Turns
 from pageserver.attachments.validation import ValidationDue
 from pageserver.attachments.validation_shell import ValidationShell
 from pageserver.config import ProcessConfig
@@ -50,10 +54,10 @@ from pageserver.objects.attachment_id import AttachmentId, Verdict
 T = TypeVar("T")
 
 REGISTER_RETRY_SECONDS = 2.0
-LOOK_SECONDS = 3600.0
-#: What was on its way to the store has come, or never will.
+FULL_ROUND_SECONDS = 3600.0
+#: By then, a request sent before has reached the store, or it never will.
 LATE_SECONDS = 600.0
-#: After an index was written: its cut lets WAL go, and what it dropped may be deleted.
+#: Delay after an index was written. A validation then releases WAL and deletes dropped objects.
 VALIDATION_DELAY_SECONDS = 0.5
 BEGINNING = (Phase.CLAIMING, Phase.LISTING, Phase.LOADING)
 MODES = {AttachmentMode.SINGLE: Mode.SINGLE, AttachmentMode.MULTI: Mode.MULTI}
@@ -62,32 +66,32 @@ log = structlog.get_logger()
 
 
 class PageserverProcess:
-    """Its methods are called within turns, but where they say otherwise."""
+    """Call its methods on the event loop, except where a docstring says otherwise."""
 
     def __init__(
-        self, config: ProcessConfig, turns: Turns, store: ObjectStore, service: GenerationService
+        self, config: ProcessConfig, loop: EventLoop, store: ObjectStore, service: GenerationService
     ) -> None:
         self.config = config
         self.incarnation = secrets.token_hex(16)
         self.node_generation = 0
         self.attached: dict[TimelineId, AttachedTimeline] = {}
-        #: Their pages were deleted, for good.
+        #: Timelines whose pages were permanently deleted.
         self.deleted: frozenset[TimelineId] = frozenset()
         self.queue: QueueShell | None = None
-        #: Why this process has ended itself: message and hint.
+        #: Why this process ended itself: message and hint.
         self.end_reason: tuple[str, str] | None = None
-        self.service_problem = "it was not asked yet"
-        #: "" when it was not started in an emergency, or the service has been told.
-        self.emergency_meaning = ""
-        self._turns = turns
+        self.service_problem = "the generation service has not answered yet"
+        #: "" unless it started in an emergency and the service does not know of that yet.
+        self.emergency_notice = ""
+        self._loop = loop
         self._store = store
         self._service = service
-        self.validation = ValidationShell(turns, store, service, config.node_id, self)
+        self.validation = ValidationShell(loop, store, service, config.node_id, self)
         self._starts = 0
         self._compactions = CompactionRound()
-        self._emergency = EmergencyStart(turns, store, service, config.node_id, self)
+        self._emergency = EmergencyStart(loop, store, service, config.node_id, self)
 
-    # ---- its beginning and its end
+    # ---- start and end
 
     def start(self) -> None:
         if self.config.emergency_tenants is not None:
@@ -96,26 +100,26 @@ class PageserverProcess:
         self.ask_service(
             lambda: self._service.register_node(self.config.node_id, self.incarnation),
             self._registered,
-            lambda: self._turns.call_later(REGISTER_RETRY_SECONDS, self.start),
+            lambda: self._loop.call_later(REGISTER_RETRY_SECONDS, self.start),
         )
 
     def _registered(self, registration: NodeRegistration) -> None:
         self.node_generation = registration.node_generation
         log.info("registered", node_id=self.config.node_id, node_generation=self.node_generation)
         self._attach(registration.attachments)
-        self._go_on()
+        self._start_queue_and_timers()
 
-    def _go_on(self) -> None:
-        """The service knows this process: it may delete, and others may give up WAL."""
+    def _start_queue_and_timers(self) -> None:
+        """The service knows this process: from here on it may delete objects and release WAL."""
         suffix = Suffix.pack(0, self.config.node_id, self.node_generation)
         core = DeletionQueue(suffix, self.incarnation, int(self.config.grace_seconds * 1000))
-        self.queue = QueueShell(self._turns, core, self._store, self._hinted, self.end)
+        self.queue = QueueShell(self._loop, core, self._store, self._hinted, self.end)
         self.queue.step(deleting.QueueBegun())
         config = self.config
         self._every(config.validation_seconds, self._validate)
         self._every(config.attachments_seconds, self._ask_attachments)
         self._every(config.round_seconds, lambda: self._step_queue(deleting.RoundDue()))
-        self._every(LOOK_SECONDS, lambda: self._step_queue(deleting.LookDue()))
+        self._every(FULL_ROUND_SECONDS, lambda: self._step_queue(deleting.FullRoundDue()))
         self._every(config.collect_seconds, self._collect)
         self._every(config.scrub_seconds, self._scrub)
         self._every(config.compact_seconds, self._compact)
@@ -124,24 +128,24 @@ class PageserverProcess:
     def _every(self, seconds: float, call: Callable[[], None]) -> None:
         def due() -> None:
             call()
-            self._turns.call_later(seconds, due)
+            self._loop.call_later(seconds, due)
 
-        self._turns.call_later(seconds, due)
+        self._loop.call_later(seconds, due)
 
     def end(self, message: str, hint: str) -> None:
-        log.critical("this process ends", reason=message, hint=hint)
+        log.critical("pageserver process ends itself", reason=message, hint=hint)
         self.end_reason = message, hint
-        self._turns.end()
+        self._loop.end()
 
     def replaced(self) -> None:
         self.end(
             f"node {self.config.node_id} has a newer process than this one",
-            "Give each pageserver a node id of its own: --node-id. Or the generation service was "
-            "put back to an old copy: sk generations advance.",
+            "Give each pageserver a different --node-id. If the generation service was restored "
+            "from an old copy, run sk generations advance.",
         )
 
     def close(self) -> None:
-        """After the last turn, on the same thread: waits for all ingest."""
+        """Call it after the event loop ended, on the same thread. Waits for all ingest threads."""
         for each in self.attached.values():
             each.close()
 
@@ -150,21 +154,21 @@ class PageserverProcess:
     def ask_service(
         self, ask: Callable[[], T], answered: Callable[[T], None], failed: Callable[[], None]
     ) -> None:
-        def heard(answer: T) -> None:
+        def on_answer(answer: T) -> None:
             self.service_problem = ""
             answered(answer)
 
-        def unheard(error: Exception) -> None:
+        def on_failure(error: Exception) -> None:
             if isinstance(error, GenerationRefused):
                 self.end(str(error), error.hint)
                 return
             words = " ".join(str(error).split())
             if words != self.service_problem:
-                log.warning("the generation service does not answer", reason=words)
+                log.warning("the generation service is unavailable", reason=words)
             self.service_problem = words
             failed()
 
-        self._turns.work(ask, heard, unheard)
+        self._loop.work(ask, on_answer, on_failure)
 
     def _ask_attachments(self) -> None:
         def ask() -> NodeAttachments:
@@ -181,7 +185,9 @@ class PageserverProcess:
         self.ask_service(ask, answered, lambda: None)
 
     def _attach_all(self) -> None:
-        """Not within a turn: what is in the archive and attached nowhere, also after an advance."""
+        """Attaches each tenant of the archive that has no attachment, also after an advance.
+
+        Do not call it on the event loop."""
         attached = {each.tenant for each in self._service.status().tenants if each.attachments}
         for timeline in find_timelines(self._store):
             tenant = timeline.tenant_id.hex()
@@ -205,21 +211,21 @@ class PageserverProcess:
                     self._detach(timeline)
 
         def failed(error: Exception) -> None:
-            log.warning("the store does not answer", reason=str(error))
+            log.warning("the object store is unavailable", reason=str(error))
 
-        self._turns.work(lambda: find_timelines(self._store), answered, failed)
+        self._loop.work(lambda: find_timelines(self._store), answered, failed)
 
     def _attach_one(self, timeline: TimelineId, at: TenantAttachment) -> None:
         suffix = Suffix.pack(at.attachment_generation, at.node_id, self.node_generation)
-        there = self.attached.get(timeline)
-        match decide_attach(there.shell.core.suffix if there else None, suffix):
+        attached = self.attached.get(timeline)
+        match decide_attach(attached.shell.core.suffix if attached else None, suffix):
             case AttachDecision.BEGIN:
                 self._begin(timeline, suffix, MODES[at.mode])
             case AttachDecision.KEEP:
-                assert there is not None
-                there.shell.step(attaching.ModeSet(MODES[at.mode]))
+                assert attached is not None
+                attached.shell.step(attaching.ModeSet(MODES[at.mode]))
             case AttachDecision.REFUSE:
-                log.warning("a late attach is passed over", suffix=str(suffix))
+                log.warning("ignored an outdated attachment", suffix=str(suffix))
 
     def _begin(self, timeline: TimelineId, suffix: Suffix, mode: Mode) -> None:
         if timeline in self.attached:
@@ -230,69 +236,71 @@ class PageserverProcess:
             suffix, f"{self.incarnation}{self._starts:08x}", mode, config.history_seconds,
             config.local_bytes_max,
         )  # fmt: skip
-        there = AttachedTimeline(self, self.config, timeline, core, self._turns, self._store)
-        self.attached[timeline] = there
+        attached = AttachedTimeline(self, self.config, timeline, core, self._loop, self._store)
+        self.attached[timeline] = attached
         if mode is Mode.EMERGENCY:
-            there.shell.begin()
+            attached.shell.begin()
         else:
-            there.begin(self._service)
+            attached.begin(self._service)
 
     def _detach(self, timeline: TimelineId) -> None:
-        there = self.attached.pop(timeline)
-        there.shell.detach()
+        attached = self.attached.pop(timeline)
+        attached.shell.detach()
         log.info("detached", timeline=str(timeline))
-        self._turns.work(there.close, lambda _: None, lambda _: None)
+        self._loop.work(attached.close, lambda _: None, lambda _: None)
         self._step_queue(deleting.TimelineDetached(timeline))
 
     # ---- without the service
 
     def emergency_begun(self, found: EmergencyAttachments) -> None:
         self.node_generation = found.suffix.node_generation
-        self.emergency_meaning = found.meaning
+        self.emergency_notice = found.notice
         for timeline in found.timelines:
             self._begin(timeline, found.suffix, Mode.EMERGENCY)
 
-    def emergency_told(self, told: ToldService) -> None:
-        """The validations that follow find out who has the tenants by now. A mode is set when an
-        attachment has begun."""
+    def emergency_ended(self, answer: AdvanceAnswer) -> None:
+        """Validations that follow report the current owner of each tenant. A mode can be set only
+        when the attachment has begun."""
         if any(each.shell.core.phase in BEGINNING for each in self.attached.values()):
-            again = partial(self.emergency_told, told)
-            self._turns.call_later(REGISTER_RETRY_SECONDS, again)
+            again = partial(self.emergency_ended, answer)
+            self._loop.call_later(REGISTER_RETRY_SECONDS, again)
             return
-        self.emergency_meaning = self.service_problem = ""
-        self._go_on()
-        for timeline, there in self.attached.items():
-            if timeline in told.refused:
-                there.refuse(told.refused[timeline])
-            mode = told.modes[timeline.tenant_id.hex()]
-            there.shell.step(attaching.ModeSet(MODES[mode]))
+        self.emergency_notice = self.service_problem = ""
+        self._start_queue_and_timers()
+        for timeline, attached in self.attached.items():
+            if timeline in answer.refused:
+                attached.refuse(answer.refused[timeline])
+            mode = answer.modes[timeline.tenant_id.hex()]
+            attached.shell.step(attaching.ModeSet(MODES[mode]))
 
     # ---- deleted timelines
 
     def found_deleted(self, timeline: TimelineId) -> None:
-        """There is a tombstone: what comes late below it is removed by who may have sent it."""
+        """A tombstone exists. Removes objects that late requests of this process create."""
         if timeline not in self.deleted:
             self.deleted |= {timeline}
             log.warning("the timeline's pages were deleted", timeline=str(timeline))
             if timeline in self.attached:
                 self._detach(timeline)
-            self._turns.call_later(LATE_SECONDS, lambda: self._remove(timeline))
+            self._loop.call_later(LATE_SECONDS, lambda: self._remove(timeline))
             self._remove(timeline)
 
     def _remove(self, timeline: TimelineId) -> None:
         suffix = Suffix.pack(0, self.config.node_id, self.node_generation)
 
         def remove() -> RemovedPages:
-            # The service first: one that has gone back does not know of it.
+            # The service first: a service restored from an old copy does not know of the deletion.
             tenant, name = timeline.tenant_id.hex(), timeline.timeline_id.hex()
             self._service.delete_timeline(tenant, name)
             return remove_pages(self._store, timeline, suffix)
 
         def failed(error: Exception) -> None:
-            log.warning("pages of a deleted timeline are left", reason=str(error))
-            self._turns.call_later(LATE_SECONDS, lambda: self._remove(timeline))
+            log.warning(
+                "could not remove the pages of a deleted timeline; will retry", reason=str(error)
+            )
+            self._loop.call_later(LATE_SECONDS, lambda: self._remove(timeline))
 
-        self._turns.work(remove, lambda _: None, failed)
+        self._loop.work(remove, lambda _: None, failed)
 
     # ---- timers
 
@@ -304,11 +312,11 @@ class PageserverProcess:
         self._step_queue(condemned)
 
     def _hinted(self, hint: deleting.Hint) -> None:
-        there = self.attached.get(hint.timeline)
-        if there is None:
+        attached = self.attached.get(hint.timeline)
+        if attached is None:
             self._step_queue(deleting.TimelineDetached(hint.timeline))
         else:
-            there.shell.step(attaching.Hinted(hint.hint, hint.names))
+            attached.shell.step(attaching.Hinted(hint.hint, hint.names))
 
     def _collect(self) -> None:
         for each in self.attached.values():
@@ -333,7 +341,7 @@ class PageserverProcess:
         self.validation.step(ValidationDue(asked))
 
     def validate_soon(self) -> None:
-        self._turns.call_later(VALIDATION_DELAY_SECONDS, self._validate)
+        self._loop.call_later(VALIDATION_DELAY_SECONDS, self._validate)
 
     def validation_begun(self, ticket: int) -> None:
         self._step_queue(deleting.QueueValidationBegun(ticket))

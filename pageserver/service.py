@@ -1,10 +1,10 @@
-"""`PageserverService`: a pageserver's process with its port. It knows everybody.
+"""`PageserverService`: assembles a pageserver process and its HTTP port.
 
     process.py                   cores, their shells and the threads that ingest
     telemetry/status_server.py   the port: /status, /metrics, /healthz
 
-Law: what the port shows is read without a lock, of values that are replaced and never changed: it
-may be a moment old, and is never half of one.
+Law: the port reads its values without a lock. They are replaced, never modified, so a page may be
+slightly out of date but is always consistent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from objectstore.store import ObjectStore
 from pageserver.attached_timeline import AttachedTimeline
 from pageserver.attachments.attachment import Phase
 from pageserver.attachments.attachment_events import Mode
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.checks.scheduled_checks import CheckSchedule, ScheduledChecks
 from pageserver.config import ProcessConfig
 from pageserver.errors import PagesDeleted, PageserverError
@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 
 class PageserverService:
-    """run() serves until it is told to stop. Closes `service`."""
+    """run() serves until it is stopped. Closes `service`."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class PageserverService:
         self._config = config
         self._listener = listener
         self._service = service
-        self._turns = Turns()
-        self._process = PageserverProcess(config, self._turns, store, service)
+        self._loop = EventLoop()
+        self._process = PageserverProcess(config, self._loop, store, service)
         self._checks: ScheduledChecks | None = None
         if schedule is not None:
             self._checks = ScheduledChecks(
@@ -67,8 +67,8 @@ class PageserverService:
         self._address = ""
 
     def run(self, stopping: StopSignal) -> None:
-        """Raises ListenError; PageserverError when the folder is in use, or this process is not the
-        newest of its node."""
+        """Raises ListenError; PageserverError if the data directory is in use, or if this process
+        is not the newest of its node."""
         with ExitStack() as stack:
             stack.callback(self._service.close)
             stack.enter_context(locked(self._config.data_dir))
@@ -77,14 +77,14 @@ class PageserverService:
             http = stack.enter_context(StatusServer(self._listener, pages))
             http.wait_started()
             self._address = f"{self._listener.host}:{http.port}"
-            stopping.on_set(self._turns.end)
-            self._turns.post(self._process.start)
+            stopping.on_set(self._loop.end)
+            self._loop.post(self._process.start)
             if self._checks is not None:
                 self._checks.start()
                 stack.callback(self._checks.stop)
             log.info("pageserver started", node_id=self._config.node_id, http=self._address)
             try:
-                self._turns.run()
+                self._loop.run()
             finally:
                 self._process.close()
             log.info("pageserver stopped")
@@ -92,7 +92,7 @@ class PageserverService:
             message, hint = self._process.end_reason
             raise PageserverError(message, hint=hint)
 
-    # ---- what it shows
+    # ---- status
 
     def status(self) -> dict[str, Any]:
         """The JSON of /status."""
@@ -108,7 +108,7 @@ class PageserverService:
             "validated_seconds_ago": (
                 round(time.monotonic() - validated_at, 1) if validated_at else None
             ),
-            "emergency": process.emergency_meaning,
+            "emergency": process.emergency_notice,
             "deletion_queue": (
                 {"lists": queue.core.list_count, "unvalidated": queue.core.unvalidated_count}
                 if queue is not None
@@ -116,8 +116,8 @@ class PageserverService:
             ),
             "deleted_objects": queue.deleted_keys if queue is not None else 0,
             "timelines": {
-                str(timeline): timeline_status(there, self._problem(timeline, there))
-                for timeline, there in sorted(dict(process.attached).items())
+                str(timeline): timeline_status(attached, self._problem(timeline, attached))
+                for timeline, attached in sorted(dict(process.attached).items())
             },
             "checks": self._checks.status() if self._checks is not None else None,
             "deleted_timelines": [*map(str, sorted(process.deleted))],
@@ -125,44 +125,44 @@ class PageserverService:
         }
 
     def health(self) -> str:
-        """One line of the first thing that is not well; "" when all is."""
+        """One line about the first problem found, or "" if there is none."""
         if not self._process.node_generation:
             return f"not registered: {self._process.service_problem}"
-        for timeline, there in dict(self._process.attached).items():
-            found = self._problem(timeline, there)
+        for timeline, attached in dict(self._process.attached).items():
+            found = self._problem(timeline, attached)
             if found:
                 return f"timeline {timeline}: {found}"
         return ""
 
-    def _problem(self, timeline: TimelineId, there: AttachedTimeline) -> str:
+    def _problem(self, timeline: TimelineId, attached: AttachedTimeline) -> str:
         damage = self._checks.damage(timeline) if self._checks is not None else ""
-        return timeline_problem(there) or damage
+        return timeline_problem(attached) or damage
 
 
-def timeline_problem(there: AttachedTimeline) -> str:
-    """In words; "" when it is well."""
-    core, ingest = there.shell.core, there.ingest
-    if there.shell.refusal:
-        return there.shell.refusal
+def timeline_problem(attached: AttachedTimeline) -> str:
+    """The problem as a sentence, or "" if there is none."""
+    core, ingest = attached.shell.core, attached.ingest
+    if attached.shell.refusal:
+        return attached.shell.refusal
     if core.phase is Phase.BROKEN:
-        return there.shell.alarms[-1]
+        return attached.shell.alarms[-1]
     if core.is_deleted:
-        return str(PagesDeleted(there.timeline))
+        return str(PagesDeleted(attached.timeline))
     if core.mode is Mode.STALE:
         return f"generation {core.suffix} is stale: another pageserver has the timeline"
     return ingest.state.problem if ingest is not None else ""
 
 
-def timeline_status(there: AttachedTimeline, problem: str) -> dict[str, Any]:
-    """Of one that is attached."""
-    core, ingest = there.shell.core, there.ingest
+def timeline_status(attached: AttachedTimeline, problem: str) -> dict[str, Any]:
+    """The status of one attached timeline."""
+    core, ingest = attached.shell.core, attached.ingest
     index = core.index
     page: dict[str, Any] = {
         "suffix": str(core.suffix),
         "phase": core.phase.value,
         "mode": core.mode.value,
         "problem": problem,
-        "alarms": there.shell.alarms[-5:],
+        "alarms": attached.shell.alarms[-5:],
         "cuts": len(index.cuts),
         "layers": len(index.layers),
         "layer_bytes": sum(layer.size_bytes for layer in index.layers),
@@ -171,8 +171,8 @@ def timeline_status(there: AttachedTimeline, problem: str) -> dict[str, Any]:
         "projected_lsn": format_lsn(core.projected_lsn),
         "visible_lsn": format_lsn(core.visible_lsn),
     }
-    if there.shell.compaction is not None:
-        compaction = there.shell.compaction.state
+    if attached.shell.compaction is not None:
+        compaction = attached.shell.compaction.state
         page |= {
             "compaction": compaction.phase,
             "compaction_problem": compaction.problem,
@@ -202,7 +202,7 @@ def timeline_status(there: AttachedTimeline, problem: str) -> dict[str, Any]:
 
 @contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
-    """One process a folder, which is made. Raises PageserverError."""
+    """Locks `data_dir`, which is created if missing. Raises PageserverError if it is in use."""
     data_dir.mkdir(parents=True, exist_ok=True)
     with (data_dir / LOCK_FILE).open("wb") as file:
         try:
@@ -210,6 +210,6 @@ def locked(data_dir: Path) -> Iterator[None]:
         except OSError as error:
             raise PageserverError(
                 f"{data_dir} is in use by another pageserver",
-                hint="Give each a folder, and a node id, of its own.",
+                hint="Give each pageserver a data directory and a node id of its own.",
             ) from error
         yield

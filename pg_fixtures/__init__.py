@@ -1,6 +1,5 @@
-"""A real Postgres, our services as processes, faults, the ledger: for tests, `sk dev`, `sk demo`.
+"""Real Postgres servers, our services as processes, faults, the ledger: for tests and `sk demo`.
 
-Linux only: it ends what it starts with the help of /proc and PR_SET_PDEATHSIG. It speaks to our
-services as an outsider would, by their command line, their wire and their HTTP status; it imports
-none of their code.
+Linux only: it uses /proc and PR_SET_PDEATHSIG to end what it starts. It uses our services from
+outside, by their command line, their wire protocol and their HTTP status, and does not import them.
 """

@@ -1,7 +1,7 @@
-"""Many timelines of one: copies of a timeline's folder under other names, on a stopped safekeeper.
+"""Copies of one timeline's folder under other names, on a stopped safekeeper.
 
-Each is whole: the same WAL, and a control file with its own name. To create and fill a thousand by
-their own primaries takes an hour; a safekeeper cannot tell the difference.
+Each copy is complete: the same WAL, and a control file with its own name. Creating and filling a
+thousand timelines from real primaries takes an hour, and a safekeeper cannot see the difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from safekeeper.data_directory import folder_name
 
 
 def clone_timeline(data_dir: Path, source: TimelineId, names: Iterable[TimelineId]) -> None:
-    """Nothing is synced: whoever measures a disk calls os.sync()."""
+    """Nothing is synced. Before measuring a disk, call os.sync()."""
     folder = data_dir / "timelines" / folder_name(source)
     state = ControlFile.read(folder).state
     for name in names:
@@ -29,5 +29,5 @@ def clone_timeline(data_dir: Path, source: TimelineId, names: Iterable[TimelineI
 
 
 def numbered_names(count: int, tenant_id: bytes = b"many".ljust(16, b"\0")) -> list[TimelineId]:
-    """Of one tenant."""
+    """Names of one tenant."""
     return [TimelineId(tenant_id, number.to_bytes(16, "big")) for number in range(1, count + 1)]

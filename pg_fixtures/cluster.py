@@ -1,4 +1,4 @@
-"""`QuorumCluster`: a Postgres, its safekeepers and its proposer, as processes of their own.
+"""`QuorumCluster`: a Postgres, its safekeepers and its proposer, each as a process.
 
     with QuorumCluster(tmp_path) as cluster:
         cluster.postgres.execute("CREATE TABLE t (a int)")      # returns when a quorum has it
@@ -34,10 +34,10 @@ PRIMARY = "primary"
 
 
 class QuorumCluster:
-    """A context manager: streaming inside the block, all of it killed at its end.
+    """A context manager: commits wait for the quorum inside the block; its end kills all processes.
 
-    Everything lies under `root`. `settings`, `wal_seg_size` and `template` are those of Postgres;
-    `safekeeper_arguments`, `proposer_arguments` and `env` are added to our own programs.
+    All files are below `root`. `settings`, `wal_seg_size` and `template` are for Postgres;
+    `safekeeper_arguments`, `proposer_arguments` and `env` are for our own programs.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class QuorumCluster:
         self.close()
 
     def start(self, timeout: float = STREAMING_TIMEOUT) -> None:
-        """Start whatever does not run, in order, and return when commits wait for the quorum.
+        """Starts what does not run, in order. Returns when commits wait for the quorum.
 
         Raises ProcessEnded, DeadlineExceeded.
         """
@@ -109,20 +109,20 @@ class QuorumCluster:
         if not self.proposer.alive:
             self.proposer.start()
         self.proposer.wait_streaming(timeout)
-        self.proposer.wait_until(self.is_synchronous, timeout, "the primary to rely on it")
-        self.proposer.wait_until(self.is_configured, timeout, "it to leave the settings alone")
+        self.proposer.wait_until(self.is_synchronous, timeout, "the primary to wait for it")
+        self.proposer.wait_until(self.is_configured, timeout, "it to finish the settings")
 
     def is_synchronous(self) -> bool:
-        """The primary holds its commits back until the proposer has confirmed them."""
+        """The primary's commits wait until the proposer has confirmed them."""
         statement = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
         return bool(self.postgres.execute(statement))
 
     def is_configured(self) -> bool:
-        """The proposer will not change the primary's settings any more."""
+        """The proposer has finished changing the primary's settings."""
         return self.proposer.status().get("configured", False) is not False
 
     def kill_all(self) -> None:
-        """Kill -9 everything but the proxies; start() brings it back."""
+        """Kills all processes with SIGKILL, but keeps the proxies. start() starts them again."""
         services = [self.proposer, *self.safekeepers]
         for service in services:
             if service.alive:
@@ -138,7 +138,7 @@ class QuorumCluster:
 
     @contextmanager
     def led_by(self, proposer: ProposerProcess) -> Iterator[None]:
-        """In the block `proposer` is the cluster's, which another one took the term from."""
+        """Inside the block `proposer`, which has taken over the term, is the cluster's proposer."""
         before, self.proposer = self.proposer, proposer
         try:
             yield
@@ -148,9 +148,10 @@ class QuorumCluster:
     def new_proposer(
         self, *, configure: bool = False, arguments: Sequence[str] = ()
     ) -> ProposerProcess:
-        """Another proposer for this primary and these safekeepers; not started.
+        """Another proposer for this primary and these safekeepers, not started.
 
-        It competes with `cluster.proposer`, of which it knows nothing: use it as a context manager.
+        It competes with `cluster.proposer` and is not stopped by the cluster: use it as a context
+        manager.
         """
         return ProposerProcess(
             self.postgres.dsn(),
@@ -162,13 +163,13 @@ class QuorumCluster:
         )
 
     def replica_conninfo(self, **extra: str) -> str:
-        """What a stock replica connects with to follow: any of the safekeepers."""
+        """The connection string with which a stock replica follows any of the safekeepers."""
         return replica_conninfo([s.address for s in self.safekeepers], **extra)
 
     # ---- positions
 
     def commit_lsn(self) -> Lsn:
-        """What the proposer calls committed."""
+        """The commit LSN that the proposer reports."""
         return Lsn.parse(self.proposer.status()["commit_lsn"])
 
     def wait_flushed(
@@ -177,7 +178,7 @@ class QuorumCluster:
         timeout: float = FLUSH_TIMEOUT,
         safekeepers: Iterable[SafekeeperProcess] | None = None,
     ) -> None:
-        """Return when all of these safekeepers (default: all) have flushed up to `lsn`."""
+        """Returns when these safekeepers (default: all) have flushed up to `lsn`."""
         waiting = list(self.safekeepers if safekeepers is None else safekeepers)
         wait_until(
             lambda: all(flush_lsn(safekeeper) >= lsn for safekeeper in waiting),
@@ -186,10 +187,10 @@ class QuorumCluster:
         )
 
     def compare_wal(self, up_to: Lsn | None = None) -> WalComparison:
-        """Compare the WAL files of the safekeepers with each other and with the primary's pg_wal.
+        """Compares the WAL files of the safekeepers with each other and with the primary's pg_wal.
 
-        Without `up_to`: as far as every safekeeper says it has flushed. Raises WalDiffers, also if
-        a safekeeper's copy ends before.
+        The default of `up_to` is the position up to which every safekeeper reports flushed WAL.
+        Raises WalDiffers, also if a safekeeper's copy ends before.
         """
         if up_to is None:
             up_to = min(map(flush_lsn, self.safekeepers))
@@ -205,7 +206,8 @@ class QuorumCluster:
 
 
 def flush_lsn(safekeeper: SafekeeperProcess) -> Lsn:
-    """What a safekeeper says it has flushed; 0/0 when it does not answer or has no timeline."""
+    """The position up to which a safekeeper reports flushed WAL; 0/0 if it does not answer or has
+    no timeline."""
     try:
         timeline = safekeeper.timeline()
     except OSError:

@@ -1,12 +1,12 @@
-"""`crash_postmaster`: kill -9 of a whole Postgres at one instant, as a power failure would end it.
+"""`crash_postmaster`: kills a whole Postgres at one instant, as a power failure does.
 
-The postmaster alone is not enough: its children would notice and end in their own good time, still
-writing and even acknowledging commits. Killing one after the other is not enough either: the
-postmaster would begin crash recovery. So everything is frozen first, then killed.
+Killing only the postmaster is not enough: its children would notice and end later, and meanwhile
+write and even acknowledge commits. Killing one process after the other is not enough either: the
+postmaster would begin crash recovery. So all processes are stopped first, then killed.
 
-The files stay as they are, with one exception: postmaster.pid and the shared memory named in it are
-removed. A power failure takes the memory too; and the pid may soon belong to another process, at
-which the next start would refuse.
+The files stay as they are, except that postmaster.pid and the shared memory named in it are
+removed. A power failure also loses the memory; and the pid may soon belong to another process,
+which would prevent the next start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def crash_postmaster(pid: int, data: DataDirectory) -> None:
-    """End the postmaster `pid` and every process below it; returns when all are gone."""
+    """Kills the postmaster `pid` and every process below it. Returns when all have ended."""
     members = _freeze(pid)
     for entry in members:
         signal_entry(entry, signal.SIGKILL)
@@ -43,14 +43,14 @@ def crash_postmaster(pid: int, data: DataDirectory) -> None:
 
 
 def _remove_shared_memory(id: int, account: Account | None) -> None:
-    """Give back the segment; one that is gone already is no error."""
+    """Removes the segment. A segment that does not exist is not an error."""
     if libc.shmctl(id, IPC_RMID, None) != 0 and ctypes.get_errno() == errno.EPERM:
         # In a container root may lack CAP_SYS_ADMIN; then only the owner may.
         run_program(["ipcrm", "--shmem-id", str(id)], account=account, check=False)
 
 
 def _freeze(pid: int) -> list[ProcessEntry]:
-    """Stop the whole family; a child born meanwhile is found by looking again."""
+    """Stops all processes. Repeats the search, which finds children that were forked meanwhile."""
     frozen: dict[int, ProcessEntry] = {}
     while newcomers := [entry for entry in family(pid) if entry.pid not in frozen]:
         for entry in newcomers:

@@ -1,8 +1,8 @@
-"""`DataDirectory`: the folder of a Postgres server, seen from outside: made, copied, configured.
+"""`DataDirectory`: creates, copies and configures the folder of a Postgres server.
 
-Only files are touched here; no server is started. The settings of a test are kept in a file of
-their own, which postgresql.conf includes: so ALTER SYSTEM (postgresql.auto.conf) still has the last
-word, as it has on a real server, and a base backup carries them along.
+It only changes files and starts no server. The settings of a test are in a file of their own, which
+postgresql.conf includes. So ALTER SYSTEM (postgresql.auto.conf) overrides them, as on a real
+server, and a base backup contains them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Setting = str | int | float | bool
 
 SETTINGS_FILE = "pg_fixtures.conf"
 SUPERUSER = "postgres"
-# Shared memory in the data folder: what a crash leaves in /dev/shm would stay there.
+# Shared memory in the data folder: segments in /dev/shm would remain after a crash.
 FIRST_SETTINGS = {"dynamic_shared_memory_type": "mmap"}
 WAL_SEG_SIZE = 16 << 20  # Postgres's default
 
 
 class DataDirectory:
-    """A data folder; may not exist yet."""
+    """A data folder, which may not exist yet."""
 
     def __init__(self, path: Path, binaries: PostgresBinaries) -> None:
         self.path = path
@@ -36,11 +36,11 @@ class DataDirectory:
 
     @property
     def initialized(self) -> bool:
-        """initdb, or a base backup, has filled it."""
+        """It was filled by initdb or a base backup."""
         return (self.path / "PG_VERSION").is_file()
 
     def initdb(self, *options: str, wal_seg_size: int = WAL_SEG_SIZE) -> None:
-        """A new database cluster, with a system identifier of its own; everybody local is trusted.
+        """A new database cluster with a new system identifier; all local users are trusted.
 
         Raises ProgramFailed.
         """
@@ -52,7 +52,7 @@ class DataDirectory:
                 f"--username={SUPERUSER}",
                 "--auth=trust",
                 "--encoding=UTF8",
-                "--locale=C",  # messages in English: some are read by programs
+                "--locale=C",  # English messages: programs parse some of them
                 "--no-sync",  # of initdb's own files; the server syncs what it writes
                 f"--wal-segsize={wal_seg_size >> 20}",
                 *options,
@@ -62,15 +62,15 @@ class DataDirectory:
         self.write_settings(FIRST_SETTINGS)
 
     def copy_from(self, template: Path) -> None:
-        """Become a copy of a stopped server's data folder, its system identifier included."""
+        """Copies a stopped server's data folder, including its system identifier."""
         if self.path.exists():
             raise FixtureError(f"{self.path} exists already")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # cp keeps the owner, which shutil.copytree does not; --reflink copies nothing where it can
+        # cp keeps the owner, shutil.copytree does not; --reflink avoids copying where possible
         run_program(["cp", "--archive", "--reflink=auto", template, self.path])
 
     def create_empty(self) -> None:
-        """An empty folder that the server's account owns. It exists already: only when empty."""
+        """Creates an empty folder owned by the server's account. The folder may exist if empty."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(self.path.iterdir()):
             raise FixtureError(f"{self.path} is not empty")
@@ -87,7 +87,7 @@ class DataDirectory:
         return {name: value.replace("''", "'") for name, value in found}
 
     def write_settings(self, settings: dict[str, str]) -> None:
-        """Replace the settings of the test; the server reads them at its next start or reload."""
+        """Replaces the settings of the test. The server reads them at the next start or reload."""
         lines = [
             f"{name} = '{value.replace(chr(39), chr(39) * 2)}'\n"
             for name, value in settings.items()
@@ -99,7 +99,7 @@ class DataDirectory:
             self.write("postgresql.conf", configuration + include)
 
     def write(self, name: str, text: str) -> None:
-        """Replace one file in the folder atomically, owned as the folder is."""
+        """Replaces a file in the folder atomically. The owner is that of the folder."""
         temporary = self.path / f"{name}.new"
         temporary.write_text(text)
         owner = self.path.stat()
@@ -107,12 +107,12 @@ class DataDirectory:
         temporary.replace(self.path / name)
 
     def postmaster_file(self) -> PostmasterFile | None:
-        """What the running server says about itself; None when there is no complete file."""
+        """The running server's postmaster.pid; None if there is no complete file."""
         return read_postmaster_file(self.path)
 
 
 def setting_text(value: Setting) -> str:
-    """A value as postgresql.conf spells it."""
+    """Formats a value for postgresql.conf."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)

@@ -1,9 +1,9 @@
-"""Errors of `pg_fixtures`, below those of `pg_server`, which fixtures raise too.
+"""Errors of `pg_fixtures`. They derive from those of `pg_server`, which fixtures raise too.
 
-FixtureError             anything below
-|-- ProcessEnded         a process ended, or never ran, where a running one was needed
-|-- ConfigurationError   Postgres did not accept a setting
-`-- WalDiffers           two copies of the WAL are not the same bytes; carries the position
+FixtureError             base class
+|-- ProcessEnded         a process ended or was not started, but must be running
+|-- ConfigurationError   Postgres refused a setting
+`-- WalDiffers           two copies of the WAL have different bytes; has the position
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pg_server.errors import PgServerError
 
 
 class FixtureError(PgServerError):
-    """A fixture could not do its work."""
+    """A fixture failed."""
 
 
 class ProcessEnded(FixtureError):
@@ -20,11 +20,11 @@ class ProcessEnded(FixtureError):
 
 
 class ConfigurationError(FixtureError):
-    """Postgres did not accept a setting."""
+    """Postgres refused a setting."""
 
 
 class WalDiffers(FixtureError):
-    """Two copies of the WAL differ; `lsn` is the first position where they do."""
+    """Two copies of the WAL differ; `lsn` is the first position at which they do."""
 
     def __init__(self, lsn: int, message: str) -> None:
         super().__init__(message)

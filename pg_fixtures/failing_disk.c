@@ -1,15 +1,16 @@
 /*
  * Makes the disk fail, on demand, for a program that preloads this library (LD_PRELOAD).
  *
- * FAILING_DISK_CONTROL names a folder. While it holds a file `sync.<errno>`, the calls that make
- * bytes durable fail with that number; while it holds `write.<errno>`, those that write or allocate
- * do. `sync.<errno>.once` is good for one failure in all processes together. The numbers are those of
- * ERRORS. Each failure appends a byte to the file `failures` there, so that a test can prove it.
- * While it holds a file `sync.delay`, each of the former calls first waits for as many milliseconds
- * as that file has bytes.
+ * FAILING_DISK_CONTROL names a folder. While it contains a file `sync.<errno>`, the calls that make
+ * bytes durable fail with that errno. While it contains `write.<errno>`, the calls that write or
+ * allocate fail. `sync.<errno>.once` causes one failure in all processes together. The numbers must
+ * be in ERRORS. Each failure appends a byte to the file `failures` in the folder, so that a test can
+ * verify it. While the folder contains a file `sync.delay`, each of the former calls first waits for
+ * as many milliseconds as that file has bytes.
  *
- * FAILING_DISK_PREFIX limits all this to files whose path begins so; without it, every regular file
- * is meant but the standard streams. A failed write has written nothing, a failed sync synced nothing.
+ * FAILING_DISK_PREFIX limits this to files whose path begins with it. Without it, every regular file
+ * is affected except the standard streams. A failed write writes nothing; a failed sync syncs
+ * nothing.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -46,12 +47,12 @@ static int record_failure(const char *control, int error)
     snprintf(path, sizeof path, "%s/failures", control);
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0 || syscall(SYS_write, fd, ".", 1) != 1)
-        abort(); /* a failure that no test can see would be a lie */
+        abort(); /* every failure must be visible to the test */
     close(fd);
     return error;
 }
 
-/* The error that this call has to fail with, 0 for none. */
+/* The error with which this call must fail, or 0. */
 static int failure(const char *kind, int fd)
 {
     const char *control = getenv("FAILING_DISK_CONTROL");
@@ -72,7 +73,7 @@ static int failure(const char *kind, int fd)
     return 0;
 }
 
-/* A slow disk: wait before the call. */
+/* A slow disk: waits before the call. */
 static void wait_as_ordered(const char *kind, int fd)
 {
     const char *control = getenv("FAILING_DISK_CONTROL");
@@ -91,7 +92,7 @@ static void wait_as_ordered(const char *kind, int fd)
 #define BY_ERRNO (errno = error, -1)
 #define BY_RESULT error
 
-/* Defines `name` to fail on demand, and else to call the next definition, that of libc. */
+/* Defines `name`, which fails on demand and otherwise calls the next definition, that of libc. */
 #define INTERPOSE(kind, fails, result, name, parameters, arguments)                               \
     result name parameters                                                                        \
     {                                                                                             \

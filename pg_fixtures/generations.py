@@ -14,7 +14,7 @@ READY_TIMEOUT = 30.0  # seconds; it imports a web server
 
 
 class GenerationProcess(ServiceProcess):
-    """A context manager: ready inside the block, killed at its end. Restarts keep the port.
+    """A context manager: ready inside the block, killed at its end. A restart keeps the port.
 
     `database` is a path or a URI; `arguments` are appended to the command line. Without TLS.
     """
@@ -46,11 +46,11 @@ class GenerationProcess(ServiceProcess):
         return self
 
     def restart(self) -> None:
-        """Kill it, start it again, and wait until it is ready."""
+        """Kills it, starts it again, and waits until it is ready."""
         self.kill()
         self.start()
         self.wait_ready()
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
-        """Return when /healthz answers 200. Raises ProcessEnded, DeadlineExceeded."""
+        """Returns when /healthz answers 200. Raises ProcessEnded, DeadlineExceeded."""
         self.wait_until(lambda: is_healthy(self.address), timeout, "/healthz to answer 200")

@@ -1,4 +1,4 @@
-"""The HTTP port of our services, as an operator asks it: /status (JSON) and /healthz."""
+"""A client for the HTTP port of our services: /status (JSON) and /healthz."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from pg_fixtures.errors import FixtureError
 
-HTTP_TIMEOUT = 5.0  # seconds; a status is answered from memory
+HTTP_TIMEOUT = 5.0  # seconds; services answer from memory
 
 
 def http_get(address: str, path: str, timeout: float = HTTP_TIMEOUT) -> tuple[int, str]:
-    """GET http://`address``path`: the status code and the body.
+    """Gets http://`address``path`. Returns the status code and the body.
 
-    Raises OSError when nobody answers in time.
+    Raises OSError if there is no answer in time.
     """
     connection = http.client.HTTPConnection(address, timeout=timeout)
     try:
@@ -28,7 +28,7 @@ def http_get(address: str, path: str, timeout: float = HTTP_TIMEOUT) -> tuple[in
 
 
 def http_get_status(address: str) -> dict[str, Any]:
-    """GET /status. Raises OSError when nobody answers, FixtureError when it is not a status."""
+    """Gets /status. Raises OSError without an answer, FixtureError if it is not a status."""
     code, body = http_get(address, "/status")
     if code != http.HTTPStatus.OK:
         raise FixtureError(f"http://{address}/status answered {code}: {body.strip()}")
@@ -37,7 +37,7 @@ def http_get_status(address: str) -> dict[str, Any]:
 
 
 def is_healthy(address: str) -> bool:
-    """/healthz answers 200."""
+    """Whether /healthz answers 200."""
     try:
         return http_get(address, "/healthz")[0] == http.HTTPStatus.OK
     except OSError:

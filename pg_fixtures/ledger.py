@@ -1,11 +1,11 @@
-"""The ledger: clients that commit rows and remember what was acknowledged; then the reckoning.
+"""The ledger: clients that commit rows and record acknowledgements, and a check of the table.
 
-Each client inserts rows `(client, seq, payload)`, one transaction each, and writes down every one
+Each client inserts rows `(client, seq, payload)`, one for each transaction, and records every row
 whose COMMIT returned. The law under test: an acknowledged row is never lost.
 
-- An error during an insert leaves the outcome of that one row unknown.
+- After an error during an insert, the outcome of that row is unknown.
 - A commit that returned with a warning (Postgres stopped waiting for its standby) is not
-  acknowledged; its outcome, too, is unknown.
+  acknowledged; its outcome is also unknown.
 - A commit that waits for a standby is never cancelled; stop() only breaks the connection.
 """
 
@@ -24,13 +24,13 @@ import psycopg
 from psycopg import sql
 
 from pg_fixtures.errors import FixtureError
-from pg_fixtures.ledger_client import Account, Client, Orders, payload
+from pg_fixtures.ledger_client import Client, ClientRecord, LedgerOptions, payload
 from pg_fixtures.waiting import wait_until
 from pg_server.errors import DeadlineExceeded
 
 CLIENTS = 8
 PAYLOAD_BYTES = 100
-PATIENCE = 120.0  # seconds of errors without one acknowledgement, after which a client gives up
+GIVE_UP_SECONDS = 120.0  # of errors without an acknowledgement, after which a client gives up
 STOP_GRACE = 1.0
 STOP_TIMEOUT = 30.0
 FETCH_ROWS = 10_000
@@ -40,19 +40,19 @@ Row = tuple[int, int]  # client, seq
 
 @dataclass(frozen=True, slots=True)
 class LedgerReport:
-    """What became of the rows."""
+    """The result of the check."""
 
     acknowledged: int
-    found: int  # of the acknowledged
-    lost: list[Row]  # acknowledged, and not there
-    damaged: list[Row]  # there, with another payload
-    foreign: list[Row]  # there, and never inserted by this ledger
+    found: int  # of the acknowledged rows
+    lost: list[Row]  # acknowledged, but not in the table
+    damaged: list[Row]  # in the table with another payload
+    foreign: list[Row]  # in the table, but never inserted by this ledger
     unknown_found: int  # of the rows with an unknown outcome
     unknown_absent: int
 
     @property
     def ok(self) -> bool:
-        """Nothing acknowledged is lost, and all that is there is what was inserted."""
+        """No acknowledged row is lost, and the table has only rows that were inserted."""
         return not (self.lost or self.damaged or self.foreign)
 
     def __str__(self) -> str:
@@ -77,10 +77,10 @@ class Ledger:
         seed: int = 0,
         payload_bytes: int = PAYLOAD_BYTES,
         table: str = "ledger",
-        patience: float = PATIENCE,
+        give_up_seconds: float = GIVE_UP_SECONDS,
     ) -> None:
-        self._orders = Orders(dsn, table, seed, payload_bytes, patience)
-        self._accounts = [Account(client) for client in range(clients)]
+        self._options = LedgerOptions(dsn, table, seed, payload_bytes, give_up_seconds)
+        self._records = [ClientRecord(client) for client in range(clients)]
         self._clients: list[Client] = []
         self._started_at = time.monotonic()
 
@@ -96,41 +96,41 @@ class Ledger:
     ) -> None:
         self.stop()
 
-    # ---- orders
+    # ---- control
 
     def start(self) -> None:
-        """Let the clients connect, make the table and commit. Does not wait. Legal after stop()."""
+        """Starts clients that connect, create the table and commit. Also allowed after stop()."""
         if self._clients:
             raise FixtureError("the ledger is running already")
         self._started_at = time.monotonic()
-        self._orders.stopping.clear()
-        self._orders.may_insert.set()
-        for account in self._accounts:
-            account.given_up = False
-        self._clients = [Client(self._orders, account) for account in self._accounts]
+        self._options.stopping.clear()
+        self._options.may_insert.set()
+        for record in self._records:
+            record.given_up = False
+        self._clients = [Client(self._options, record) for record in self._records]
         for client in self._clients:
             client.start()
 
     def pause(self) -> None:
-        """Begin no more inserts. Those in flight go on: see in_flight and wait_idle()."""
-        self._orders.may_insert.clear()
+        """Begins no more inserts. Running ones continue: see in_flight and wait_idle()."""
+        self._options.may_insert.clear()
 
     def resume(self) -> None:
-        """The end of pause()."""
-        self._orders.may_insert.set()
+        """Ends pause()."""
+        self._options.may_insert.set()
 
     def redirect(self, dsn: str) -> None:
-        """Go on with another server, after a failover. Breaks the connections to the old one."""
-        self._orders.dsn = dsn
+        """Continues on another server after a failover. Breaks the old connections."""
+        self._options.dsn = dsn
         self._interrupt()
 
     def stop(self, grace: float = STOP_GRACE) -> None:
-        """End the clients: within `grace` seconds in good order, then by breaking connections.
+        """Stops the clients: within `grace` seconds regularly, then by breaking connections.
 
-        Legal when stopped. Raises DeadlineExceeded.
+        May be called when stopped. Raises DeadlineExceeded.
         """
-        self._orders.stopping.set()
-        self._orders.may_insert.set()
+        self._options.stopping.set()
+        self._options.may_insert.set()
         deadline = time.monotonic() + grace
         for client in self._clients:
             client.join(max(0.0, deadline - time.monotonic()))
@@ -138,7 +138,7 @@ class Ledger:
         self._clients = []
 
     def _ended(self) -> bool:
-        self._interrupt()  # again and again: a client may have been connecting the last time
+        self._interrupt()  # repeatedly: a client may have been connecting the last time
         return not any(client.is_alive() for client in self._clients)
 
     def _interrupt(self) -> None:
@@ -149,35 +149,33 @@ class Ledger:
 
     @property
     def acknowledged(self) -> int:
-        """Rows whose commit has returned in good order."""
-        return sum(len(account.acknowledged) for account in self._accounts)
+        """The number of rows whose commit returned without a warning."""
+        return sum(len(record.acknowledged) for record in self._records)
 
     @property
     def unknown(self) -> int:
-        """Rows whose commit failed or was warned about: they may be there, or not."""
-        return sum(len(account.unknown) for account in self._accounts)
+        """The number of rows with an unknown outcome: the commit failed or returned a warning."""
+        return sum(len(record.unknown) for record in self._records)
 
     @property
     def in_flight(self) -> int:
-        """Rows being committed right now, at most one per client."""
-        return sum(account.in_flight_since is not None for account in self._accounts)
+        """The number of rows that are being committed now, at most one per client."""
+        return sum(record.in_flight_since is not None for record in self._records)
 
     @property
     def errors(self) -> int:
-        """Failed attempts to connect or to insert."""
-        return sum(account.errors for account in self._accounts)
+        """The number of failed attempts to connect or to insert."""
+        return sum(record.errors for record in self._records)
 
     @property
     def last_ack_age(self) -> float:
-        """Seconds since the last acknowledgement, or since start() when there was none."""
-        last = max(
-            (a.acknowledged_at[-1] for a in self._accounts if a.acknowledged_at), default=0.0
-        )
+        """Seconds since the last acknowledgement, or since start() if there was none."""
+        last = max((r.acknowledged_at[-1] for r in self._records if r.acknowledged_at), default=0.0)
         return time.monotonic() - max(last, self._started_at)
 
     def latencies(self) -> list[float]:
-        """Seconds from insert to acknowledgement, of every acknowledged row, in no order."""
-        return [latency for account in self._accounts for latency in account.latencies[:]]
+        """The seconds from insert to acknowledgement of all acknowledged rows, in no order."""
+        return [latency for record in self._records for latency in record.latencies[:]]
 
     def latency_percentile(self, percent: float) -> float:
         """The latency that `percent` of the acknowledged rows did not exceed; nan without rows."""
@@ -187,25 +185,25 @@ class Ledger:
         return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
     def longest_wait(self, since: float) -> float:
-        """Seconds that a commit has waited after `since`, a time.monotonic(); whether it is
-        acknowledged, or waits still."""
-        return max(account.longest_wait(since) for account in self._accounts)
+        """The longest wait of a commit in seconds after `since`, a time.monotonic(), whether it was
+        acknowledged or is still waiting."""
+        return max(record.longest_wait(since) for record in self._records)
 
     def longest_silence(self) -> float:
-        """The longest time, in seconds, in which no client at all was acknowledged."""
-        times = sorted(at for account in self._accounts for at in account.acknowledged_at[:])
+        """The longest time in seconds without any acknowledgement."""
+        times = sorted(at for record in self._records for at in record.acknowledged_at[:])
         return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
     def wait_for_progress(self, rows: int, timeout: float) -> None:
-        """Return when `rows` more have been acknowledged.
+        """Returns when `rows` more rows have been acknowledged.
 
-        Raises DeadlineExceeded; FixtureError when every client has given up.
+        Raises DeadlineExceeded; FixtureError if every client has given up.
         """
         before = self.acknowledged
 
         def progressed() -> bool:
             enough = self.acknowledged - before >= rows
-            if not enough and all(account.given_up for account in self._accounts):
+            if not enough and all(record.given_up for record in self._records):
                 raise FixtureError(f"every client has given up{self._last_errors()}")
             return enough
 
@@ -216,24 +214,24 @@ class Ledger:
             raise DeadlineExceeded(f"{error}; {came} came{self._last_errors()}") from None
 
     def wait_idle(self, timeout: float) -> None:
-        """After pause(): return when nothing is in flight. Raises DeadlineExceeded."""
+        """After pause(): returns when no insert is running. Raises DeadlineExceeded."""
         wait_until(lambda: self.in_flight == 0, timeout, "the ledger to be idle")
 
     def _last_errors(self) -> str:
-        errors = Counter(account.last_error for account in self._accounts if account.last_error)
+        errors = Counter(record.last_error for record in self._records if record.last_error)
         return "".join(f"\n{count} clients: {error}" for error, count in errors.items())
 
-    # ---- the reckoning
+    # ---- the check
 
     def verify(self, dsn: str | None = None) -> LedgerReport:
-        """Compare the ledger with the table on `dsn`, or on the ledger's own server.
+        """Compares the ledger with the table on `dsn`, or on the ledger's own server.
 
-        May be called while the clients run: rows of which nothing was known when it began count
-        neither way. Raises psycopg.Error.
+        May be called while the clients run: rows whose outcome was not known at the beginning are
+        not counted. Raises psycopg.Error.
         """
-        acknowledged = {(a.client, seq) for a in self._accounts for seq in a.acknowledged[:]}
-        unknown = {(a.client, seq) for a in self._accounts for seq in a.unknown[:]}
-        hashes = self._read_table(self._orders.dsn if dsn is None else dsn)
+        acknowledged = {(r.client, seq) for r in self._records for seq in r.acknowledged[:]}
+        unknown = {(r.client, seq) for r in self._records for seq in r.unknown[:]}
+        hashes = self._read_table(self._options.dsn if dsn is None else dsn)
         present = hashes.keys()
         foreign = {row for row in present if not self._was_inserted(row)}
         damaged = [row for row in present - foreign if hashes[row] != self._hash(row)]
@@ -249,19 +247,19 @@ class Ledger:
 
     def _read_table(self, dsn: str) -> dict[Row, bytes]:
         statement = sql.SQL("SELECT client, seq, sha256(payload) FROM {}").format(
-            sql.Identifier(self._orders.table)
+            sql.Identifier(self._options.table)
         )
         with psycopg.connect(dsn) as connection, connection.cursor("ledger") as cursor:
             cursor.itersize = FETCH_ROWS
             try:
                 cursor.execute(statement)
             except psycopg.errors.UndefinedTable:
-                return {}  # then every acknowledged row is lost
+                return {}  # every acknowledged row is lost then
             return {(client, seq): sha256 for client, seq, sha256 in cursor}
 
     def _was_inserted(self, row: Row) -> bool:
         client, seq = row
-        return 0 <= client < len(self._accounts) and 0 <= seq < self._accounts[client].next_seq
+        return 0 <= client < len(self._records) and 0 <= seq < self._records[client].next_seq
 
     def _hash(self, row: Row) -> bytes:
-        return hashlib.sha256(payload(self._orders, *row)).digest()
+        return hashlib.sha256(payload(self._options, *row)).digest()

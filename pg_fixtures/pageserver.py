@@ -13,7 +13,7 @@ from pgwal.lsn import Lsn
 
 
 class PageserverProcess(ServiceProcess):
-    """A context manager: killed at its end. Restarts keep the port."""
+    """A context manager: killed at its end. A restart keeps the port."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class PageserverProcess(ServiceProcess):
         return self
 
     def status(self) -> dict[str, Any]:
-        """Its status page. Raises OSError when it does not answer."""
+        """The status page. Raises OSError if it does not answer."""
         return http_get_status(self.http_address)
 
     def timeline(self) -> dict[str, Any]:
-        """The status of its only timeline; empty while it has none, or does not answer yet."""
+        """The status of its only timeline; empty if it has none, or does not answer yet."""
         try:
             found = list(self.status()["timelines"].values())
         except OSError:
@@ -57,8 +57,8 @@ class PageserverProcess(ServiceProcess):
         return found[0] if found else {}
 
     def wait_cut(self, lsn: int, timeout: float) -> dict[str, Any]:
-        """Until a cut at or behind that position is in the store; the timeline's status."""
-        return self.wait_until(lambda: self._cut(lsn), timeout, f"a cut at {Lsn(lsn)} or behind")
+        """Waits for a cut at or after that position in the store. Returns the timeline's status."""
+        return self.wait_until(lambda: self._cut(lsn), timeout, f"a cut at {Lsn(lsn)} or later")
 
     def _cut(self, lsn: int) -> dict[str, Any] | None:
         page = self.timeline()

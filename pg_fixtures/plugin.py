@@ -11,10 +11,10 @@
     free_port         function  int
     initdb_template   session   (binaries, wal_seg_size) -> folder to give to Postgres(template=...)
 
-What a factory has made ends with the test, in reverse order. A machine that lacks something skips
-the test and says why; with SK_REQUIRE_ALL=1 it fails.
+At the end of a test, factories end what they have made, in reverse order. If the machine lacks
+something, the test is skipped with the reason; with SK_REQUIRE_ALL=1 it fails.
 
-It is loaded by every pytest run of its installation, also of projects that do not use it: it
+Every pytest run of the installation loads this plugin, also in projects that do not use it. So it
 imports pg_fixtures only inside of fixtures, and prints its header line only if a collected test
 needs it.
 """
@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> list[str]:
-    """The versions found, once it is known that a test uses them."""
+    """The installed versions, if a collected test uses them."""
     if not any("pg_binaries" in getattr(item, "fixturenames", ()) for item in items):
         return []
     from pg_server.binaries import all_postgres
@@ -59,7 +59,7 @@ def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> list[str]:
 
 @contextmanager
 def skip_if_unavailable() -> Iterator[None]:
-    """Turn Unavailable into a skip, or into a failure when everything is required."""
+    """Turns Unavailable into a skip, or into a failure with SK_REQUIRE_ALL=1."""
     from pg_server.errors import Unavailable
 
     try:
@@ -84,7 +84,7 @@ def pg_binaries(request: pytest.FixtureRequest) -> PostgresBinaries:
 
 @pytest.fixture(scope="session")
 def initdb_template(tmp_path_factory: pytest.TempPathFactory) -> TemplateOf:
-    """A data folder to copy, made by initdb once per server and segment size."""
+    """A data folder to copy, created by initdb once per server and segment size."""
     from pg_fixtures.data_directory import DataDirectory
 
     made: dict[tuple[PostgresBinaries, int], Path] = {}
@@ -106,8 +106,8 @@ def postgres_factory(
 ) -> Iterator[Callable[..., Postgres]]:
     """`postgres_factory("standby", settings={...})`: all options of Postgres, and two more.
 
-    The servers of one session share a system identifier, except `fresh=True`, which takes an initdb
-    of its own. `start=False` leaves the server to be started by the test.
+    The servers of a session share a system identifier, except with `fresh=True`, which runs initdb.
+    With `start=False` the test must start the server.
     """
     from pg_fixtures.data_directory import WAL_SEG_SIZE
     from pg_fixtures.postgres import Postgres
@@ -224,7 +224,7 @@ def failing_disk(tmp_path: Path) -> Callable[..., FailingDisk]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody else will take."""
+    """A TCP port on 127.0.0.1 that no other test will use."""
     from pg_fixtures.ports import free_port
 
     return free_port()

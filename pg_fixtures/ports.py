@@ -1,10 +1,10 @@
-"""`free_port`: a TCP port on 127.0.0.1 that stays ours, even while nobody listens on it.
+"""`free_port`: a TCP port on 127.0.0.1 that stays reserved, even while nothing listens on it.
 
-Asked for port 0, the kernel answers from the ephemeral range, out of which every outgoing
-connection takes its local port too: a service killed and started again would now and then find its
-port taken. So ports come from below that range, in blocks of BLOCK_PORTS. A process reserves a
-block by binding an abstract unix socket with the block's name: atomic among the processes of a
-network namespace, and given back by the kernel when the process ends.
+For port 0 the kernel chooses from the ephemeral range, from which every outgoing connection takes
+its local port too. A restarted service would sometimes find its port in use. So ports come from
+below that range, in blocks of BLOCK_PORTS. A process reserves a block by binding an abstract unix
+socket with the block's name. That is atomic within a network namespace, and the kernel releases it
+when the process ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pg_server.errors import Unavailable
 
 PORT_FIRST = 10_000
 PORT_END = 32_700  # Linux starts its ephemeral range at 32768
-BLOCK_PORTS = 100  # a process with 2000 tests of 10 ports each then holds 200 reservations
+BLOCK_PORTS = 100  # a process with 2000 tests of 10 ports each holds 200 reservations
 
 _lock = threading.Lock()
 _free: list[int] = []
@@ -26,13 +26,13 @@ _reserved_by_pid = 0
 
 
 def free_port() -> int:
-    """A port on which nobody listens, and which no later call returns, in this process or another.
+    """A port without a listener, which no later call returns, in this process or another.
 
-    Raises Unavailable when all ports are handed out.
+    Raises Unavailable if no ports are left.
     """
     global _reserved_by_pid
     with _lock:
-        if _reserved_by_pid != os.getpid():  # after a fork the block is still the parent's
+        if _reserved_by_pid != os.getpid():  # after a fork the block belongs to the parent
             _reserved_by_pid = os.getpid()
             _free.clear()
         while True:
@@ -45,7 +45,7 @@ def free_port() -> int:
 
 def _reserve_block() -> range:
     first_ports = list(range(PORT_FIRST, PORT_END, BLOCK_PORTS))
-    random.Random().shuffle(first_ports)  # two processes seldom try the same one first
+    random.Random().shuffle(first_ports)  # so that processes rarely try the same block first
     for first in first_ports:
         reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -53,9 +53,9 @@ def _reserve_block() -> range:
         except OSError:
             reservation.close()
         else:
-            reservation.detach()  # stays open until the process ends; never inherited by exec
+            reservation.detach()  # stays open until the process ends; not inherited by exec
             return range(first, first + BLOCK_PORTS)
-    raise Unavailable(f"no free TCP port is left between {PORT_FIRST} and {PORT_END}")
+    raise Unavailable(f"no TCP port is free between {PORT_FIRST} and {PORT_END}")
 
 
 def _is_free(port: int) -> bool:

@@ -1,11 +1,11 @@
-"""`Postgres`: one real server of its own, on a port of its own, as a child process of ours.
+"""`Postgres`: a real server on a port of its own, as a child process.
 
     with Postgres(find_postgres(), tmp_path / "primary") as postgres:
         postgres.execute("CREATE TABLE t (a int)")
 
-It listens on 127.0.0.1 only, without a unix socket, and trusts everybody there. The postmaster is
-started directly, not by pg_ctl, so that its end is seen at once and it ends with us. Readiness is
-read from postmaster.pid, as pg_ctl does: no connection, nothing that could wait for a standby.
+It listens only on 127.0.0.1, without a unix socket, and trusts all local users. The postmaster is
+started directly, not by pg_ctl, so that its end is noticed at once and it ends with this process.
+Readiness is read from postmaster.pid, as pg_ctl does, so no connection waits for a standby.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ STOP_SIGNALS: dict[StopMode, signal.Signals] = {
     "fast": signal.SIGINT,
     "immediate": signal.SIGQUIT,
 }
-START_TIMEOUT = 60.0  # seconds; recovery after a crash is part of a start
+START_TIMEOUT = 60.0  # seconds; includes recovery after a crash
 STOP_TIMEOUT = 30.0
 RELOAD_TIMEOUT = 10.0
 
 
 class Postgres:
-    """A context manager: made if its folder is empty, started, and ended with the block, abruptly.
+    """A context manager: created if its folder is empty, started, and crashed at the block's end.
 
-    To end in good order, stop() before. The data folder stays for inspection. A new one is a copy
-    of `template`, the folder of a stopped server, or else made by initdb with `wal_seg_size`.
-    `settings` are configured before the first start; `env` is added to the server's environment.
+    For a regular shutdown, call stop() before. The data folder remains. A new one is a copy of
+    `template`, the folder of a stopped server, or is made by initdb with `wal_seg_size`.
+    `settings` apply from the first start on; `env` is added to the server's environment.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Postgres:
             [
                 binaries.program("postgres"),
                 *("-D", data_dir),
-                # Here and not in a file, or a base backup would take the address with it.
+                # Not in a file, because a base backup would contain the address.
                 f"--port={self.port}",
                 "--listen_addresses=127.0.0.1",
                 "--unix_socket_directories=",
@@ -88,7 +88,7 @@ class Postgres:
             log_path=self.log_path,
             env=env,
             account=self._data.account,
-            # The postmaster passes this on to its children; a SIGKILL it could not.
+            # The postmaster signals its children; on SIGKILL it could not.
             death_signal=STOP_SIGNALS["immediate"],
         )
 
@@ -104,12 +104,12 @@ class Postgres:
     ) -> None:
         self.crash()
 
-    # ---- life
+    # ---- start and stop
 
     def init(self, *options: str) -> None:
-        """Make the data folder: a copy of the template, or else by initdb with `options`.
+        """Creates the data folder: a copy of the template, or by initdb with `options`.
 
-        A copy is quicker, but has its template's system identifier. Raises ProgramFailed.
+        A copy is faster, but has its template's system identifier. Raises ProgramFailed.
         """
         if self._template is not None:
             self._data.copy_from(self._template)
@@ -117,9 +117,9 @@ class Postgres:
             self._data.initdb(*options, wal_seg_size=self._wal_seg_size)
 
     def start(self, timeout: float = START_TIMEOUT) -> None:
-        """Start, and return when it accepts connections. A folder that is not there yet is made.
+        """Starts it, and returns when it accepts connections. Creates the folder if it is missing.
 
-        Raises ProcessEnded (with the tail of the log) when it refuses, DeadlineExceeded.
+        Raises ProcessEnded (with the end of the log) if it refuses, DeadlineExceeded.
         """
         self._prepare()
         self._server.start()
@@ -130,7 +130,7 @@ class Postgres:
             raise
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
-        """Return when it accepts connections. Raises ProcessEnded, DeadlineExceeded."""
+        """Returns when it accepts connections. Raises ProcessEnded, DeadlineExceeded."""
 
         def ready() -> bool:
             state = self._state()
@@ -139,25 +139,25 @@ class Postgres:
         self._server.wait_until(ready, timeout, "it to accept connections")
 
     def stop(self, mode: StopMode = "fast", timeout: float = STOP_TIMEOUT) -> None:
-        """Shut down as `pg_ctl stop --mode` does. Legal when it does not run.
+        """Shuts down as `pg_ctl stop --mode` does. May be called when it does not run.
 
-        smart and fast also wait for walsenders, until their standbys have confirmed all WAL: with a
-        standby that hangs they raise DeadlineExceeded, and the server is still shutting down.
+        smart and fast also wait until the standbys have confirmed all WAL. If a standby hangs they
+        raise DeadlineExceeded, and the server continues to shut down.
         """
         if self.is_running:
             self._server.send_signal(STOP_SIGNALS[mode])
             self._server.wait(timeout)
 
     def restart(self, mode: StopMode = "fast", timeout: float = START_TIMEOUT) -> None:
-        """stop(), then start()."""
+        """Calls stop(), then start()."""
         self.stop(mode)
         self.start(timeout)
 
     def crash(self) -> None:
-        """Kill -9 the postmaster and all its children at one instant; returns when all are gone.
+        """Kills the postmaster and all its children at one instant. Returns when all have ended.
 
-        Legal when it does not run. The next start recovers, as after a power failure (the kernel's
-        page cache survives, though: fsync is not tested by this).
+        May be called when it does not run. The next start recovers, as after a power failure.
+        But the kernel's page cache survives, so this does not test fsync.
         """
         if self.is_running:
             crash_postmaster(self._server.pid, self._data)
@@ -170,20 +170,20 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        """The postmaster's process id. Raises ProcessEnded when it was never started."""
+        """The postmaster's process id. Raises ProcessEnded if it was never started."""
         return self._server.pid
 
     def log_text(self) -> str:
-        """All that the server has logged, over all its runs."""
+        """The whole log of all runs."""
         return self._server.log_text()
 
     # ---- configuration
 
     def configure(self, **settings: Setting | None) -> None:
-        """Change settings in the configuration file; None takes one back to what it was.
+        """Changes settings in the configuration file; None removes a setting.
 
-        A running server reloads; on return new sessions have the settings, except those that need a
-        restart. Raises ConfigurationError and changes nothing when a running server refuses one.
+        A running server reloads. On return new sessions have the settings, except those that need a
+        restart. If a running server refuses one, raises ConfigurationError and changes nothing.
         """
         self._prepare()
         before = self._data.settings()
@@ -202,7 +202,7 @@ class Postgres:
             self._reload()
 
     def _prepare(self) -> None:
-        """Make the folder, unless it is there; and take over the constructor's settings, once."""
+        """Creates the folder if it is missing, and writes the constructor's settings once."""
         if not self._data.initialized:
             self.init()
         if self._first_settings:
@@ -211,9 +211,9 @@ class Postgres:
             self._first_settings = {}
 
     def _refused_settings(self) -> list[str]:
-        """Settings in the files that would neither take effect now nor after a restart."""
+        """Settings in the files that take effect neither now nor after a restart."""
         with self.connect() as connection:
-            # This query tries the files out, and so marks what waits for a restart, for the second.
+            # This query parses the files and sets pending_restart, which the second query reads.
             rows = connection.execute(
                 "SELECT name, setting, error FROM pg_file_settings WHERE error IS NOT NULL"
             ).fetchall()
@@ -231,7 +231,7 @@ class Postgres:
         )
 
     def _state(self) -> PostmasterFile | None:
-        """What the server says of itself; None when it does not run, or has said nothing yet."""
+        """The server's postmaster.pid; None if it does not run, or has not written it yet."""
         if not self.is_running:
             return None
         state = self._data.postmaster_file()
@@ -246,19 +246,19 @@ class Postgres:
             "port": self.port,
             "user": SUPERUSER,
             "dbname": SUPERUSER,
-            "sslmode": "disable",  # without: one more round trip to ask
+            "sslmode": "disable",  # otherwise libpq asks in one more round trip
             "gssencmode": "disable",
         }
         return make_conninfo("", **{**keywords, **extra})
 
     def connect(self, *, autocommit: bool = True, **extra: Any) -> psycopg.Connection[Any]:
-        """A new connection; `extra` as for dsn(). Close it, or use it as a context manager."""
+        """A new connection; `extra` as in dsn(). Close it, or use it as a context manager."""
         return psycopg.connect(self.dsn(**extra), autocommit=autocommit)
 
     def execute(self, statement: str, parameters: Any = None, **extra: Any) -> list[Any]:
-        """Run one statement on a connection of its own; return its rows. `extra` as for dsn().
+        """Runs one statement on a new connection. Returns its rows; `extra` as in dsn().
 
-        A write waits for the synchronous standby like any other; to write without, say
+        A write waits for the synchronous standby. To avoid that, use
         `options="-c synchronous_commit=local"`.
         """
         with self.connect(**extra) as connection:
@@ -266,7 +266,7 @@ class Postgres:
             return cursor.fetchall() if cursor.description is not None else []
 
     def flush_lsn(self) -> Lsn:
-        """The end of the WAL on this server's disk. Not on a standby."""
+        """The end of the WAL on this server's disk. Not for standbys."""
         ((lsn,),) = self.execute("SELECT pg_current_wal_flush_lsn()::text")
         return Lsn.parse(lsn)
 
@@ -279,7 +279,7 @@ class Postgres:
 
     @property
     def client_env(self) -> dict[str, str]:
-        """What psql, pgbench and the rest read from their environment to find this server."""
+        """The environment with which psql, pgbench and other clients find this server."""
         return {
             "PGHOST": "127.0.0.1",
             "PGPORT": str(self.port),
@@ -292,31 +292,31 @@ class Postgres:
     def client(
         self, program: str, *arguments: str | Path, timeout: float = 120.0, check: bool = True
     ) -> str:
-        """Run a client program against this server; return what it printed.
+        """Runs a client program against this server. Returns its output.
 
-        Raises Unavailable, ProgramFailed (unless `check` is false), DeadlineExceeded.
+        Raises Unavailable, ProgramFailed (unless `check` is False), DeadlineExceeded.
         """
         command = [self.binaries.program(program), *arguments]
         return run_program(command, env=self.client_env, timeout=timeout, check=check).stdout
 
     def pgbench(self, *arguments: str, timeout: float = 600.0) -> str:
-        """Run pgbench; `pgbench("-i", "-s", "2")` first."""
+        """Runs pgbench; `pgbench("-i", "-s", "2")` first."""
         return self.client("pgbench", *arguments, timeout=timeout)
 
     def waldump(self, *arguments: str | Path, check: bool = True) -> str:
-        """Run pg_waldump on pg_wal. Without `--end` it fails at the end of WAL: `check=False`."""
+        """Runs pg_waldump on pg_wal. Without `--end` it fails at the end of WAL: `check=False`."""
         return self.client("pg_waldump", f"--path={self.pg_wal}", *arguments, check=check)
 
     def control_data(self) -> dict[str, str]:
-        """What pg_controldata prints, by its names ("Database system identifier")."""
+        """The output of pg_controldata, by name ("Database system identifier")."""
         text = self.client("pg_controldata", self.data_dir)
         pairs = (line.partition(":") for line in text.splitlines())
         return {name: value.strip() for name, _, value in pairs}
 
     def base_backup(self, target: Path, *arguments: str) -> Postgres:
-        """pg_basebackup into `target`; returns the server that may be started on it.
+        """Runs pg_basebackup into `target`. Returns the server that can be started there.
 
-        `"--write-recovery-conf"` makes it a standby of this one. The settings come along.
+        `"--write-recovery-conf"` makes it a standby of this one. It has the same settings.
         """
         if target.exists():
             raise FixtureError(f"{target} exists already")
@@ -325,7 +325,7 @@ class Postgres:
             [
                 self.binaries.program("pg_basebackup"),
                 f"--pgdata={target}",
-                "--checkpoint=fast",  # else it waits for one that is spread over minutes
+                "--checkpoint=fast",  # otherwise the checkpoint is spread over minutes
                 "--no-sync",
                 *arguments,
             ],

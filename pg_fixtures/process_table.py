@@ -1,7 +1,7 @@
-"""The kernel's process table, read from /proc: who lives, who is whose child, who is in a session.
+"""The kernel's process table, read from /proc: states, parents and sessions of processes.
 
-A pid alone names nothing for long, as the kernel uses it again; a `ProcessEntry` carries the start
-time too, and the pair is unique. Source: proc(5).
+The kernel reuses pids. A `ProcessEntry` also has the start time, which makes it unique. Source:
+proc(5).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
-    """One line of the table. `state` is the letter of ps(1): R, S, D, T (stopped), Z (dead)..."""
+    """An entry of the table. `state` is the letter of ps(1): R, S, D, T (stopped), Z (dead)..."""
 
     pid: int
     parent_pid: int
@@ -28,11 +28,11 @@ class ProcessEntry:
 
     @property
     def dead(self) -> bool:
-        """It runs no more; a zombie only waits for its parent to look."""
+        """It has ended; a zombie waits for its parent to read its exit code."""
         return self.state in "ZX"
 
     def now(self) -> ProcessEntry | None:
-        """This very process as it is at this moment, None when it is gone."""
+        """The present entry of the same process, or None if it has ended."""
         entry = read_entry(self.pid)
         if entry is None or entry.start_ticks != self.start_ticks or entry.dead:
             return None
@@ -40,7 +40,7 @@ class ProcessEntry:
 
 
 def read_entry(pid: int) -> ProcessEntry | None:
-    """The entry of `pid`, None when there is no such process."""
+    """The entry of `pid`, or None if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -51,18 +51,18 @@ def read_entry(pid: int) -> ProcessEntry | None:
 
 
 def process_table() -> list[ProcessEntry]:
-    """Every process, the dead ones that nobody reaped included."""
+    """All processes, including zombies."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [entry for pid in pids if (entry := read_entry(pid)) is not None]
 
 
 def session_members(session_id: int) -> list[ProcessEntry]:
-    """The living processes of a session."""
+    """The running processes of a session."""
     return [e for e in process_table() if e.session_id == session_id and not e.dead]
 
 
 def family(pid: int) -> list[ProcessEntry]:
-    """The living process `pid` and all its living descendants, parents first."""
+    """The running process `pid` and all its running descendants, parents first."""
     children: dict[int, list[ProcessEntry]] = defaultdict(list)
     members: list[ProcessEntry] = []
     for entry in process_table():
@@ -70,21 +70,21 @@ def family(pid: int) -> list[ProcessEntry]:
             children[entry.parent_pid].append(entry)
             if entry.pid == pid:
                 members.append(entry)
-    for member in members:  # grows while it is walked: breadth first
+    for member in members:  # the list grows during the loop: breadth first
         members.extend(children[member.pid])
     return members
 
 
 def signal_entry(entry: ProcessEntry, number: signal.Signals) -> None:
-    """Send a signal, unless the process is gone already."""
+    """Sends a signal, unless the process has ended."""
     try:
         os.kill(entry.pid, number)
     except ProcessLookupError:
-        pass  # what a signal could want of it has happened
+        pass  # it has ended, which is the effect of most signals
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of one process, 0 when it is gone."""
+    """Resident memory of one process; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
     except (FileNotFoundError, ProcessLookupError):

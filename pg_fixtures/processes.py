@@ -1,9 +1,9 @@
-"""`ServiceProcess`: a program as a child of ours that can be killed, frozen, awaited and read.
+"""`ServiceProcess`: a program as a child process that can be killed, stopped, and waited for.
 
-Law: nothing outlives the one who started it. Each child leads its own session, so its own children
-end with it; and the kernel ends it when we end, however we end (see pg_server/launcher.py). The
-kernel counts the *thread* that called start() as the parent: start from a thread that lives as long
-as the child.
+Law: no child outlives the process that started it. Each child leads its own session, so its own
+children end with it. The kernel ends it when we end, even if we crash (see pg_server/launcher.py).
+For the kernel the *thread* that called start() is the parent: use a thread that lives as long as
+the child.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from pg_server.program import launcher_argv
 
 T = TypeVar("T")
 
-SK = (sys.executable, "-m", "cli.main")  # our own command, in this very installation
+SK = (sys.executable, "-m", "cli.main")  # our own command, of this installation
 #: For a run that starts `sk` many times; None executes each. Set by tests/conftest.py.
 fork_servers: ForkServers | None = None
-KILL_TIMEOUT = 30.0  # seconds; a killed process lingers only while the kernel finishes its disk I/O
+KILL_TIMEOUT = 30.0  # seconds; a killed process ends late only while its disk I/O completes
 LOG_TAIL_LINES = 25
 
 
 class ServiceProcess:
     """A context manager: the program runs inside the block and is killed at its end.
 
-    The same object can be started again after the program has ended. Standard output and error are
-    appended to `log_path`; `env` is added to our own environment, and may be changed between runs.
+    It can be started again after the program has ended. Standard output and error are appended to
+    `log_path`; `env` is added to our own environment, and may be changed between runs.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class ServiceProcess:
         self.kill()
 
     def start(self) -> None:
-        """Start the program; do not wait for anything. Raises FixtureError when it runs already."""
+        """Starts the program without waiting. Raises FixtureError if it already runs."""
         if self.alive:
-            raise FixtureError(f"{self.name} is running already, as process {self.pid}")
+            raise FixtureError(f"{self.name} is already running, as process {self.pid}")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log_path, "ab") as log:
             self._popen = self._forked(log) or subprocess.Popen(
@@ -102,9 +102,9 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int:
-        """The process id; raises ProcessEnded when the program was never started."""
+        """The process id. Raises ProcessEnded if the program was never started."""
         if self._popen is None:
-            raise ProcessEnded(self._obituary())
+            raise ProcessEnded(self._end_text())
         return self._popen.pid
 
     @property
@@ -114,7 +114,7 @@ class ServiceProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None before the end; -N when signal N ended it, as in `subprocess`."""
+        """None before the end; -N if signal N ended it, as in `subprocess`."""
         if self._popen is None:
             return None
         if self._popen.returncode is None and self._popen.poll() is not None:
@@ -122,7 +122,7 @@ class ServiceProcess:
         return self._popen.returncode
 
     def kill(self) -> None:
-        """kill -9 of the process and its children; returns when all are gone. Legal when dead."""
+        """Kills the process and its children. Returns when all have ended. May be called twice."""
         if self._popen is None or self.exit_code is not None:
             return
         try:
@@ -132,7 +132,7 @@ class ServiceProcess:
         self.wait(KILL_TIMEOUT)
 
     def pause(self) -> None:
-        """SIGSTOP: it runs no instruction more, its sockets stay open. Returns when it has."""
+        """SIGSTOP: the process stops, its sockets stay open. Returns when it has stopped."""
         self.send_signal(signal.SIGSTOP)
         wait_until(
             lambda: all(entry.state == "T" for entry in session_members(self.pid)),
@@ -141,31 +141,31 @@ class ServiceProcess:
         )
 
     def resume(self) -> None:
-        """SIGCONT, the end of pause()."""
+        """SIGCONT: ends pause()."""
         self.send_signal(signal.SIGCONT)
 
     def terminate(self, timeout: float = 20.0) -> int:
-        """Ask it to end (SIGTERM) and return its exit code.
+        """Asks it to end (SIGTERM). Returns its exit code.
 
-        Raises DeadlineExceeded when it does not end, and leaves it running.
+        Raises DeadlineExceeded if it does not end, and leaves it running.
         """
         if self.alive:
             self.send_signal(signal.SIGTERM)
         return self.wait(timeout)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process and to its children, all of the process group."""
+        """Sends a signal to the process and its children, which are one process group."""
         if not self.alive:
-            raise ProcessEnded(self._obituary())
+            raise ProcessEnded(self._end_text())
         os.killpg(self.pid, number)
 
     def wait(self, timeout: float) -> int:
-        """Wait for its end and return the exit code. Raises DeadlineExceeded."""
+        """Waits for the end. Returns the exit code. Raises DeadlineExceeded."""
         if self._popen is None:
-            raise ProcessEnded(self._obituary())
+            raise ProcessEnded(self._end_text())
         if self.alive and not ends_within(self.pid, timeout):
             raise DeadlineExceeded(f"waited {timeout:g} s for the end of {self.name}")
-        # At once, unless another thread is just asking.
+        # Immediate, unless another thread is reading the exit code.
         return wait_until(self._end, KILL_TIMEOUT, f"the exit code of {self.name}")[0]
 
     def _end(self) -> tuple[int] | None:
@@ -175,11 +175,11 @@ class ServiceProcess:
     def wait_until(
         self, condition: Callable[[], T | Literal[False] | None], timeout: float, what: str
     ) -> T:
-        """wait_until(), given up with ProcessEnded as soon as the process has ended."""
+        """Like wait_until(), but raises ProcessEnded as soon as the process has ended."""
 
         def condition_while_alive() -> T | Literal[False] | None:
             if not self.alive:
-                raise ProcessEnded(self._obituary(f"while waiting for {what}"))
+                raise ProcessEnded(self._end_text(f"while waiting for {what}"))
             return condition()
 
         try:
@@ -188,11 +188,11 @@ class ServiceProcess:
             raise DeadlineExceeded(f"{error}\n{self.log_tail()}") from None
 
     def rss_bytes(self) -> int:
-        """Resident memory of the process and of its children."""
+        """Resident memory of the process and its children."""
         return sum(rss_bytes(entry.pid) for entry in session_members(self.pid))
 
     def log_text(self) -> str:
-        """All that every run of it wrote to standard output and error."""
+        """All output of all runs."""
         try:
             return self.log_path.read_text(errors="replace")
         except FileNotFoundError:
@@ -202,12 +202,12 @@ class ServiceProcess:
         """The last lines of the log, for error messages."""
         return "\n".join(self.log_text().splitlines()[-LOG_TAIL_LINES:])
 
-    def _obituary(self, when: str = "") -> str:
+    def _end_text(self, when: str = "") -> str:
         end = "was not started" if self._popen is None else f"ended with exit code {self.exit_code}"
         return "\n".join(filter(None, (f"{self.name} {end} {when}".rstrip(), self.log_tail())))
 
     def _end_session(self) -> None:
-        """Kill what the leader left behind; called once, at its end: later the id may be reused."""
+        """Kills the remaining children. Called once, at the end: the id may be reused later."""
         for entry in session_members(self.pid):
             signal_entry(entry, signal.SIGKILL)
         wait_until(

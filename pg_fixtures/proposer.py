@@ -1,4 +1,4 @@
-"""`ProposerProcess`: `sk attach` or `sk promote` as a child process: a primary's walproposer."""
+"""`ProposerProcess`: `sk attach` or `sk promote` as a child process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pg_fixtures.http_status import http_get_status
 from pg_fixtures.ports import free_port
 from pg_fixtures.processes import SK, ServiceProcess
 
-STREAMING_TIMEOUT = 60.0  # seconds; election and recovery come before
+STREAMING_TIMEOUT = 60.0  # seconds; includes election and recovery
 
 
 class ProposerProcess(ServiceProcess):
-    """A context manager: started, but not awaited, in the block; killed at its end.
+    """A context manager: started, but not waited for, in the block; killed at its end.
 
-    `safekeepers` are "host:port"; `configure` makes it set up the primary's synchronous standby;
-    with `promotes` the DSN is a standby's, which becomes the primary first.
+    `safekeepers` are "host:port". With `configure` it sets up the primary's synchronous standby.
+    With `promotes` the DSN is of a standby, which is promoted first.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class ProposerProcess(ServiceProcess):
         return self
 
     def status(self) -> dict[str, Any]:
-        """The JSON of /status. Raises OSError when it does not answer."""
+        """The JSON of /status. Raises OSError if it does not answer."""
         return http_get_status(self.http_address)
 
     @property
     def state(self) -> str:
-        """`state` of the status; "" while nobody answers yet."""
+        """`state` of the status; "" if it does not answer yet."""
         try:
             return str(self.status()["state"])
         except OSError:
@@ -66,19 +66,19 @@ class ProposerProcess(ServiceProcess):
 
     @property
     def term(self) -> int:
-        """Of a proposer that has chosen one. Raises OSError when it does not answer."""
+        """The term, after it has chosen one. Raises OSError if it does not answer."""
         return int(self.status()["node_id"]["term"])
 
     def wait_streaming_above(self, term: int, timeout: float = STREAMING_TIMEOUT) -> None:
-        """Return when it streams in a greater term. Raises ProcessEnded, DeadlineExceeded."""
+        """Returns when it streams in a greater term. Raises ProcessEnded, DeadlineExceeded."""
         self.wait_until(
             lambda: self.state == "streaming" and self.term > term, timeout, f"a term above {term}"
         )
 
     def wait_streaming(self, timeout: float = STREAMING_TIMEOUT) -> None:
-        """Return when it streams with a quorum. Raises ProcessEnded, DeadlineExceeded."""
+        """Returns when it streams with a quorum. Raises ProcessEnded, DeadlineExceeded."""
         self.wait_state("streaming", timeout)
 
     def wait_state(self, state: str, timeout: float = STREAMING_TIMEOUT) -> None:
-        """Return when the status says `state`. Raises ProcessEnded, DeadlineExceeded."""
+        """Returns when the status has `state`. Raises ProcessEnded, DeadlineExceeded."""
         self.wait_until(lambda: self.state == state, timeout, f"it to be {state}")

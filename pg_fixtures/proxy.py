@@ -1,12 +1,12 @@
-"""`TcpProxy`: a wire between a client and a service, to be cut, stalled, slowed and made lossy.
+"""`TcpProxy`: a connection between a client and a service that can be cut, stalled or delayed.
 
     client  -- TO_SERVICE -->  proxy  -- TO_SERVICE -->  service
             <-- TO_CLIENT  --         <-- TO_CLIENT  --
 
-One thread with an event loop of its own carries all connections. Every method may be called from
-any other thread; what it says has happened when it returns. Each direction of a connection is a
-reader and a writer with a bounded queue between them, so a stalled wire pushes back, as TCP does.
-The ends of a connection (EOF, reset) travel through the same queue: a stalled wire hides them too.
+One thread with an event loop carries all connections. Other threads may call every method, which
+returns after it has taken effect. Each direction of a connection has a reader and a writer with a
+bounded queue between them, so a stalled connection applies back pressure, as TCP does. The end of a
+connection (EOF, reset) passes through the same queue, so a stall also hides it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pg_fixtures.ports import free_port
 
 HOST = "127.0.0.1"
 CHUNK_BYTES = 64 << 10
-QUEUE_CHUNKS = 64  # 4 MiB per direction: what a delay of 100 ms needs at 40 MB/s
-COMMAND_TIMEOUT = 10.0  # seconds for the proxy's thread to obey
-# struct linger: close() sends a reset and forgets what is unsent.
+QUEUE_CHUNKS = 64  # 4 MiB per direction: enough for a delay of 100 ms at 40 MB/s
+COMMAND_TIMEOUT = 10.0  # seconds for a command in the proxy's thread
+# struct linger: close() sends a reset and drops unsent bytes.
 NO_LINGER = struct.pack("ii", 1, 0)
 
-# What a reader hands to its writer: the time from which it may leave; and bytes, EOF, or None for
-# "the connection was reset here".
+# A queue from a reader to its writer: the time at which to pass it on; and bytes, EOF, or None
+# for a reset.
 _Queue = asyncio.Queue[tuple[float, bytes | None]]
 EOF = b""
 
 
 class Direction(Enum):
-    """Which way bytes flow."""
+    """The direction of bytes."""
 
     TO_SERVICE = "to the service"
     TO_CLIENT = "to the client"
@@ -46,22 +46,22 @@ class Direction(Enum):
 
 @dataclass(slots=True)
 class Traffic:
-    """What the proxy has seen since its start."""
+    """Counters of the proxy since its start."""
 
     connections: int = 0  # accepted
-    refused: int = 0  # of those: the service could not be reached
+    refused: int = 0  # accepted ones for which the service could not be reached
     bytes_passed: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(Direction, 0))
     bytes_dropped: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(Direction, 0))
 
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """One connection, from its accept() on."""
+    """One connection, from accept() on."""
 
     client: socket.socket
     service: socket.socket
     task: asyncio.Task[None] | None = None
-    lossy: bool = False  # bytes of it were dropped: it has a hole
+    lossy: bool = False  # some of its bytes were dropped
     ended_in_order: bool = False
 
 
@@ -83,7 +83,7 @@ class TcpProxy:
         self._thread.start()
         self._started.wait(COMMAND_TIMEOUT)
         try:
-            self._obey(self._listen())
+            self._run_command(self._listen())
         except BaseException:
             self.close()
             raise
@@ -104,45 +104,45 @@ class TcpProxy:
 
     @property
     def open_connections(self) -> int:
-        """Connections now, those that are held by stall() included."""
+        """The present number of connections, including those held by stall()."""
         return len(self._links)
 
     # ---- faults
 
     def cut(self) -> None:
-        """Reset all connections and refuse new ones."""
-        self._obey(self._cut())
+        """Resets all connections and refuses new ones."""
+        self._run_command(self._cut())
 
     def stall(self, direction: Direction | None = None) -> None:
-        """Keep connections open but pass nothing (that way); accept new ones and hold them.
+        """Keeps connections open but passes nothing in that direction; holds new connections.
 
-        Nothing is lost: after restore() the bytes go on.
+        Nothing is lost: after restore() the bytes are passed on.
         """
-        self._obey(self._stall(direction))
+        self._run_command(self._stall(direction))
 
     def drop(self, direction: Direction) -> None:
-        """Discard silently whatever goes that way.
+        """Discards all bytes in that direction.
 
-        restore() resets the connections that lost something: no network delivers a stream with a
-        hole in it.
+        restore() resets the connections that lost bytes, because no network delivers a stream with
+        a gap.
         """
-        self._obey(self._drop(direction))
+        self._run_command(self._drop(direction))
 
     def delay(self, seconds: float) -> None:
-        """Let bytes that arrive from now on travel for so long, each way."""
+        """Delays bytes that arrive from now on, in both directions."""
         self._delay = seconds
 
     def restore(self) -> None:
-        """End every fault. What is under way with a delay still arrives late."""
-        self._obey(self._restore())
+        """Ends all faults. Bytes that are already delayed still arrive late."""
+        self._run_command(self._restore())
 
     def close(self) -> None:
-        """Reset all connections and end the thread."""
+        """Resets all connections and ends the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join(COMMAND_TIMEOUT)
 
-    # ---- inside the proxy's own thread
+    # ---- in the proxy's thread
 
     def _run(self) -> None:
         asyncio.run(self._main())
@@ -157,7 +157,7 @@ class TcpProxy:
         await self._closing.wait()
         await self._cut()
 
-    def _obey(self, command: Coroutine[Any, Any, None]) -> None:
+    def _run_command(self, command: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(command, self._loop).result(COMMAND_TIMEOUT)
 
     async def _cut(self) -> None:
@@ -188,19 +188,19 @@ class TcpProxy:
         if self._listener is None:
             self._listener = socket.create_server((HOST, self.port))
             self._listener.setblocking(False)
-            # Not sock_accept(): cancelled at the wrong moment, it forgets an accepted connection.
+            # Not sock_accept(), which can lose an accepted connection when it is cancelled.
             self._loop.add_reader(self._listener, self._accept, self._listener)
 
     def _accept(self, listener: socket.socket) -> None:
         try:
             client, _ = listener.accept()
         except BlockingIOError:
-            return  # the client has gone already
+            return  # the client has closed the connection
         self.traffic.connections += 1
         link = _Link(client, socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         self._links.add(link)
         link.task = self._loop.create_task(self._serve(link))
-        # Not in a finally: a task that is cancelled before its first step has none.
+        # Not in a finally: a task that is cancelled before its first step would skip it.
         link.task.add_done_callback(partial(self._close_link, link))
 
     def _close_link(self, link: _Link, _: asyncio.Task[None]) -> None:
@@ -215,7 +215,7 @@ class TcpProxy:
             await self._carry(link)
             link.ended_in_order = True
         except* OSError:
-            pass  # the service is not there, or one end was reset: then so is the other
+            pass  # the service is unavailable, or one end was reset; both are closed then
 
     async def _carry(self, link: _Link) -> None:
         for end in (link.client, link.service):
@@ -238,7 +238,7 @@ class TcpProxy:
                 group.create_task(self._write(queue, sink, direction, link))
 
     async def _read(self, source: socket.socket, queue: _Queue) -> None:
-        """Queue what arrives, to its end."""
+        """Queues all bytes that arrive, until the end."""
         chunk: bytes | None
         while True:
             try:
@@ -252,7 +252,7 @@ class TcpProxy:
     async def _write(
         self, queue: _Queue, sink: socket.socket, direction: Direction, link: _Link
     ) -> None:
-        """Pass on what is queued, when it is due and the wire lets it."""
+        """Passes on the queued bytes when they are due and the direction is not stalled."""
         while True:
             due, chunk = await queue.get()
             if due > self._loop.time():
@@ -272,7 +272,7 @@ class TcpProxy:
 
 
 async def _cancel(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks, and return when they have ended."""
+    """Cancels tasks. Returns when they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

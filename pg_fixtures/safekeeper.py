@@ -1,4 +1,4 @@
-"""`SafekeeperProcess`: `sk safekeeper run` as a child process, with its data and its ports."""
+"""`SafekeeperProcess`: `sk safekeeper run` as a child process, with its data folder and ports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pg_fixtures.http_status import http_get_status, is_healthy
 from pg_fixtures.ports import free_port
 from pg_fixtures.processes import SK, ServiceProcess
 
-READY_TIMEOUT = 30.0  # seconds; a start finds the end of each log by decoding
+READY_TIMEOUT = 30.0  # seconds; a start decodes WAL to find the end of each log
 
 
 class SafekeeperProcess(ServiceProcess):
-    """A context manager: ready inside the block, killed at its end. Restarts keep ports and data.
+    """A context manager: ready inside the block, killed at its end. A restart keeps ports and data.
 
     `arguments` are appended to the command line, `env` to the environment.
     """
@@ -57,21 +57,21 @@ class SafekeeperProcess(ServiceProcess):
         return self
 
     def restart(self, timeout: float = READY_TIMEOUT) -> None:
-        """Kill it, start it again, and wait until it is ready."""
+        """Kills it, starts it again, and waits until it is ready."""
         self.kill()
         self.start()
         self.wait_ready(timeout)
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
-        """Return when /healthz answers 200. Raises ProcessEnded, DeadlineExceeded."""
+        """Returns when /healthz answers 200. Raises ProcessEnded, DeadlineExceeded."""
         self.wait_until(lambda: is_healthy(self.http_address), timeout, "/healthz to answer 200")
 
     def status(self) -> dict[str, Any]:
-        """The JSON of /status. Raises OSError when it does not answer."""
+        """The JSON of /status. Raises OSError if it does not answer."""
         return http_get_status(self.http_address)
 
     def timeline(self, timeline_id: str | None = None) -> dict[str, Any] | None:
-        """One of the status' timelines: that one, or the first; None when it is not there."""
+        """The status of this timeline, or of the first; None if there is none."""
         for timeline in self.status()["timelines"]:
             if timeline_id in (None, timeline["timeline_id"]):
                 return dict(timeline)

@@ -1,4 +1,4 @@
-"""`SmallDisk`: a file system of a chosen size, to be filled up.
+"""`SmallDisk`: a file system of a given size, which a test can fill up.
 
     with SmallDisk(tmp_path / "disk", 64 << 20) as disk:
         safekeeper = SafekeeperProcess(1, disk.path / "safekeeper")
@@ -6,8 +6,8 @@
         disk.fill()   # from now on: No space left on device
         disk.free()
 
-A tmpfs, so it needs the right to mount. It has no disk below: fsync always succeeds (to make it
-fail, see failing_disk.py).
+It is a tmpfs, so it needs the right to mount. It has no disk, so fsync always succeeds (see
+failing_disk.py for failures).
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class SmallDisk:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # --lazy: a process that still uses it keeps it alive, unseen, until it ends.
+        # --lazy: if a process still uses it, it exists, without a name, until that process ends.
         run_program(["umount", "--lazy", self.path])
 
     @property
     def free_bytes(self) -> int:
-        """What can still be written."""
+        """The number of bytes that can still be written."""
         usage = os.statvfs(self.path)
         return usage.f_bavail * usage.f_frsize
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Take up the free space but for `leave_bytes` (rounded down to pages)."""
+        """Allocates the free space except `leave_bytes` (rounded down to pages)."""
         with open(self.path / FILLER_NAME, "ab") as filler:
             while (wanted := self.free_bytes - leave_bytes) > 0:
                 step = min(wanted, FILLER_STEP_BYTES_MAX)
@@ -69,8 +69,8 @@ class SmallDisk:
                 except OSError as error:
                     if error.errno != errno.ENOSPC:
                         raise
-                    return  # another process took the rest meanwhile: full is full
+                    return  # another process took the rest: the disk is full
 
     def free(self) -> None:
-        """Give back what fill() took."""
+        """Frees the space that fill() took."""
         (self.path / FILLER_NAME).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`wait_until`: the one way to wait in fixtures and tests, for a condition, with a deadline."""
+"""`wait_until`: waits for a condition with a deadline. Fixtures and tests wait only with it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pg_server.errors import DeadlineExceeded
 
 T = TypeVar("T")
 
-POLL_INTERVAL = 0.01  # seconds: below what a test can notice
+POLL_INTERVAL = 0.01  # seconds: too short to matter in a test
 PAUSE_SECONDS_MAX = 0.25
-#: Of what was waited: who waits for long is not in a hurry, and leaves the processor to the others.
+#: The pause as a share of the time waited so far: a long wait leaves the processor to others.
 PAUSE_SHARE = 0.1
 
 
@@ -23,11 +23,11 @@ def wait_until(
     *,
     interval: float = POLL_INTERVAL,
 ) -> T:
-    """Poll `condition` until it returns something true, and return that.
+    """Polls `condition` until it returns a true value. Returns that value.
 
-    It is called at least once. Its exceptions pass through: a condition that can no longer come
-    true should raise. The pauses grow from `interval` on, and are as long as the condition takes.
-    Raises DeadlineExceeded, naming `what`, after `timeout` seconds.
+    It is called at least once. Its exceptions are passed on; a condition that can no longer become
+    true should raise one. The pauses grow from `interval` on, and are at least as long as the
+    condition takes. Raises DeadlineExceeded, with `what`, after `timeout` seconds.
     """
     begun = time.monotonic()
     while True:

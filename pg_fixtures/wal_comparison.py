@@ -1,6 +1,6 @@
-"""`compare_wal`: are these copies of the WAL the same bytes, up to a position?
+"""`compare_wal`: compares copies of the WAL byte by byte, up to a position.
 
-Beyond the position they may differ: a primary recycles old segments there, a safekeeper has zeros.
+After the position they may differ: a primary has recycled segments there, a safekeeper has zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ComparedSegment:
-    """The bytes `[begin_lsn, end_lsn)` of one segment are the same for all `holders`."""
+    """The bytes `[begin_lsn, end_lsn)` of one segment are equal for all `holders`."""
 
     name: str
     begin_lsn: Lsn
@@ -29,12 +29,12 @@ class ComparedSegment:
 
 @dataclass(frozen=True, slots=True)
 class WalComparison:
-    """What was compared and found equal, in order of position. A segment with one holder is not."""
+    """The compared and equal segments, in order. Segments with only one holder are not included."""
 
     segments: tuple[ComparedSegment, ...]
 
     def range_of(self, holder: str) -> tuple[Lsn, Lsn]:
-        """The gapless range, back from the end, where that copy equals another's; maybe empty."""
+        """The range before the end, without a gap, in which that copy equals another; or empty."""
         end_lsn = self.segments[-1].end_lsn
         begin_lsn = end_lsn
         for segment in reversed(self.segments):
@@ -45,10 +45,10 @@ class WalComparison:
 
 
 def compare_wal(copies: Mapping[str, Path], up_to: Lsn, wal_seg_size: int) -> WalComparison:
-    """Compare the segments below the folders `copies` (by the holder's name), up to `up_to`.
+    """Compares the segments below the folders `copies` (by the holder's name), up to `up_to`.
 
-    Of several segments with one number, as after a change of the Postgres timeline, that of the
-    newest timeline counts. Raises WalDiffers; FixtureError when there was nothing to compare.
+    If several segments have one number, as after a change of the Postgres timeline, the newest
+    timeline's is used. Raises WalDiffers; FixtureError if there is nothing to compare.
     """
     held = {holder: find_segments(folder, wal_seg_size) for holder, folder in copies.items()}
     newest: dict[int, SegmentName] = {}
@@ -69,13 +69,13 @@ def compare_wal(copies: Mapping[str, Path], up_to: Lsn, wal_seg_size: int) -> Wa
 
 
 def find_segments(folder: Path, wal_seg_size: int) -> dict[SegmentName, Path]:
-    """The complete segments anywhere below `folder`. Raises FixtureError if one is there twice."""
+    """The complete segments below `folder`. Raises FixtureError if one is there twice."""
     found: dict[SegmentName, Path] = {}
     for path in folder.rglob("*"):
         try:
             name = parse_segment_name(path.name, wal_seg_size)
         except SegmentNameError:
-            continue  # a folder, a history file, a spare
+            continue  # a folder, a history file, or a spare segment
         if name.partial:
             continue
         if name in found:
@@ -85,7 +85,7 @@ def find_segments(folder: Path, wal_seg_size: int) -> dict[SegmentName, Path]:
 
 
 def compare_files(paths: Mapping[str, Path], begin_lsn: Lsn, length: int) -> None:
-    """Compare the first `length` bytes of all files with those of the first. Raises WalDiffers."""
+    """Compares the first `length` bytes of all files with those of the first. Raises WalDiffers."""
     (reference, reference_path), *others = paths.items()
     for holder, path in others:
         with open(reference_path, "rb") as left, open(path, "rb") as right:
@@ -100,7 +100,7 @@ def compare_files(paths: Mapping[str, Path], begin_lsn: Lsn, length: int) -> Non
 
 
 def first_difference(left: bytes, right: bytes) -> int:
-    """The index of the first byte in which they differ, the shorter length when they do not."""
+    """The index of the first different byte, or the shorter length if there is none."""
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return index

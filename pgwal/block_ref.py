@@ -1,4 +1,4 @@
-"""What is inside a record: block references, page images, and data for its resource manager.
+"""The content of a record: block references, page images, and data for its resource manager.
 
     header | block 0 | block 1 | origin | xid | main | image 0 | data 0 | image 1 .. | main data
     24     | headers, each begins with its id        | payload, in the order of the headers
@@ -62,13 +62,13 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class PageImage:
-    """A full-page image as stored: without its hole, maybe compressed (`compression` names how)."""
+    """A full-page image as stored: without its hole, maybe compressed (by `compression`)."""
 
     data: bytes
     hole_offset: int
     hole_length: int
     compression: str | None
-    #: restored during replay; otherwise it is there only for wal_consistency_checking
+    #: Restored during replay; otherwise only for wal_consistency_checking.
     is_applied: bool
 
 
@@ -86,7 +86,7 @@ class BlockRef:
 
 @dataclass(frozen=True, slots=True)
 class RecordBody:
-    """A record taken apart; `origin` and `toplevel_xid` are 0 if it does not say."""
+    """The parts of a record; `origin` and `toplevel_xid` are 0 if it does not have them."""
 
     blocks: tuple[BlockRef, ...]
     main_data: bytes
@@ -95,7 +95,7 @@ class RecordBody:
 
 
 def decode_body(record: Record, version_major: int) -> RecordBody:
-    """Takes a record apart. Raises WalFormatError at the first thing that cannot be."""
+    """Decodes the content of a record. Raises WalFormatError at the first invalid field."""
     return _BodyDecoder(record, wal_version(version_major)).decode()
 
 
@@ -119,7 +119,7 @@ class _ImageHeader:
 
 
 class _BodyDecoder:
-    """Reads the headers up to the main data's, then cuts the payload by the lengths they gave."""
+    """Reads the headers up to the main data's, then cuts the payload by the lengths in them."""
 
     def __init__(self, record: Record, version: WalVersion) -> None:
         self._data = record.data
@@ -143,7 +143,7 @@ class _BodyDecoder:
         return RecordBody(blocks, main_data, self._origin, self._toplevel_xid)
 
     def _read_fragment_header(self) -> bool:
-        """False after the main data's header, which is always the last."""
+        """Returns False after the main data's header, which is always the last."""
         (fragment_id,) = self._read(_U8)
         if fragment_id in (_ID_DATA_SHORT, _ID_DATA_LONG):
             (self._main_length,) = self._read(_U8 if fragment_id == _ID_DATA_SHORT else _U32)

@@ -1,23 +1,23 @@
-"""`BoundaryFinder`: the last record boundary in WAL as a walsender ships it, without decoding it.
+"""`BoundaryFinder`: the last record boundary in WAL as a walsender sends it, without decoding it.
 
 A walsender's message ends at the flush pointer or at a page boundary, and the flush pointer is
-inside a record only where a page ends. So:
+inside a record only at the end of a page. So:
 
-    end inside a page    a record boundary, always; nothing is looked at
-    end of a page        maybe inside a record; the page headers near the end tell
+    end inside a page    always a record boundary; nothing is read
+    end of a page        maybe inside a record; the page headers near the end show it
 
-          sure page        end    A page header says where the first record behind it
+          sure page        end    A page header shows where the first record behind it
     ------+-----------+---------+ starts. From the last page where that can be trusted, the
-          |hdr|rest|R1|R2|  R3 .. record lengths are walked up to the end: R3 goes on, so the
-    ------+-----------+---------+ boundary is its start.
+          |hdr|rest|R1|R2|  R3 .. record lengths are followed to the end: R3 continues behind
+    ------+-----------+---------+ it, so the boundary is the start of R3.
 
-Law: `record_end_lsn` is the greatest record boundary <= the end of what was fed, as RecordWalker
-would find it. Two shapes make it more than a look at the last header:
+Law: `record_end_lsn` is the greatest record boundary <= the end of the bytes fed, as RecordWalker
+would find it. In two cases the last header is not enough:
 
-- A record as long as a page or longer: pages that hold nothing but its middle.
-- XLOG_SWITCH, whose record ends with its segment. What lies between is shipped with it: pages of
-  zeros, or, when the primary crashed before it had written them, stale pages of the recycled file,
-  which carry other addresses.
+- A record as long as a page or longer: some pages hold only its middle.
+- XLOG_SWITCH, whose record ends with its segment. The padding is sent with it: pages of zeros, or,
+  if the primary crashed before it had written them, stale pages of the recycled file, which have
+  other addresses.
 
 The WAL is the primary's own, flushed and unbroken: CRCs are not checked.
 """
@@ -38,16 +38,16 @@ _LENGTH = struct.Struct("<I")
 #: magic, info, tli, page address, remaining length of the continued record
 _HEADER = struct.Struct("<HHIQI")
 
-#: What is left of a switch record whose header is cut by a page end. A page that starts with so
-#: little may hold nothing but the padding of that switch.
+#: Bytes of a switch record that continue after a page end that cuts its header. A page with a rest
+#: so short may hold only the padding of that switch.
 _SWITCH_REST_MAX = 16
 
 
 class BoundaryFinder:
-    """Is told the chunks in order; the first begins on a record boundary, `start_lsn`.
+    """Takes the chunks in order; the first begins on a record boundary, `start_lsn`.
 
-    Costs about a microsecond for an end inside a page, else a page or two of record lengths,
-    however long the chunk is; keeps no bytes.
+    An end inside a page costs about a microsecond; another end the record lengths of a page or two,
+    for any length of the chunk. Keeps no bytes.
     """
 
     def __init__(self, start_lsn: int, *, wal_seg_size: int, version_major: int) -> None:
@@ -57,7 +57,7 @@ class BoundaryFinder:
         #: Invariant: record_end_lsn <= end_lsn; equal whenever end_lsn is not on a page boundary.
         self.record_end_lsn = start_lsn
         self.end_lsn = start_lsn
-        #: Set while inside the padding of a switch: the end of that padding.
+        #: Inside the padding of a switch: the end of that padding.
         self._padding_end_lsn: int | None = None
 
     def feed(self, begin_lsn: int, data: bytes | bytearray | memoryview) -> int:
@@ -84,15 +84,15 @@ class BoundaryFinder:
             self._decide(begin_lsn, data)
         return self.record_end_lsn
 
-    def went_to(self, lsn: int) -> None:
-        """The WAL up to there, inside a page, was seen to end there."""
+    def advance_to(self, lsn: int) -> None:
+        """The WAL ends at `lsn`, inside a page; the caller has determined that."""
         assert lsn >= self.end_lsn
         assert lsn % WAL_PAGE_SIZE
         self.end_lsn = self.record_end_lsn = lsn
         self._padding_end_lsn = None
 
     def _decide(self, begin_lsn: int, data: bytes | bytearray | memoryview) -> None:
-        """The end is on a page boundary: is it inside a record?"""
+        """For an end on a page boundary: decides whether it is inside a record."""
         floor_lsn = begin_lsn
         if self._padding_end_lsn is not None:
             if self.end_lsn < self._padding_end_lsn:
@@ -106,11 +106,11 @@ class BoundaryFinder:
     def _find_sure_boundary(
         self, begin_lsn: int, data: bytes | bytearray | memoryview, floor_lsn: int
     ) -> int | None:
-        """The boundary that the last trustworthy page header tells of, at or above `floor_lsn`.
+        """The boundary that the last trustworthy page header shows, at or above `floor_lsn`.
 
-        None if all from there on is the middle of one record. Above the floor there may be padding:
-        headers that do not fit their place are passed by, and one that may belong to a switch
-        record cut by the page end is relied on only if the page before it shows that it does not.
+        None if everything from there on is the middle of one record. Above the floor there may be
+        padding. So headers that do not fit their place are skipped. A header that may belong to a
+        switch record cut by the page end is trusted only if the page before shows that it does not.
         At the floor there is no padding: a switch would have been seen before.
         """
         unsure_lsn: int | None = None
@@ -142,7 +142,7 @@ class BoundaryFinder:
     def _walk_lengths(
         self, begin_lsn: int, data: bytes | bytearray | memoryview, boundary_lsn: int
     ) -> None:
-        """Steps from record to record, from a boundary to the last one at or below `end_lsn`."""
+        """Goes from record to record, from a boundary to the last one at or below `end_lsn`."""
         end_lsn, wal_seg_size = self.end_lsn, self._wal_seg_size
         while boundary_lsn < end_lsn:
             start_lsn = boundary_lsn

@@ -1,12 +1,12 @@
-"""The end of the WAL: how far a log on disk is valid, found by decoding it, whatever it holds.
+"""The end of the WAL: how far a log on disk is valid, found by decoding it.
 
-What lies behind the last whole record may be anything: the torn rest of a record, zeros, pages of a
-recycled segment, no file at all. The first thing that does not continue the log ends it.
+Anything may follow the last whole record: the torn rest of a record, zeros, pages of a recycled
+segment, or no file. The first bytes that do not continue the log end it.
 
 Laws. The end is a record boundary, and every byte below it can be read (but for the padding to 8).
-An XLOG_SWITCH counts only when its segment can be read to its end. If the start lies inside a
-record (a log may begin with a segment in the middle of one), the rest of that record is believed by
-its page headers alone: its head is elsewhere, so its CRC cannot be computed.
+An XLOG_SWITCH counts only if its segment can be read to its end. If the start lies inside a record
+(a log may begin with a segment in the middle of one), only the page headers of the record's rest
+are checked: its CRC cannot be computed, because its head is missing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pgwal.errors import WalFormatError
 from pgwal.lsn import Lsn, format_lsn
 from pgwal.walker import RecordWalker
 
-#: Large enough that the calls cost nothing, small enough to stay in the processor's cache.
+#: Large enough that the cost of calls is negligible, small enough for the processor's cache.
 READ_LENGTH = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfWal:
-    """Where the log ends; `last_record_lsn` is 0 if there is no record; `reason` is for people."""
+    """The end of the log; `last_record_lsn` is 0 if there is no record; `reason` is a message."""
 
     end_lsn: Lsn
     last_record_lsn: Lsn
@@ -40,13 +40,13 @@ def find_end_of_wal(
     system_id: int | None = None,
     tli_at: Callable[[int], int] | None = None,
 ) -> EndOfWal:
-    """Decodes from `start_lsn`, with CRC and prev-link, to the first thing that is not valid.
+    """Decodes from `start_lsn`, with CRC and prev-link, to the first invalid byte.
 
     `start_lsn` is a record boundary, or the start of a segment, where the rest of an older record
-    is passed over. `read(lsn, length)` returns the bytes there: at most `length`, never asked for
-    more than one segment, and less only where no more exist. The first record's prev-link cannot be
-    checked, as the record before is not known. `tli_at(page_lsn)` is the timeline that a page must
-    name, which no checksum covers; None leaves it unchecked.
+    is skipped. `read(lsn, length)` returns up to `length` bytes of one segment, and fewer only
+    where no more exist. The first record's prev-link cannot be checked, as the record before is not
+    known. `tli_at(page_lsn)` is the timeline that a page must name, which no checksum covers; None
+    leaves it unchecked.
     """
     walker = RecordWalker(
         start_lsn,

@@ -1,6 +1,6 @@
 """Errors of `pgwal`.
 
-WalError                  the bytes or the text are not what Postgres would have written
+WalError                  the bytes or the text are not valid WAL, or not its names
 |-- LsnSyntaxError        not an LSN
 |-- SegmentNameError      not the name of a WAL segment, or an impossible segment size
 |-- UnsupportedVersionError   a Postgres major version whose WAL we cannot read
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 
 class WalError(Exception):
-    """Anything wrong with WAL or with its names. SQLSTATE for the wire: data_corrupted."""
+    """Invalid WAL, or an invalid name of WAL. SQLSTATE for the wire: data_corrupted."""
 
     sqlstate = "XX001"
 
@@ -30,7 +30,7 @@ class SegmentNameError(WalError):
 
 
 class UnsupportedVersionError(WalError):
-    """The WAL format of this Postgres major version is not known to us."""
+    """We cannot read the WAL format of this Postgres major version."""
 
     sqlstate = "0A000"
 
@@ -46,7 +46,7 @@ class TimelineHistoryError(WalError):
 
 
 class WalFormatError(WalError):
-    """A page header or a record failed its checks at `lsn`; the text says expected and found."""
+    """A page header or a record failed its checks at `lsn`; the text has expected and found."""
 
     def __init__(self, lsn: int, message: str) -> None:
         super().__init__(message)

@@ -4,9 +4,10 @@
 
     2<TAB>0/50001A8<TAB>before 2026-11-21 10:00:00+00
 
-Each line is one switch, a blank line between any two: the timeline that was left, the position
-where it was left, and a reason for people. The timeline whose history it is has no line: it is the
-file's name. Lines that begin with `#` are comments. Source: Postgres `timeline.c`.
+
+Each line is one switch, with a blank line between two lines: the timeline that ended, the position
+where it ended, and a reason, as free text. The timeline that the history belongs to has no line;
+the file is named after it. Lines that begin with `#` are comments. Source: Postgres `timeline.c`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _HINT_LSN_ORDER = "Switchpoint locations must not go back."
 
 @dataclass(frozen=True, slots=True)
 class TimelineSwitch:
-    """Timeline `tli` was left at `switch_lsn`; it wrote what is below, from the switch before."""
+    """Timeline `tli` ended at `switch_lsn`; it wrote the WAL below, from the switch before on."""
 
     tli: int
     switch_lsn: Lsn
@@ -45,7 +46,9 @@ class TimelineSwitch:
 class TimelineHistory:
     """The ancestors of timeline `tli`, oldest first; timeline 1 has none.
 
-    Invariant: ids increase and stay below `tli`, which has 32 bits; switch positions never go back.
+
+    Invariant: ids increase and stay below `tli`, which has 32 bits; switch positions never
+    decrease.
     """
 
     tli: int
@@ -83,7 +86,7 @@ class TimelineHistory:
         return self.tli
 
     def switch_lsn_of(self, tli: int) -> Lsn | None:
-        """Where the history left timeline `tli`; None for its own, still open timeline.
+        """Where timeline `tli` ended; None for the history's own timeline, which has not ended.
 
         Raises TimelineHistoryError if `tli` is not part of the history.
         """
@@ -94,7 +97,7 @@ class TimelineHistory:
                 return entry.switch_lsn
         raise TimelineHistoryError(
             f"requested timeline {tli} is not in the history of timeline {self.tli}",
-            hint="It was forked from another branch, or does not exist.",
+            hint="It belongs to another branch, or does not exist.",
         )
 
 

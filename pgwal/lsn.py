@@ -1,7 +1,8 @@
 """`Lsn`: a position in the WAL, printed as Postgres prints it (`16/B374D848`).
 
-Use it at interfaces and in messages to people; inside decode loops use plain ints, which compare
-and add ten times faster. Source: Postgres `access/xlogdefs.h`, `pg_lsn.c`.
+
+Use it at interfaces and in messages. Inside decode loops use plain ints, which compare and add ten
+times faster. Source: Postgres `access/xlogdefs.h`, `pg_lsn.c`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ LSN_MAX = 0xFFFFFFFFFFFFFFFF
 class Lsn(int):
     """A byte position in the WAL, 0 <= lsn < 2**64. 0 means "no position" (InvalidXLogRecPtr).
 
-    `Lsn + int -> Lsn`, `Lsn - Lsn -> int`; other arithmetic is that of int.
+
+    `Lsn + int -> Lsn`, `Lsn - Lsn -> int`; all other arithmetic is int's.
     """
 
     __slots__ = ()

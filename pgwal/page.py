@@ -1,4 +1,4 @@
-"""WAL pages of 8 KiB: their headers, the ladder of checks, and positions counted without headers.
+"""WAL pages of 8 KiB: their headers, the checks of a header, and positions without headers.
 
     offset  0        2       4      8              16         20      24
             +--------+-------+------+--------------+----------+-------+
@@ -9,9 +9,10 @@
     long    | system identifier   | segment size   | page size       |   the first page of a segment
             +---------------------+----------------+-----------------+
 
-All fields little-endian, as the servers we read from write them. A record that does not fit goes on
-behind the next page's header, which then has CONTRECORD set and says how many bytes are still to
-come. Source: Postgres `access/xlog_internal.h`, `xlogreader.c`, `xlog.c`.
+
+All fields are little-endian, as on the servers that we read from. A record that does not fit
+continues behind the next page's header. That header has CONTRECORD set and holds the number of
+bytes still to come. Source: Postgres `access/xlog_internal.h`, `xlogreader.c`, `xlog.c`.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ assert (SHORT_HEADER_SIZE, LONG_HEADER_SIZE) == (24, 40)
 class PageFlag(IntFlag):
     """Bits of `xlp_info`."""
 
-    #: the page begins with the rest of a record that started on an earlier page
+    #: The page begins with the rest of a record that started on an earlier page.
     CONTRECORD = 0x0001
     LONG_HEADER = 0x0002
-    #: page images that start here may be stripped when archiving; nobody reads it
+    #: Page images that start here may be stripped when archiving; no program reads it.
     BKP_REMOVABLE = 0x0004
-    #: the rest of a record was lost in a crash: that record is void, and a new one starts here
+    #: The rest of a record was lost in a crash: that record is void, and a new one starts here.
     OVERWRITE_CONTRECORD = 0x0008
 
 
@@ -55,13 +56,13 @@ _ALL_FLAGS = 0x000F
 
 @dataclass(frozen=True, slots=True)
 class PageHeader:
-    """A page header as found, not yet believed; the last three are None in a short one."""
+    """A page header as read, unchecked; the last three fields are None in a short one."""
 
     magic: int
     info: int
     tli: int
     page_lsn: int
-    #: bytes of the continued record that are still to come, this page included; 0 if none
+    #: Bytes of the continued record still to come, including this page; 0 if none.
     remaining_length: int
     system_id: int | None = None
     wal_seg_size: int | None = None
@@ -106,12 +107,12 @@ def check_page_header(
     system_id: int | None,
     tli_min: int = 0,
 ) -> None:
-    """The ladder of XLogReaderValidatePageHeader; raises WalFormatError at the first bad rung.
+    """The checks of XLogReaderValidatePageHeader, in its order. Raises WalFormatError.
 
     `system_id` None leaves the system identifier unchecked. `tli_min` is the timeline of the page
-    before: children have greater ids than their parents, so it never goes back. One rung is ours: a
-    long header behind a segment's first page is refused, because no Postgres writes one and
-    because positions are computed without looking (`usable_position`).
+    before: children have greater ids than their parents, so timelines never decrease. One check is
+    our own: a long header behind a segment's first page is refused. No Postgres writes one, and
+    positions are computed without reading headers (`usable_position`).
     """
 
     def damaged(message: str) -> WalFormatError:
@@ -134,7 +135,7 @@ def check_page_header(
             raise damaged(f"segment size {header.wal_seg_size} (expected {wal_seg_size})")
         if header.page_size != WAL_PAGE_SIZE:
             raise damaged(f"page size {header.page_size} (expected {WAL_PAGE_SIZE})")
-    # Typically fails where a recycled segment has not been overwritten yet.
+    # Typically fails where a recycled segment is not overwritten yet.
     if header.page_lsn != page_lsn:
         raise damaged(f"unexpected pageaddr {format_lsn(header.page_lsn)}")
     if header.tli < tli_min:
@@ -146,7 +147,7 @@ def check_page_header(
 
 
 def check_continuation(page: PageHeader, missing: int) -> None:
-    """The page goes on with a record of which `missing` bytes are still to come; raises
+    """Checks that the page continues a record with `missing` bytes to come. Raises
     WalFormatError."""
     at = format_lsn(page.page_lsn)
     if not page.is_contrecord:
@@ -159,9 +160,9 @@ def check_continuation(page: PageHeader, missing: int) -> None:
 
 
 def usable_position(lsn: int, wal_seg_size: int) -> int:
-    """How many bytes of records come before `lsn`, headers not counted (XLogRecPtrToBytePos).
+    """The number of record bytes before `lsn`, without page headers (XLogRecPtrToBytePos).
 
-    On this scale a record is one straight run of bytes, whatever pages and segments it crosses.
+    On this scale a record is one contiguous run of bytes, even across pages and segments.
     """
     segno, segment_offset = divmod(lsn, wal_seg_size)
     page_number, page_offset = divmod(segment_offset, WAL_PAGE_SIZE)
@@ -176,7 +177,7 @@ def usable_position(lsn: int, wal_seg_size: int) -> int:
 def end_lsn_of_position(position: int, wal_seg_size: int) -> int:
     """The LSN of a record that ends at `position` (XLogBytePosToEndRecPtr).
 
-    On a page boundary it is the page's own address, not the one behind its header.
+    On a page boundary it is the page's own address, not the address behind its header.
     """
     segno, rest = divmod(position, _usable_per_segment(wal_seg_size))
     lsn = segno * wal_seg_size

@@ -1,17 +1,18 @@
-"""WAL records: the header, the ladder of checks, the checksum, and where a record ends.
+"""WAL records: the header, its checks, the checksum, and where a record ends.
 
     offset  0         4      8                16     17     18     20       24
             +---------+------+----------------+------+------+------+--------+------------------
             | tot_len | xid  | prev           | info | rmid | pad  | crc    | block headers, data
             +---------+------+----------------+------+------+------+--------+------------------
 
-`tot_len` counts the header. Records start on 8-byte boundaries, so `tot_len` never crosses a page;
-the rest of the header may. A record ends, as Postgres counts, at the next 8-byte boundary; on a
-page boundary that is the page's own address. XLOG_SWITCH, the only record without data, ends with
-its segment.
 
-Nothing in a record is believed before its CRC has been checked. Source: Postgres
-`access/xlogrecord.h`, `xlogreader.c`, `xlog.c`.
+`tot_len` counts the header. Records start on 8-byte boundaries, so `tot_len` never crosses a page;
+the rest of the header may. As Postgres counts, a record ends at the next 8-byte boundary; on a page
+boundary that is the page's own address. XLOG_SWITCH, the only record without data, ends with its
+segment.
+
+No field of a record is trusted before the CRC is checked. Source: Postgres `access/xlogrecord.h`,
+`xlogreader.c`, `xlog.c`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ HEADER = struct.Struct("<IIQBB2xI")
 RECORD_HEADER_SIZE = HEADER.size
 assert RECORD_HEADER_SIZE == 24
 
-#: The CRC covers what follows the header, then the header up to the CRC itself.
+#: The CRC covers the data behind the header, then the header up to the CRC itself.
 CRC_OFFSET = 20
 
 #: A reader needs each record in one allocation (MaxAllocSize); since 16 writers stop 4 MiB earlier.
@@ -39,9 +40,9 @@ RECORD_LENGTH_MAX = 0x3FFFFFFF
 
 XLOG_SWITCH = 0x40
 XLOG_OVERWRITE_CONTRECORD = 0xD0
-#: block id 255 and a length byte come before the data of a short record; its first field is an LSN
+#: Block id 255 and a length byte precede the data of a short record; its first field is an LSN.
 _OVERWRITTEN_LSN = struct.Struct("<26xQ")
-#: the upper bits of `info` belong to the resource manager, the lower to the WAL machinery
+#: The upper bits of `info` belong to the resource manager, the lower ones to the WAL code.
 _RMGR_INFO_MASK = 0xF0
 
 
@@ -57,13 +58,13 @@ class RecordHeader:
     crc: int
 
     def is_xlog(self, operation: int) -> bool:
-        """Whether it is the record of the WAL machinery itself with this operation code."""
+        """Whether it is a record of the WAL code itself (RM_XLOG_ID) with this operation code."""
         return self.rmgr_id == RM_XLOG_ID and self.info & _RMGR_INFO_MASK == operation
 
 
 @dataclass(slots=True)
 class Record:
-    """One whole record, checked; `data` is all of it, header included, page headers taken out."""
+    """One whole, checked record; `data` includes its header, but no page headers."""
 
     start_lsn: Lsn
     end_lsn: Lsn
@@ -79,7 +80,7 @@ class Record:
 
 
 def check_record_offset(lsn: int, wal_seg_size: int) -> None:
-    """Raises WalFormatError if neither a record can start at `lsn` nor a page does."""
+    """Raises WalFormatError unless `lsn` is a page's start, or a record can start there."""
     page_offset = lsn % WAL_PAGE_SIZE
     offset_min = page_header_size(lsn - page_offset, wal_seg_size)
     if page_offset % 8 or 0 < page_offset < offset_min:
@@ -91,7 +92,7 @@ def check_record_offset(lsn: int, wal_seg_size: int) -> None:
 
 
 def check_record_length(total_length: int, start_lsn: int) -> None:
-    """The first rung, all that can be said before the whole header has come."""
+    """The first check; the only one possible before the whole header is read."""
     if total_length < RECORD_HEADER_SIZE:
         raise WalFormatError(
             start_lsn,
@@ -109,10 +110,10 @@ def check_record_length(total_length: int, start_lsn: int) -> None:
 def check_record_header(
     header: RecordHeader, start_lsn: int, prev_lsn: int | None, version: WalVersion
 ) -> None:
-    """The ladder of ValidXLogRecordHeader; raises WalFormatError at the first bad rung.
+    """The checks of ValidXLogRecordHeader, in its order. Raises WalFormatError.
 
-    `prev_lsn` is the start of the record before; it guards against a torn page, where a stale
-    record starts just where a new one should. None if unknown: then the link must only point back.
+    `prev_lsn` is the start of the record before. It detects a torn page, where a stale record
+    starts exactly where the new one should. None if unknown: then the link must only point back.
     """
     check_record_length(header.total_length, start_lsn)
     if not is_rmgr_id(header.rmgr_id, version):
@@ -135,7 +136,7 @@ def check_record_header(
 
 
 def record_crc(record: bytes) -> int:
-    """The CRC-32C that the header of these bytes should carry."""
+    """The CRC-32C that the header of these bytes should have."""
     return crc32c(record[:CRC_OFFSET], crc32c(record[RECORD_HEADER_SIZE:]))
 
 
@@ -153,10 +154,10 @@ def _check_crc(found_crc: int, expected_crc: int, start_lsn: int) -> None:
 
 
 class SummedRecord:
-    """The bytes of a record as they come, of which only the first are kept, and the checksum of
-    all: a record may have a gibibyte."""
+    """A record read in parts: the checksum of all of it, but only its first bytes are kept, because
+    a record may have a gibibyte."""
 
-    #: What is kept: more than the header, and what XLOG_OVERWRITE_CONTRECORD says.
+    #: Bytes kept: the header, and the data of XLOG_OVERWRITE_CONTRECORD.
     HEAD_BYTES = 64
 
     def __init__(self, begin: bytes) -> None:
@@ -181,8 +182,8 @@ class SummedRecord:
 def check_overwriting(
     header: RecordHeader, record: bytes, start_lsn: int, expected_lsn: int
 ) -> None:
-    """The record that replaces a lost continuation names the record it makes void, which began at
-    `expected_lsn`; raises WalFormatError."""
+    """Checks the record that replaces a lost continuation: it must name the void record, which
+    began at `expected_lsn`. Raises WalFormatError."""
     found_lsn = None
     if header.is_xlog(XLOG_OVERWRITE_CONTRECORD) and len(record) >= _OVERWRITTEN_LSN.size:
         (found_lsn,) = _OVERWRITTEN_LSN.unpack_from(record)
@@ -201,10 +202,10 @@ def aligned(length: int) -> int:
 
 
 def record_end_lsn(start_lsn: int, total_length: int, wal_seg_size: int) -> int:
-    """Where a record ends unless its continuation is overwritten; by arithmetic alone."""
+    """Where a record ends unless its continuation is overwritten; only by arithmetic."""
     if total_length == RECORD_HEADER_SIZE:
-        # Nothing but XLOG_SWITCH is a bare header (ReserveXLogInsertLocation asserts it). Its own
-        # end may lie on the segment boundary, and then no further segment is skipped.
+        # Only XLOG_SWITCH is a bare header (ReserveXLogInsertLocation asserts it). Its own end may
+        # lie on the segment boundary; then no further segment is skipped.
         bare_end_lsn = start_lsn + RECORD_HEADER_SIZE
         return -(-bare_end_lsn // wal_seg_size) * wal_seg_size
     position = usable_position(start_lsn, wal_seg_size) + aligned(total_length)

@@ -1,7 +1,7 @@
-"""Resource managers: who wrote a record and will replay it, by the names that pg_waldump prints.
+"""Resource managers, which write and replay records, by the names that pg_waldump prints.
 
-The built-in ids are the same from 13 to 18. Since 15, extensions may register ids from 128 up;
-their names live in the server's memory, so like pg_waldump we print `custom###`. Source: Postgres
+The built-in ids are the same from 13 to 18. Since 15, extensions may register ids from 128 on. Only
+the server knows their names, so we print `custom###`, like pg_waldump. Source: Postgres
 `access/rmgrlist.h`, `access/rmgr.h`, `bin/pg_waldump/rmgrdesc.c`.
 """
 
@@ -43,7 +43,7 @@ RM_MAX_CUSTOM_ID = 255
 
 
 def is_rmgr_id(rmgr_id: int, version: WalVersion) -> bool:
-    """Whether a record of this version may carry the id (RmgrIdIsValid)."""
+    """Whether a record of this version may have the id (RmgrIdIsValid)."""
     return 0 <= rmgr_id <= RM_MAX_BUILTIN_ID or (
         version.has_custom_rmgrs and RM_MIN_CUSTOM_ID <= rmgr_id <= RM_MAX_CUSTOM_ID
     )

@@ -1,10 +1,12 @@
-"""WAL segments: the files the log is cut into, their numbers and their names.
+"""WAL segments: the files that hold the log, their numbers and their names.
 
     00000002 0000000A 000000FE          24 hex digits, upper case
     TLI      log      seg               segno = log * (4 GiB / wal_seg_size) + seg
 
-A name says nothing of the segment size, so every conversion is told it. `.partial` is the last,
-unfinished segment of a timeline that was left. Source: Postgres `access/xlog_internal.h`.
+
+A name does not contain the segment size, so every conversion takes it as a parameter. `.partial`
+marks the last, unfinished segment of a timeline that ended. Source: Postgres
+`access/xlog_internal.h`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _PARTIAL_SUFFIX = ".partial"
 
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """What a file name says; `partial` marks the suffix."""
+    """The parts of a file name; `partial` is its suffix."""
 
     tli: int
     segno: int
@@ -32,7 +34,7 @@ class SegmentName:
 
 
 def check_wal_seg_size(wal_seg_size: int) -> None:
-    """Raises SegmentNameError unless initdb could have chosen the size."""
+    """Raises SegmentNameError unless initdb accepts the size."""
     is_power_of_two = wal_seg_size > 0 and wal_seg_size & (wal_seg_size - 1) == 0
     if not is_power_of_two or not WAL_SEG_SIZE_MIN <= wal_seg_size <= WAL_SEG_SIZE_MAX:
         raise SegmentNameError(

@@ -1,6 +1,6 @@
-"""What differs in the WAL of Postgres 13 to 18: the one table every decoder asks.
+"""The differences in the WAL of Postgres 13 to 18: one table for all decoders.
 
-Everything else (page and record headers, flags of a page, block headers) has one shape in all of
+Everything else (page and record headers, flags of a page, block headers) is the same in all of
 them.
 
     major   page magic   custom rmgrs   top-level xid   bimg_info: apply, compressed with
@@ -30,9 +30,9 @@ class WalVersion:
     page_magic: int
     has_custom_rmgrs: bool
     has_toplevel_xid: bool
-    #: bit of `bimg_info`: the page image is to be restored during replay
+    #: Bit of `bimg_info`: the page image must be restored during replay.
     image_apply: int
-    #: bits of `bimg_info` -> the method that compressed the page image
+    #: Bits of `bimg_info` -> the compression method of the page image.
     image_compression: dict[int, str]
 
 

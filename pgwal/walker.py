@@ -1,15 +1,15 @@
-"""`RecordWalker`: WAL bytes in, whole checked records out; sans-IO, in one direction.
+"""`RecordWalker`: takes WAL bytes and returns whole, checked records; sans-IO, forwards only.
 
     feed(bytes)      the bytes that follow those fed before
     next()           -> Record | NEED_DATA; raises WalFormatError where the WAL is not valid
-    skip_records()   the same walk without building records: only the positions move on
+    skip_records()   the same without building records: only the positions advance
 
-A record is handed out when all of its bytes have been fed. For XLOG_SWITCH that is the rest of its
-segment, whatever it holds: Postgres writes zeros there, but after a crash stale pages may be left.
-After an error the walker has stopped for good and raises the same error again.
+A record is returned when all of its bytes have been fed. For XLOG_SWITCH that includes the rest of
+its segment, whatever it contains: Postgres writes zeros there, but after a crash stale pages may be
+left. After an error the walker stops, and raises the same error again.
 
-Law: a record is handed out only when page headers, record header, prev-link and CRC are what
-xlogreader.c would accept; what the record says inside is left to others (`block_ref.py`).
+Law: a record is returned only if xlogreader.c would accept its page headers, record header,
+prev-link and CRC. Its content is decoded elsewhere (`block_ref.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class NeedData(Enum):
-    """The type of NEED_DATA: no whole record is left in what was fed."""
+    """The type of NEED_DATA: the bytes fed contain no further whole record."""
 
     NEED_DATA = auto()
 
@@ -65,17 +65,16 @@ _Walk = Generator[Record | Literal[NeedData.NEED_DATA], None, None]
 
 
 class RecordWalker:
-    """Walks the records from `start_lsn` on.
+    """Decodes the records from `start_lsn` on.
 
-    `start_lsn` is where the first fed byte sits: a record boundary (a page address counts) or the
-    start of a record; or, with `skip_continuation`, a page address that may lie inside a record,
-    whose rest is then passed over unchecked (XLogFindNextRecord).
-
-    `prev_lsn` is the start of the record before `start_lsn`, None if unknown; `system_id` None
-    leaves the system identifier unchecked; `tli_at` tells the timeline of each page, None lets it
-    be any that does not go back; `check_crc` False believes records
-    unchecked; `keeps_records` False keeps no record in memory, which may be large, and allows
-    skip_records() only.
+    `start_lsn` is the position of the first byte fed: a record boundary (a page address counts) or
+    the start of a record. With `skip_continuation` it may be a page address inside a record, whose
+    rest is then skipped unchecked (XLogFindNextRecord).
+    `prev_lsn` is the start of the record before `start_lsn`, None if unknown. `system_id` None
+    leaves the system identifier unchecked. `tli_at` returns the timeline that a page must have;
+    None allows every timeline that does not decrease. `check_crc` False trusts records unchecked.
+    `keeps_records` False keeps no record in memory, which may be large; then only skip_records() is
+    allowed.
     """
 
     def __init__(
@@ -105,20 +104,20 @@ class RecordWalker:
         #: Start of the last whole record; None before the first, if `prev_lsn` was unknown.
         self.last_record_lsn = prev_lsn
 
-        #: fed bytes; those before `_lsn` are done with. `_lsn` may run ahead of them over padding.
+        #: The bytes fed; those before `_lsn` are finished. `_lsn` may be ahead of them in padding.
         self._buffer = b""
         self._buffer_lsn = start_lsn
         self._lsn = start_lsn
         self._page_tli = 0
         self._builds_records = True
-        #: set while the record that replaces a lost continuation is due: start of the void record
+        #: Set while the record that replaces a lost continuation is due: start of the void record.
         self._overwritten_lsn: int | None = None
         self._failure: WalFormatError | None = None
         self._walk = self._walk_wal(skip_continuation)
 
     @property
     def fed_lsn(self) -> int:
-        """Where the next fed byte sits."""
+        """The position of the next byte to feed."""
         return self._buffer_lsn + len(self._buffer)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
@@ -132,13 +131,13 @@ class RecordWalker:
             self._buffer = bytes(data)
 
     def next(self) -> Record | Literal[NeedData.NEED_DATA]:
-        """The next whole record, or NEED_DATA. Raises WalFormatError, then always."""
+        """The next whole record, or NEED_DATA. Raises WalFormatError, and again after that."""
         assert self._keeps_records
         self._builds_records = True
         return self._resume()
 
     def skip_records(self) -> None:
-        """Passes over all whole records in what was fed, checking them as next() does."""
+        """Skips all whole records in the bytes fed; checks them like next()."""
         self._builds_records = False
         self._resume()
 
@@ -151,8 +150,8 @@ class RecordWalker:
             self._failure = error
             raise
 
-    # The walk is one generator, so that "not enough bytes yet" can be said from any depth. It
-    # yields records (not while skipping) and NEED_DATA; `self._lsn` is the place in the WAL.
+    # The walk is one generator, so that it can request more bytes at any depth. It yields records
+    # (not while skipping) and NEED_DATA; `self._lsn` is the current position.
 
     def _walk_wal(self, skip_continuation: bool) -> _Walk:
         if skip_continuation and self._lsn % WAL_PAGE_SIZE == 0:
@@ -169,7 +168,7 @@ class RecordWalker:
                 yield from self._read_record()
 
     def _pass_whole_records(self) -> _Walk:
-        """The fast path: records that lie whole in the page and in the buffer, and are valid.
+        """The fast path: valid records that lie whole in the page and in the buffer.
 
         It stops at anything else, which _read_record() then reads, waits for, or refuses.
         """
@@ -204,13 +203,13 @@ class RecordWalker:
             self._pass(prev_lsn, buffer_lsn + offset)
 
     def _pass(self, start_lsn: int, end_lsn: int) -> None:
-        """The record is whole; everything before its end is done with."""
+        """The record is whole; everything before its end is finished."""
         self.last_record_lsn = start_lsn
         self.record_end_lsn = end_lsn
         self._lsn = end_lsn
 
     def _read_record(self) -> _Walk:
-        """One record of any shape, on pages and segments as many as it takes."""
+        """Reads one record of any length, across pages and segments."""
         start_lsn = self._lsn
         begin = yield from self._take(_LENGTH.size)
         (total_length,) = _LENGTH.unpack(begin)
@@ -230,9 +229,9 @@ class RecordWalker:
     def _gather(
         self, data: bytearray | SummedRecord, length: int, total_length: int
     ) -> Generator[Literal[NeedData.NEED_DATA], None, bool]:
-        """Appends to the start of a record until `length` of its `total_length` bytes are there.
+        """Appends to the start of a record until it has `length` of its `total_length` bytes.
 
-        False, and back at the page's start, if a page says that the rest was lost.
+        Returns False, at the page's start again, if a page shows that the rest was lost.
         """
         while len(data) < length:
             if self._lsn % WAL_PAGE_SIZE == 0:
@@ -269,13 +268,13 @@ class RecordWalker:
             yield _record(start_lsn, end_lsn, header, data)
 
     def _check_overwritten(self, start_lsn: int, header: RecordHeader, data: bytes) -> None:
-        """The record that replaces a lost continuation names the record it makes void."""
+        """The record that replaces a lost continuation must name the void record."""
         expected_lsn, self._overwritten_lsn = self._overwritten_lsn, None
         if expected_lsn is not None:
             check_overwriting(header, data, start_lsn, expected_lsn)
 
     def _skip_continuation(self) -> _Walk:
-        """Passes over the rest of a record that began before the start (XLogFindNextRecord)."""
+        """Skips the rest of a record that began before the start (XLogFindNextRecord)."""
         page = yield from self._read_page_header()
         missing = page.remaining_length
         if missing == 0:
@@ -314,7 +313,7 @@ class RecordWalker:
         return header
 
     def _take(self, length: int) -> Generator[Literal[NeedData.NEED_DATA], None, bytes]:
-        """The next `length` bytes, once they have come."""
+        """Returns the next `length` bytes, once they were fed."""
         while self.fed_lsn - self._lsn < length:
             yield NEED_DATA
         offset = self._lsn - self._buffer_lsn

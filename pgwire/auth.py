@@ -5,13 +5,14 @@
     client-final   c=<gs2 header><binding>,r=<both nonces>,p=<proof>
     server-final   v=<server signature>
 
-The gs2 header says what the client does about channel binding: `n,,` nothing, `y,,` it would but
-the server does not offer it, `p=tls-server-end-point,,` this: its binding is the hash of the
-server's certificate (`certificate.py`), and the proof covers it. Law: a `y` to a server that did
-offer it is refused, since somebody in between has changed the offer.
+
+The gs2 header contains the client's choice of channel binding: `n,,` none; `y,,` the client
+supports it but the server does not offer it; `p=tls-server-end-point,,` this type. Then the binding
+is the hash of the server's certificate (`certificate.py`), and the proof covers it. Law: a `y` to a
+server that does offer it is refused, because a third party must have changed the offer.
 
 The server stores no password but a verifier, in the text form of `pg_authid.rolpassword`:
-`SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`, so that one can be copied from there.
+`SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`, so that it can be copied from there.
 Nonces and salts are inputs: this module has no randomness. libpq leaves the name `n=` empty; the
 user is the one in the startup packet. Sources: RFC 5802, RFC 4013, Postgres `auth-scram.c`.
 """
@@ -37,9 +38,9 @@ from pgwire.errors import (
 
 MECHANISM = "SCRAM-SHA-256"
 MECHANISM_PLUS = "SCRAM-SHA-256-PLUS"
-BINDING_TYPE = "tls-server-end-point"  # the only one of Postgres
+BINDING_TYPE = "tls-server-end-point"  # the only one that Postgres has
 ITERATIONS_DEFAULT = 4096  # SCRAM_SHA_256_DEFAULT_ITERATIONS
-ITERATIONS_MAX = 1_000_000  # half a second: a server must not keep a client busy for longer
+ITERATIONS_MAX = 1_000_000  # half a second: a server must not make a client compute for longer
 _KEY_BYTES = 32
 _SALT_BYTES = 16
 
@@ -56,7 +57,7 @@ _VERIFIER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ScramVerifier:
-    """What a server keeps instead of a password."""
+    """The data that a server stores instead of a password."""
 
     iterations: int
     salt: bytes
@@ -94,9 +95,10 @@ def make_verifier(
 
 
 def mock_verifier(user: str, secret: bytes) -> ScramVerifier:
-    """A verifier that no password meets, always the same one for a user and a secret.
+    """A verifier that no password matches, always the same one for a user and a secret.
 
-    It stands in for a user that does not exist, so that a stranger cannot tell who does.
+    It replaces the verifier of a user that does not exist, so that a client cannot find out which
+    users exist.
     """
     name = user.encode("utf-8", "surrogateescape")
     salt, stored_key, server_key = (_hmac(secret, part + name) for part in (b"s", b"c", b"v"))
@@ -104,27 +106,27 @@ def mock_verifier(user: str, secret: bytes) -> ScramVerifier:
 
 
 class ScramServer:
-    """first(), then final(). Raises ProtocolError for what is not SCRAM, and stops for good."""
+    """first(), then final(). Raises ProtocolError for invalid messages, and then stops."""
 
     def __init__(
         self, user: str, verifier: ScramVerifier, nonce: str, binding: bytes | None = None
     ) -> None:
-        """`nonce`: at least 18 random bytes, in base64. `binding`: what a client must bind to, the
-        hash of the certificate that it was shown; None: channel binding is not offered."""
+        """`nonce`: at least 18 random bytes, in base64. `binding`: the hash of the server's
+        certificate, to which the client must bind; None: channel binding is not offered."""
         self._user = user
         self._verifier = verifier
         self._nonce = nonce
         self._binding = binding
-        self._bound = b""  # what the client must repeat in c=
+        self._bound = b""  # the client must repeat it in c=
         self._transcript = ""
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """What is offered, best first."""
+        """The mechanisms offered, best first."""
         return (MECHANISM,) if self._binding is None else (MECHANISM_PLUS, MECHANISM)
 
     def first(self, client_first: bytes, mechanism: str = MECHANISM) -> bytes:
-        """client-first-message -> server-first-message. `mechanism`: what the client has chosen."""
+        """client-first-message -> server-first-message. `mechanism`: the client's choice."""
         if mechanism not in self.mechanisms:
             raise ProtocolError(
                 f"client selected an invalid SASL mechanism: expected "
@@ -144,7 +146,7 @@ class ScramServer:
         return server_first.encode()
 
     def _expected_binding(self, mechanism: str, header: str, binding_type: str | None) -> bytes:
-        """As `read_client_first_message` of Postgres. Raises ProtocolError, ConnectionRefused."""
+        """Like Postgres's `read_client_first_message`. Raises ProtocolError, ConnectionRefused."""
         if mechanism == MECHANISM_PLUS:
             if binding_type is None:
                 raise ProtocolError(
@@ -161,13 +163,13 @@ class ScramServer:
                 "SCRAM channel binding negotiation error: the client supports SCRAM channel "
                 "binding but thinks the server does not. However, this server does support it",
                 sqlstate=INVALID_AUTHORIZATION,
-                hint="something between client and server has changed what the server offered",
+                hint="A third party between client and server may have changed the server's offer.",
             )
         return b""
 
     def final(self, client_final: bytes) -> bytes:
-        """client-final-message -> server-final-message. Wrong password, or a client that was shown
-        another certificate: ConnectionRefused."""
+        """client-final-message -> server-final-message. Raises ConnectionRefused for a wrong
+        password, or if the client saw another certificate."""
         match = _CLIENT_FINAL.fullmatch(_text(client_final))
         if match is None:
             raise ProtocolError("malformed SCRAM message: expected c=, r= and p=")
@@ -197,8 +199,8 @@ class ScramServer:
             raise ConnectionRefused(
                 "SCRAM channel binding check failed",
                 sqlstate=INVALID_AUTHORIZATION,
-                hint="the client was shown another certificate than this server's: something "
-                "between them ends the encryption",
+                hint="The client received another certificate than this server's: a third party "
+                "between them may have terminated the encryption.",
             )
         raise ProtocolError("SCRAM channel binding does not match the first message")
 
@@ -210,10 +212,10 @@ def _why_not_client_first(text: str) -> str:
 
 
 class ScramClient:
-    """first(), then respond(), then verify(). Raises ProtocolError, and stops for good."""
+    """first(), then respond(), then verify(). Raises ProtocolError, and then stops."""
 
     def __init__(self, password: str, nonce: str, binding: bytes | None = None) -> None:
-        """`binding`: the hash of the certificate that the server has shown; None: without TLS."""
+        """`binding`: the hash of the server's certificate; None without TLS."""
         self._password = password
         self._nonce = nonce
         self._binding = binding
@@ -221,7 +223,7 @@ class ScramClient:
         self._server_signature = b""
 
     def choose(self, offered: Sequence[str]) -> str | None:
-        """The best mechanism that both know; None: there is none."""
+        """The best mechanism that both support, or None."""
         if self._binding is not None and MECHANISM_PLUS in offered:
             self._header = f"p={BINDING_TYPE},,"
             return MECHANISM_PLUS
@@ -233,7 +235,7 @@ class ScramClient:
         return f"{self._header}n=,r={self._nonce}".encode()
 
     def respond(self, server_first: bytes) -> bytes:
-        """server-first-message -> client-final-message. Costs as many hashes as the server says."""
+        """server-first-message -> client-final-message. The server sets the number of hashes."""
         text = _text(server_first)
         match = _SERVER_FIRST.fullmatch(text)
         if match is None:
@@ -256,7 +258,7 @@ class ScramClient:
         return f"{without_proof},p={_base64(_xor(client_key, signature))}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """The server must know the verifier, or it is an impostor."""
+        """Checks the server's signature: only a server that knows the verifier can compute it."""
         text = _text(server_final)
         signature = _unbase64(text[2:]) if text.startswith("v=") else b""
         if not hmac.compare_digest(signature, self._server_signature):
@@ -268,7 +270,7 @@ def _salted_password(password: str, salt: bytes, iterations: int) -> bytes:
 
 
 def _saslprep(text: str) -> str:
-    """RFC 4013. As in Postgres, a text that it forbids is taken as it is."""
+    """RFC 4013. Like Postgres, uses a text that it prohibits unchanged."""
     mapped = "".join(
         " " if stringprep.in_table_c12(c) else c for c in text if not stringprep.in_table_b1(c)
     )

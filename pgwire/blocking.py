@@ -4,7 +4,7 @@
     accept_connection()   the same, as a Session
     Session               read_command(), send_rows(), send_error(), start_copy_both()
 
-What runs may be canceled by another thread, and any thread may end a connection by shutdown().
+Another thread may cancel a running stream, and any thread may end a connection by shutdown().
 """
 
 from __future__ import annotations
@@ -59,25 +59,24 @@ _NONCE_BYTES = 18  # SCRAM_RAW_NONCE_LEN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """What a server is and whom it lets in."""
+    """The properties of a server, and its rules for connections."""
 
-    # Clients refuse a server newer than themselves, so report the primary's own version. A server
-    # of several primaries gives a function of the startup parameters, which may raise
-    # ConnectionRefused.
+    # Clients refuse a server newer than themselves, so report the primary's own version. For
+    # several primaries, pass a function of the startup parameters. It may raise ConnectionRefused.
     server_version: str | Callable[[Mapping[str, str]], str]
     tls: ServerTls | None = None
     require_tls: bool = False
     require_certificate: bool = False  # of the client, in the user's name
     verifiers: Mapping[str, ScramVerifier] | None = None  # by user; None: trust
-    # Called with the startup parameters: before the user must prove anything, and after. Each may
-    # raise ConnectionRefused. The client hears of it before it hears that it is authenticated: with
-    # 57P03 (cannot_connect_now) libpq goes on to the next host then, and only then.
+    # Called with the startup parameters: before authentication, and after it. Each may raise
+    # ConnectionRefused. The client gets that error before AuthenticationOk: with 57P03
+    # (cannot_connect_now) libpq then tries the next host, and only then.
     on_startup: Callable[[Mapping[str, str]], None] = lambda _: None
     on_authenticated: Callable[[Mapping[str, str]], None] = lambda _: None
-    process_id: int = 0  # by which a CancelRequest will name this connection
-    on_cancel: Callable[[int, bytes], None] = lambda _, __: None  # a CancelRequest: of whom, key
+    process_id: int = 0  # a CancelRequest names this connection by it
+    on_cancel: Callable[[int, bytes], None] = lambda _, __: None  # CancelRequest: process id, key
     handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
-    message_bytes_max: int = MESSAGE_BYTES_MAX  # of a client's message, once it is authenticated
+    message_bytes_max: int = MESSAGE_BYTES_MAX  # of a client's message after authentication
     mock_secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def __post_init__(self) -> None:
@@ -98,8 +97,8 @@ class ServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """A connection whose client was greeted and may send its first command. `parameters`: of the
-    startup packet and of its `options`. `key`: what a CancelRequest must repeat."""
+    """A connection that is authenticated and may send its first command. `parameters`: of the
+    startup packet and of its `options`. `key`: a CancelRequest must repeat it."""
 
     channel: Channel
     parameters: Mapping[str, str]
@@ -107,7 +106,7 @@ class Authenticated:
 
 
 def accept_connection(sock: socket.socket, config: ServerConfig) -> Session | None:
-    """As authenticate()."""
+    """Like authenticate()."""
     client = authenticate(sock, config)
     if client is None:
         return None
@@ -119,11 +118,11 @@ def accept_connection(sock: socket.socket, config: ServerConfig) -> Session | No
 
 
 def authenticate(sock: socket.socket, config: ServerConfig) -> Authenticated | None:
-    """Take a freshly accepted socket through TLS, startup, authentication and greeting. It blocks.
+    """Performs TLS, startup, authentication and greeting on an accepted socket. It blocks.
 
-    None: the client only sent a CancelRequest, or left. Raises ConnectionRefused and ProtocolError
-    after telling the client why. The socket is ours from now on: closed, unless somebody is
-    returned.
+    Returns None if the client only sent a CancelRequest, or disconnected. Raises ConnectionRefused
+    and ProtocolError after it has sent the error to the client. Takes over the socket: it is
+    closed, unless a connection is returned.
     """
     channel = Channel(sock, config.message_bytes_max)
     client = None
@@ -134,7 +133,7 @@ def authenticate(sock: socket.socket, config: ServerConfig) -> Authenticated | N
         channel.hang_up(error)
         raise
     except OSError:
-        pass  # the client left in the middle of it: nobody to tell
+        pass  # the client disconnected meanwhile: no error can be sent
     finally:
         if client is None:
             channel.close()
@@ -159,7 +158,7 @@ def _shake_hands(channel: Channel, config: ServerConfig) -> Authenticated | None
                 config.on_startup(message.parameters)
                 handshake.certificate_name = channel.certificate_name
             reply = handshake.receive(message)
-            if channel.connection.state is State.GREETING:  # proven, and not told so yet
+            if channel.connection.state is State.GREETING:  # the client is not told yet
                 config.on_authenticated(handshake.parameters)
                 status = _parameter_status(config, handshake.parameters)
             channel.write(reply)
@@ -180,7 +179,8 @@ def _shake_hands(channel: Channel, config: ServerConfig) -> Authenticated | None
 
 
 def _answer(message: Message) -> tuple[Message, ...]:
-    """To what is no command: as a walsender (`forbidden_in_wal_sender` in `postgres.c`)."""
+    """The answer to a message that is no command, as a walsender gives it
+    (`forbidden_in_wal_sender` in `postgres.c`)."""
     match message:
         case Query():
             return EmptyQueryResponse(), ReadyForQuery()
@@ -204,8 +204,8 @@ def _refusal(what: str) -> ErrorResponse:
 
 
 def _parameter_status(config: ServerConfig, parameters: Mapping[str, str]) -> dict[str, str]:
-    """What stock clients depend on: pg_receivewal exits without integer_datetimes, psycopg2 wants
-    a DateStyle, libpq picks among several hosts by the last two, ..."""
+    """Parameters that stock clients need: pg_receivewal exits without integer_datetimes, psycopg2
+    needs a DateStyle, libpq chooses among several hosts by the last two, ..."""
     version = config.server_version
     return {
         "server_version": version if isinstance(version, str) else version(parameters),
@@ -225,10 +225,10 @@ def _parameter_status(config: ServerConfig, parameters: Mapping[str, str]) -> di
 
 
 class Session:
-    """An authenticated connection between commands. After every read_command(): an answer.
+    """An authenticated connection between commands. Every read_command() must be answered.
 
-    `parameters`: of the startup packet and of its `options`. `encrypted`: over TLS. `key`: what a
-    CancelRequest must repeat. What sends raises OSError when the connection is gone.
+    `parameters`: of the startup packet and of its `options`. `encrypted`: over TLS. `key`: a
+    CancelRequest must repeat it. Methods that send raise OSError if the connection is closed.
     """
 
     def __init__(
@@ -241,9 +241,9 @@ class Session:
         self._channel = channel
 
     def read_command(self) -> str | None:
-        """The next command; None when the client has left.
+        """Returns the next command, or None if the client has disconnected.
 
-        Raises ProtocolError after telling the client, and closing.
+        Raises ProtocolError after it has sent the error to the client and closed the connection.
         """
         while True:
             try:
@@ -256,28 +256,28 @@ class Session:
             if message is None or isinstance(message, Terminate):
                 return None
             if isinstance(message, Query) and message.text.strip(" \t\r\n;"):
-                self._interrupt.canceled = False  # what came before was not for this command
+                self._interrupt.canceled = False  # earlier requests were not for this command
                 return message.text
             self._channel.send(*_answer(message))
 
     def send_rows(
         self, columns: Sequence[Column], rows: Iterable[Sequence[Value]], *tags: str
     ) -> None:
-        """Answer with a result, and be ready for the next command. One tag, but for
-        START_REPLICATION of a timeline that has ended: a walreceiver expects two, as Postgres
-        sends them."""
+        """Answers with a result, and is ready for the next command. One tag; two for
+        START_REPLICATION of a timeline that has ended, which a walreceiver expects from
+        Postgres."""
         self._channel.send(
             *result_messages(columns, rows), *map(CommandComplete, tags), ReadyForQuery()
         )
 
     def set_parameter(self, name: str, value: str) -> None:
-        """Answer SET: from here on the client's parameter is that; and be ready for the next
+        """Answers SET: the client's parameter now has that value. Is ready for the next
         command."""
         self.parameters = {**self.parameters, name: value}
         self._channel.send(CommandComplete("SET"), ParameterStatus(name, value), ReadyForQuery())
 
     def send_complete(self, tag: str) -> None:
-        """Answer without a result, and be ready for the next command."""
+        """Answers without a result, and is ready for the next command."""
         self._channel.send(CommandComplete(tag), ReadyForQuery())
 
     def send_error(
@@ -289,16 +289,16 @@ class Session:
         hint: str | None = None,
         position: int | None = None,
     ) -> None:
-        """The command or the copy failed; be ready for the next command."""
+        """The command or the copy failed. Is ready for the next command."""
         report = ErrorResponse("ERROR", sqlstate, message, detail, hint, position)
         self._channel.send(report, ReadyForQuery())
 
     def send_fatal(self, error: WireError) -> None:
-        """The connection ends, and why. Closes it."""
+        """Sends the reason and closes the connection."""
         self._channel.hang_up(error)
 
     def start_copy_both(self) -> CopyStream:
-        """Answer by a stream in both directions, until it has ended."""
+        """Answers with a stream in both directions, and returns the stream."""
         self._channel.send(CopyBothResponse())
         return CopyStream(self._channel, self._interrupt)
 
@@ -306,18 +306,18 @@ class Session:
         return self._channel.transport.socket.fileno()
 
     def cancel(self, key: bytes) -> bool:
-        """A stream that runs ends with 57014, if this is our key; any thread may call it."""
+        """Ends a running stream with 57014, if the key is this session's. From any thread."""
         is_ours = secrets.compare_digest(key, self.key.secret_key)
         if is_ours:
             self._interrupt.cancel()
         return is_ours
 
     def shutdown(self) -> None:
-        """End the connection from any thread; the one that waits on it sees the client leave."""
+        """Ends the connection from any thread; its own thread then sees a disconnected client."""
         shut_down(self._channel.transport.socket)
 
     def close(self) -> None:
-        """Close the socket. Only by the thread that uses it."""
+        """Closes the socket. Only for the thread that uses it."""
         self._channel.close()
         self._interrupt.close()
 

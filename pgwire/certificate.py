@@ -1,4 +1,4 @@
-"""The hash of a server's certificate that channel binding ties a password to. Pure.
+"""The hash of a server's certificate, for channel binding. Pure.
 
     SEQUENCE                               Certificate, DER
         SEQUENCE  tbsCertificate
@@ -7,9 +7,11 @@
             parameters                     of RSASSA-PSS: SEQUENCE { [0] { SEQUENCE { OID, ...
         BIT STRING  signature
 
-`tls-server-end-point` is the hash of all of it, by the hash function of its signature; in place of
-MD5 and SHA-1 stands SHA-256. A signature without a hash function of its own (Ed25519), or one that
-is not in the table, has no end point: then channel binding is not offered.
+
+`tls-server-end-point` is the hash of the whole certificate, by the hash function of its signature;
+SHA-256 replaces MD5 and SHA-1. A signature without a hash function of its own (Ed25519), or one
+that is not in the table, has no end point: then channel binding is not offered.
+
 Sources: RFC 5929, section 4.1; Postgres `be_tls_get_certificate_hash`; ITU-T X.690.
 """
 
@@ -54,9 +56,9 @@ _REPLACED = {"md5": "sha256", "sha1": "sha256"}
 
 
 def end_point_hash(pem: bytes) -> bytes | None:
-    """Of the first certificate in a PEM file, which is the one that a server shows.
+    """The hash of the first certificate in a PEM file, which is the one that a server sends.
 
-    None: its signature has none. Raises ValueError when there is no certificate.
+    Returns None if its signature has none. Raises ValueError if there is no certificate.
     """
     found = _PEM.search(pem)
     if found is None:
@@ -65,7 +67,7 @@ def end_point_hash(pem: bytes) -> bytes | None:
     name = _signature_hash(certificate)
     if name is None:
         return None
-    # A TRUSTED CERTIFICATE has more behind it, which is not part of it.
+    # A TRUSTED CERTIFICATE has more data behind it, which is not part of the certificate.
     return hashlib.new(_REPLACED.get(name, name), certificate.encoded).digest()
 
 
@@ -92,7 +94,7 @@ class _Element(NamedTuple):
 
     @classmethod
     def read(cls, data: bytes, at: int, tag: int) -> _Element:
-        """The one that begins at `at`. Raises ValueError."""
+        """Reads the element that begins at `at`. Raises ValueError."""
         if data[at : at + 1] != bytes([tag]) or at + 2 > len(data):
             raise ValueError(f"malformed certificate: expected tag 0x{tag:02X} at offset {at}")
         length, begin = data[at + 1], at + 2

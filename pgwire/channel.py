@@ -1,5 +1,5 @@
-"""The state machine of a server's connection, joined to the bytes of its socket: one message in,
-one out. Used by `blocking.py` and `copy_stream.py`."""
+"""The state machine of a server's connection, connected to its socket: one message in, one out.
+Used by `blocking.py` and `copy_stream.py`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pgwire.tls import ALPN, certificate_name
 from pgwire.transport import PlainTransport, TlsTransport, Transport
 
 _TLS_HANDSHAKE_RECORD = b"\x16"
-_TIMEOUT_MIN_S = 0.001  # to a socket, zero means not to block
+_TIMEOUT_MIN_S = 0.001  # for a socket, zero means non-blocking
 
 
 def seconds_left(deadline: float) -> float:
-    """Until that moment of time.monotonic(); never below zero."""
+    """Seconds until that moment of time.monotonic(); never negative."""
     return max(0.0, deadline - time.monotonic())
 
 
 class Channel:
-    """The state machine of a connection joined to its bytes."""
+    """The state machine of a connection, connected to its socket."""
 
     def __init__(self, sock: socket.socket, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
         self.connection = ServerConnection(message_bytes_max)
@@ -32,7 +32,8 @@ class Channel:
         self.certificate_name: str | None = None  # the client's
 
     def read(self, deadline: float | None = None) -> Message | None:
-        """The client's next message; None when it has left. Raises TimeoutError, ProtocolError."""
+        """The client's next message; None if it has disconnected. Raises TimeoutError,
+        ProtocolError."""
         while True:
             message = self.connection.next()
             if isinstance(message, Message):
@@ -75,18 +76,18 @@ class Channel:
         except ssl.SSLError as error:
             raise ConnectionRefused(f"could not accept TLS connection: {error.reason}") from error
         if direct and sock.selected_alpn_protocol() != ALPN:
-            # Else another protocol's client could be tricked into talking to us.
+            # Otherwise a client of another protocol could be made to connect here.
             raise ConnectionRefused(f"direct TLS needs ALPN protocol {ALPN!r}")
         self.certificate_name = certificate_name(sock)
         self.transport = TlsTransport(sock)
         self.connection.tls_established()
 
     def hang_up(self, error: WireError) -> None:
-        """Tell the client why the connection ends, if it can still hear, and end it."""
+        """Sends the error to the client, if possible, and closes the connection."""
         try:
             self.write(self.connection.farewell(error))
         except OSError:
-            pass  # it has left before
+            pass  # the client has disconnected before
         self.close()
 
     def close(self) -> None:

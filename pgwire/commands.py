@@ -1,6 +1,6 @@
 """The replication commands: text <-> values.
 
-Postgres's own, in every spelling that versions 13 to 18 have had (`repl_gram.y`):
+Postgres's own, in all spellings of versions 13 to 18 (`repl_gram.y`):
 
     IDENTIFY_SYSTEM                     SHOW name                    TIMELINE_HISTORY n
     READ_REPLICATION_SLOT s             DROP_REPLICATION_SLOT s [WAIT]
@@ -10,13 +10,14 @@ Postgres's own, in every spelling that versions 13 to 18 have had (`repl_gram.y`
     CREATE_REPLICATION_SLOT s [TEMPORARY] LOGICAL plugin [word ...] | [(option, ...)]
     ALTER_REPLICATION_SLOT s (option, ...)       BASE_BACKUP ...       UPLOAD_MANIFEST
 
-and ours, all of one shape: WORD, or WORD (option, ...), with the words of OPTION_COMMANDS; and the
+
+and ours, all of one form: WORD, or WORD (option, ...), with the words of OPTION_COMMANDS; and the
 few SQL statements of `monitoring_query.py`.
 
 An option is `name`, `name word`, `name number` or `name 'value'`; alone it means 'true'. Options of
-a physical START_REPLICATION are our extension. Key words have no case, names are folded to lower
-case unless "quoted", a quote in quotes is doubled, and one `;` may end it all. To be recognised is
-not to be supported: that is for the server to say.
+a physical START_REPLICATION are our extension. Key words are case-insensitive. Names are folded to
+lower case unless "quoted"; a quote in quotes is doubled; one `;` may end the command. The parser
+also accepts commands that the server does not support: the server refuses them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _TIMELINE_MAX = 0xFFFFFFFF
 
 
 class IdentifySystem(Struct, frozen=True):
-    """Who is there, on which timeline, how far."""
+    """The system's identifier, timeline and position."""
 
 
 class Show(Struct, frozen=True):
@@ -68,7 +69,7 @@ class TimelineHistory(Struct, frozen=True):
 
 
 class StartReplication(Struct, frozen=True):
-    """Stream WAL from `start_lsn`. No timeline: the latest."""
+    """Stream WAL from `start_lsn`. Without a timeline: the latest."""
 
     start_lsn: Lsn
     slot: str | None = None
@@ -85,7 +86,7 @@ class StartLogicalReplication(Struct, frozen=True):
 
 
 class CreateReplicationSlot(Struct, frozen=True):
-    """Create a slot, logical if it has a `plugin`; the old words are options in lower case."""
+    """Create a slot, logical if it has a `plugin`; old key words become options in lower case."""
 
     slot: str
     temporary: bool = False
@@ -94,12 +95,12 @@ class CreateReplicationSlot(Struct, frozen=True):
 
     @property
     def reserve_wal(self) -> bool:
-        """Whether WAL must be kept from this moment on."""
+        """Whether WAL must be kept from the creation on."""
         return self.options.get("reserve_wal", "off").lower() in ("true", "on", "1", "yes")
 
 
 class DropReplicationSlot(Struct, frozen=True):
-    """Drop a slot, after its user has gone if `wait`."""
+    """Drop a slot; with `wait`, after it is no longer in use."""
 
     slot: str
     wait: bool = False
@@ -119,15 +120,15 @@ class AlterReplicationSlot(Struct, frozen=True):
 
 
 class BaseBackup(Struct, frozen=True):
-    """Send a base backup. Its many options are not read."""
+    """Send a base backup. Its many options are not parsed."""
 
 
 class UploadManifest(Struct, frozen=True):
-    """Receive the manifest that an incremental backup starts from."""
+    """Receive the manifest on which an incremental backup is based."""
 
 
 class OptionCommand(Struct, frozen=True):
-    """A command of ours: one of OPTION_COMMANDS and its options."""
+    """A command of our own: one of OPTION_COMMANDS and its options."""
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -151,14 +152,14 @@ Command: TypeAlias = (
 
 
 def parse_command(text: str) -> Command:
-    """The command in `text`. Raises CommandSyntaxError (42601) with the position, and only that."""
+    """The command in `text`. Raises only CommandSyntaxError (42601), with the position."""
     tokens = _Tokens(text)
     parse = _PARSERS.get(tokens.text.upper())
     if parse is None:
         query = parse_monitoring_query(text)
         if query is not None:
             return query
-        tokens.fail("a replication command", hint="this server runs no SQL")
+        tokens.fail("a replication command", hint="This server does not execute SQL.")
     tokens.step()
     command = parse(tokens)
     tokens.accept(";")
@@ -168,7 +169,7 @@ def parse_command(text: str) -> Command:
 
 
 def format_option_command(name: str, options: Mapping[str, str] | None = None) -> str:
-    """`WORD (name 'value', ...)`, quoted so that it means what it says whatever the values are."""
+    """`WORD (name 'value', ...)`, quoted so that every value is safe."""
     assert name in OPTION_COMMANDS, name
     return name + _format_options(options or {})
 
@@ -182,12 +183,12 @@ def format_start_replication(command: StartReplication) -> str:
 
 
 def quote_name(name: str) -> str:
-    """A name that is taken as it is: `"My slot"`."""
+    """A name quoted so that it is kept as it is: `"My slot"`."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quote_value(value: str) -> str:
-    """A value that is taken as it is: `'it''s'`."""
+    """A value quoted so that it is kept as it is: `'it''s'`."""
     return "'" + value.replace("'", "''") + "'"
 
 
@@ -207,7 +208,7 @@ _BARE_NAME = re.compile("[a-z_][a-z0-9_$]*")
 
 
 class _Tokens(Tokens):
-    """With what only replication commands have."""
+    """Adds the elements that only replication commands have."""
 
     def timeline(self) -> int:
         if self.kind == "number" and len(self.text) <= 10 and 1 <= int(self.text) <= _TIMELINE_MAX:
@@ -242,7 +243,7 @@ class _Tokens(Tokens):
                 return "true"
 
     def option_words(self) -> dict[str, str]:
-        """The old way: `RESERVE_WAL`, `NOEXPORT_SNAPSHOT`; a word alone is an option that is on."""
+        """The old form: `RESERVE_WAL`, `NOEXPORT_SNAPSHOT`; each word is an option set to true."""
         words: dict[str, str] = {}
         while self.kind == "word":
             words[self.name("")] = "true"

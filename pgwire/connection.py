@@ -1,13 +1,13 @@
-"""Which message is legal now: the whole protocol as one table, and the two halves that keep it.
+"""The messages that are legal in each state: the whole protocol as one table, and its two halves.
 
-`TRANSITIONS[state][side]` says what that side may send in that state, and the state that follows.
-Both halves read the same table: what the one may send, the other may receive. A half is fed bytes
-and asked for messages; what it sends it encodes; it does no I/O and knows no policy (`handshake.py`
-decides whom to let in).
+`TRANSITIONS[state][side]` contains the messages that the side may send in that state, and the state
+that follows. Both halves read the same table: one may receive what the other may send. A half takes
+bytes and returns messages, and encodes the messages to send. It does no I/O and has no policy
+(`handshake.py` decides who may connect).
 
-Laws: everything that changes the state is in this file; a message that the table does not name is a
-ProtocolError when received and a LocalProtocolError when sent; a half that raised a ProtocolError
-has stopped for good.
+Laws: everything that changes the state is in this file. A message that the table does not contain
+is a ProtocolError when received and a LocalProtocolError when sent. A half that raised a
+ProtocolError stops for good.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Signal(Enum):
     """What next() returns when it has no message."""
 
     NEED_DATA = auto()  # feed more
-    PAUSED = auto()  # the peer may not speak now: it is our turn to send
+    PAUSED = auto()  # the peer may not send now: this side must send
 
 
 NEED_DATA: Final = Signal.NEED_DATA
@@ -94,28 +94,28 @@ class Side(Enum):
 
 
 class State(Enum):
-    """The states in the order a connection goes through them."""
+    """The states in the order in which a connection reaches them."""
 
-    STARTUP = auto()  # the client may ask for encryption, or start
-    ENCRYPTION_ASKED = auto()  # the server owes one byte
+    STARTUP = auto()  # the client may request encryption, or start
+    ENCRYPTION_ASKED = auto()  # the server must answer with one byte
     TLS_HANDSHAKE = auto()  # both shells encrypt, then call tls_established()
-    AUTHENTICATION = auto()  # the server lets the client in, asks for SCRAM, or refuses
-    SASL_ASKED = auto()  # the client owes its first SCRAM message
-    SASL_CHALLENGE = auto()  # the server owes its challenge
-    SASL_ANSWER = auto()  # the client owes its proof
-    SASL_OUTCOME = auto()  # the server owes its verdict
-    SASL_PASSED = auto()  # the server owes AuthenticationOk
-    GREETING = auto()  # the server tells its parameters, then is ready
+    AUTHENTICATION = auto()  # the server accepts the client, requests SCRAM, or refuses
+    SASL_ASKED = auto()  # the client must send its first SCRAM message
+    SASL_CHALLENGE = auto()  # the server must send its challenge
+    SASL_ANSWER = auto()  # the client must send its proof
+    SASL_OUTCOME = auto()  # the server must send its signature, or refuse
+    SASL_PASSED = auto()  # the server must send AuthenticationOk
+    GREETING = auto()  # the server sends its parameters, then is ready
     IDLE = auto()  # the client may send a command
     BUSY = auto()  # the server answers it
-    EXTENDED = auto()  # a message of an extended query; the server owes an answer or a refusal
-    PIPELINE = auto()  # it was answered; the client may go on, until Sync
+    EXTENDED = auto()  # a message of an extended query; the server must answer or refuse it
+    PIPELINE = auto()  # it was answered; the client may send more, until Sync
     SKIPPING = auto()  # it was refused; the rest is ignored, until Sync
     COPY_BOTH = auto()  # both sides send CopyData
     COPY_SERVER_DONE = auto()  # the server sent CopyDone, the client still sends
     COPY_CLIENT_DONE = auto()  # the client sent CopyDone, the server still sends
-    FAILED = auto()  # the peer broke the protocol; a server may still say why
-    CLOSED = auto()  # nothing more is said
+    FAILED = auto()  # the peer violated the protocol; a server may still send an error
+    CLOSED = auto()  # neither side sends
 
 
 _Moves: TypeAlias = Mapping[type[Message], State]
@@ -125,8 +125,8 @@ _GOODBYE: _Moves = {Terminate: State.CLOSED}
 _EXTENDED_QUERY = (Parse, Bind, Describe, Execute, Close)
 
 
-def _unasked(state: State) -> _Moves:
-    """What a server may send at any time after the authentication."""
+def _asynchronous(state: State) -> _Moves:
+    """Messages that a server may send at any time after the authentication."""
     return {NoticeResponse: state, ParameterStatus: state}
 
 
@@ -172,7 +172,7 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
         Side.SERVER: {
             BackendKeyData: State.GREETING,
             ReadyForQuery: State.IDLE,
-            **_unasked(State.GREETING),
+            **_asynchronous(State.GREETING),
             **_REFUSAL,
         },
     },
@@ -185,7 +185,7 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
             **dict.fromkeys(_EXTENDED_QUERY, State.EXTENDED),
             **_GOODBYE,
         },
-        Side.SERVER: {**_unasked(State.IDLE), **_REFUSAL},
+        Side.SERVER: {**_asynchronous(State.IDLE), **_REFUSAL},
     },
     State.EXTENDED: {
         Side.SERVER: {
@@ -196,7 +196,7 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
             CommandComplete: State.PIPELINE,
             EmptyQueryResponse: State.PIPELINE,
             ErrorResponse: State.SKIPPING,
-            **_unasked(State.EXTENDED),
+            **_asynchronous(State.EXTENDED),
         },
     },
     State.PIPELINE: {
@@ -207,11 +207,11 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
             Query: State.BUSY,
             **_GOODBYE,
         },
-        Side.SERVER: {**_unasked(State.PIPELINE), **_REFUSAL},
+        Side.SERVER: {**_asynchronous(State.PIPELINE), **_REFUSAL},
     },
     State.SKIPPING: {
         Side.CLIENT: {Sync: State.BUSY, **_GOODBYE},
-        Side.SERVER: {**_unasked(State.SKIPPING), **_REFUSAL},
+        Side.SERVER: {**_asynchronous(State.SKIPPING), **_REFUSAL},
     },
     State.BUSY: {
         Side.SERVER: {
@@ -222,14 +222,14 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
             ErrorResponse: State.BUSY,
             CopyBothResponse: State.COPY_BOTH,
             ReadyForQuery: State.IDLE,
-            **_unasked(State.BUSY),
+            **_asynchronous(State.BUSY),
         },
     },
     State.COPY_BOTH: {
         Side.CLIENT: {
             CopyData: State.COPY_BOTH,
             CopyDone: State.COPY_CLIENT_DONE,
-            CopyFail: State.COPY_CLIENT_DONE,  # the server may not know it yet, and go on
+            CopyFail: State.COPY_CLIENT_DONE,  # the server may not have read it yet, and send more
             **_GOODBYE,
         },
         Side.SERVER: {
@@ -237,7 +237,7 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
             CopyDone: State.COPY_SERVER_DONE,
             ErrorResponse: State.BUSY,
             CommandComplete: State.CLOSED,  # "COPY 0": a server that shuts down
-            **_unasked(State.COPY_BOTH),
+            **_asynchronous(State.COPY_BOTH),
         },
     },
     State.COPY_SERVER_DONE: {
@@ -247,7 +247,7 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
             CopyFail: State.BUSY,
             **_GOODBYE,
         },
-        Side.SERVER: {ErrorResponse: State.BUSY, **_unasked(State.COPY_SERVER_DONE)},
+        Side.SERVER: {ErrorResponse: State.BUSY, **_asynchronous(State.COPY_SERVER_DONE)},
     },
     State.COPY_CLIENT_DONE: {
         Side.CLIENT: _GOODBYE,
@@ -256,7 +256,7 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
             CopyDone: State.BUSY,
             ErrorResponse: State.BUSY,
             CommandComplete: State.CLOSED,
-            **_unasked(State.COPY_CLIENT_DONE),
+            **_asynchronous(State.COPY_CLIENT_DONE),
         },
     },
     State.FAILED: {
@@ -265,8 +265,8 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
     State.CLOSED: {},
 }
 
-# A client may not know yet that its copy or its query has failed. What it had under way then is
-# ignored, as the protocol demands of a server.
+# A client may not know yet that its copy or its query has failed. The server ignores what the
+# client had sent by then, as the protocol demands.
 _OF_COPY = (CopyData, CopyDone, CopyFail)
 STALE: Mapping[State, tuple[type[Message], ...]] = {
     State.IDLE: _OF_COPY,
@@ -290,16 +290,16 @@ _CLASSES = {(side, state): _classes_by_tag(side, state) for side in Side for sta
 
 
 class _Connection:
-    """One half. Attributes to read: `state`, `encrypted` (TLS stands), and `frames`: what was fed
-    and not taken yet, into which a stream may also receive without a call of ours in between."""
+    """One half. Public attributes: `state`, `encrypted` (TLS is established), and `frames`: the
+    bytes that were fed and not taken yet. A stream may receive into `frames` directly."""
 
     side: Side
-    # Where CopyData may go and come; as class attributes, since an Enum is slow as a key.
+    # The states in which CopyData is legal; class attributes, since an Enum is slow as a key.
     _own_copy_states: tuple[State, ...]
     _peer_copy_states: tuple[State, ...]
 
     def __init__(self, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
-        """`message_bytes_max`: of what the peer may send, once it is authenticated."""
+        """`message_bytes_max`: size limit of the peer's messages after authentication."""
         self.message_bytes_max = message_bytes_max
         self.state = State.STARTUP
         self.encrypted = False
@@ -310,12 +310,12 @@ class _Connection:
     # Bytes in.
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes of the peer, cut anywhere. Those of a peer that has failed are dropped."""
+        """Take bytes of the peer, cut anywhere. Bytes of a peer that has failed are dropped."""
         if self.state not in (State.FAILED, State.CLOSED):
             self.frames.feed(data)
 
     def room(self) -> memoryview:
-        """Memory to receive into, in place of feed(); then filled() says how much was received."""
+        """Memory to receive into, instead of feed(); then call filled() with the count."""
         return self.frames.room()
 
     def filled(self, count: int) -> None:
@@ -327,7 +327,7 @@ class _Connection:
         self.frames.reserve(capacity)
 
     def release(self) -> None:
-        """Give the memory of room() back: the connection is closed."""
+        """Free the memory of room(): the connection is closed."""
         self.frames.release()
 
     @property
@@ -337,16 +337,16 @@ class _Connection:
 
     @property
     def has_frame(self) -> bool:
-        """Whether a whole message is among them."""
+        """Whether they contain a whole message."""
         return self.frames.has_frame
 
     # Messages out of them.
 
     def next(self) -> NextMessage:
-        """The peer's next message, NEED_DATA, or PAUSED when only we may speak now.
+        """The peer's next message, NEED_DATA, or PAUSED if only this side may send now.
 
         Raises ProtocolError, or ConnectionRefused for another major version; after that, the same
-        one for ever.
+        error on every call.
         """
         if self._error is not None:
             raise self._error
@@ -359,8 +359,8 @@ class _Connection:
     def take_copy_data(self) -> list[memoryview]:
         """The payloads of all whole CopyData that come next, not copied.
 
-        They are valid until the next feed() or room(). Empty when something else comes next, which
-        next() tells. Raises ProtocolError.
+        They are valid until the next feed() or room(). Empty if another message comes next, which
+        next() returns. Raises ProtocolError.
         """
         if self.state not in self._peer_copy_states:
             return []
@@ -373,16 +373,16 @@ class _Connection:
     # Messages in, bytes out.
 
     def send(self, *messages: Message) -> bytes:
-        """The bytes of our messages. Raises LocalProtocolError when one is not legal now.
+        """The bytes of our messages. Raises LocalProtocolError if one is not legal now.
 
-        Raises ProtocolError when TLS is granted to a peer that did not wait for the answer.
+        Raises ProtocolError if TLS is granted to a peer that did not wait for the answer.
         """
         for message in messages:
             self._move(self.side, message)
         return b"".join([message.encode() for message in messages])
 
     def copy_data_header(self, size: int) -> bytes:
-        """What goes before the payload of a CopyData of ours, to be sent without copying that."""
+        """The header before the payload of our CopyData, which is then sent without a copy."""
         if self.state not in self._own_copy_states:
             raise LocalProtocolError(f"CopyData is not legal now, in state {self.state.name}")
         assert size <= MESSAGE_BYTES_MAX
@@ -424,7 +424,7 @@ class _Connection:
         if kind is None:
             return None
         if not any(tag[0] == kind for tag in classes):
-            # At once, not when the rest has arrived: garbage may announce any length.
+            # At once, not after the rest has arrived: garbage may announce any length.
             raise self._unexpected(kind)
         authenticated = self.state in _AUTHENTICATED_STATES
         frame = self.frames.take_frame(
@@ -461,15 +461,15 @@ class _Connection:
         if isinstance(message, EncryptionAnswer) and message.accepted:
             self.state = State.TLS_HANDSHAKE
             if self.buffered:
-                # Sent by who is in between, to be taken for what was sent under TLS.
-                intrusion = ProtocolError("received unencrypted data after SSL request")
-                self._fail(intrusion)
-                raise intrusion
+                # An attacker may have injected them, to be read as if sent under TLS.
+                injected = ProtocolError("received unencrypted data after SSL request")
+                self._fail(injected)
+                raise injected
 
     def _fail(self, error: WireError) -> None:
         if self._error is None:
             self._error = error
-            # A peer that waits for a TLS handshake can read no report.
+            # A peer that waits for a TLS handshake cannot read an error.
             self.state = State.CLOSED if self.state is State.TLS_HANDSHAKE else State.FAILED
 
 
@@ -481,7 +481,7 @@ class ServerConnection(_Connection):
     _peer_copy_states = _COPY_STATES[Side.CLIENT]
 
     def farewell(self, error: WireError) -> bytes:
-        """The last words to the client, FATAL; none where it would not read them as such."""
+        """The last message to the client, FATAL; empty if the client could not read it."""
         if ErrorResponse not in TRANSITIONS[self.state].get(Side.SERVER, {}):
             return b""
         return self.send(ErrorResponse.of(error, "FATAL"))

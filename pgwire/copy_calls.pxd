@@ -1,5 +1,5 @@
-# Sockets and the clock, for the compiled modules. None raises: the caller looks at
-# the result, and asks the general path what is wrong.
+# Sockets and the clock, for the compiled modules. None raises: the caller checks the result, and
+# the general path finds the error.
 
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint64_t
@@ -13,7 +13,7 @@ cdef extern from "<sys/socket.h>" nogil:
 
 
 cdef inline Py_ssize_t receive(int fd, unsigned char[::1] memory, Py_ssize_t at) noexcept:
-    """Waits for bytes and puts them behind `at`: how many; 0 at the end, below 0 for an error."""
+    """Waits for bytes and receives them to `at`; returns their count, 0 at the end, < 0 on error."""
     cdef void *room = &memory[at]
     cdef Py_ssize_t length = memory.shape[0] - at, count
     with nogil:
@@ -24,7 +24,7 @@ cdef inline Py_ssize_t receive(int fd, unsigned char[::1] memory, Py_ssize_t at)
 
 
 cdef inline Py_ssize_t send_all(int fd, const unsigned char[::1] memory) noexcept:
-    """Waits until all is sent; below 0 for an error."""
+    """Waits until all is sent; returns < 0 on error."""
     cdef const unsigned char *data = &memory[0]
     cdef Py_ssize_t at = 0, length = memory.shape[0], count
     with nogil:
@@ -59,7 +59,7 @@ cdef enum:
 
 
 cdef inline Py_ssize_t receive_some(int fd, unsigned char[::1] memory, Py_ssize_t at) noexcept:
-    """Puts what has come behind `at`: how many bytes."""
+    """Receives bytes to `at`; returns their count, NOTHING or FAILED."""
     cdef Py_ssize_t count = recv(fd, &memory[at], memory.shape[0] - at, MSG_DONTWAIT)
     if count < 0:
         return NOTHING if errno == EAGAIN or errno == EINTR else FAILED
@@ -68,7 +68,7 @@ cdef inline Py_ssize_t receive_some(int fd, unsigned char[::1] memory, Py_ssize_
 
 cdef inline Py_ssize_t send_some(int fd, const unsigned char[::1] memory,
                                  Py_ssize_t count) noexcept:
-    """How many of the first `count` bytes the socket took; FAILED."""
+    """Returns how many of the first `count` bytes the socket took, or FAILED."""
     cdef Py_ssize_t sent = send(fd, &memory[0], count, MSG_NOSIGNAL | MSG_DONTWAIT)
     if sent < 0:
         return 0 if errno == EAGAIN or errno == EINTR else FAILED
@@ -77,7 +77,7 @@ cdef inline Py_ssize_t send_some(int fd, const unsigned char[::1] memory,
 
 cdef inline int wait_ready(int epoll, int[::1] fds, unsigned int[::1] masks,
                            double seconds) noexcept:
-    """How many files are ready; which, and for what, is put into the arrays."""
+    """Returns the number of ready files; puts them and their events into the arrays."""
     cdef epoll_event events[READY_MAX]
     cdef int index, count, most = min(READY_MAX, fds.shape[0])
     with nogil:

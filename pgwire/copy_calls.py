@@ -1,7 +1,7 @@
 """System calls of a stream that never blocks, for the modules that may be compiled.
 
-`copy_calls.pxd` says the same in C. None raises: the caller looks at the result, and asks the
-general path what is wrong.
+`copy_calls.pxd` has the same functions in C. None raises: the caller checks the result, and the
+general path finds the error.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import os
 import select
 import time
 
-#: Of `receive_some`: nothing has come, or it failed. 0 is the end of the stream.
+#: Results of `receive_some`: no data, or an error. 0 is the end of the stream.
 NOTHING = -1
 FAILED = -2
 READABLE = select.EPOLLIN
 
 
 def receive_some(fd: int, memory: memoryview, at: int) -> int:
-    """Puts what has come behind `at`: how many bytes."""
+    """Receives bytes to `at`; returns their count, NOTHING or FAILED."""
     try:
         return os.readv(fd, [memory[at:]])
     except BlockingIOError:
@@ -27,7 +27,7 @@ def receive_some(fd: int, memory: memoryview, at: int) -> int:
 
 
 def send_some(fd: int, memory: memoryview, count: int) -> int:
-    """How many of the first `count` bytes the socket took; FAILED."""
+    """Returns how many of the first `count` bytes the socket took, or FAILED."""
     try:
         return os.write(fd, memory[:count])
     except BlockingIOError:
@@ -37,7 +37,7 @@ def send_some(fd: int, memory: memoryview, count: int) -> int:
 
 
 def wait_ready(epoll: select.epoll, fds: memoryview, masks: memoryview, seconds: float) -> int:
-    """How many files are ready; which, and for what, is put into the arrays."""
+    """Returns the number of ready files; puts them and their events into the arrays."""
     ready = epoll.poll(seconds, len(fds))
     for index, (fd, mask) in enumerate(ready):
         fds[index], masks[index] = fd, mask

@@ -1,8 +1,8 @@
 """CopyData in both directions on a blocking socket: the hot path.
 
-One system call receives whatever has arrived, and one sends; payloads are views of the receive
-buffer, and no payload is copied to be sent. On a plain socket one thread may drain() while another
-one sends; a TLS connection belongs to one thread at a time.
+One system call receives everything that has arrived, and one sends. Payloads are views of the
+receive buffer, and are sent without a copy. On a plain socket one thread may drain() while another
+one sends; only one thread at a time may use a TLS connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pgwire.messages import (
 )
 from pgwire.transport import PlainTransport
 
-END_COPY_TIMEOUT_S = 60.0  # wal_receiver_timeout: a client that lives answers within it
+END_COPY_TIMEOUT_S = 60.0  # wal_receiver_timeout: a live client answers within it
 
 Value: TypeAlias = str | bytes | int | None
 
@@ -50,9 +50,10 @@ class CopyStream:
     def drain(self, timeout: float | None = None) -> list[memoryview]:
         """The payloads of all CopyData that have arrived, at least one; they may be empty.
 
-        The views are valid until the next drain(): what is kept longer must be copied. An empty
-        list: nothing has arrived for `timeout` seconds. Raises CopyEnded, once all data before the
-        end were handed out, and ProtocolError after telling the client, and closing.
+        The views are valid until the next drain(): copy them to keep them longer. Returns an empty
+        list if nothing has arrived for `timeout` seconds. Raises CopyEnded after it has returned
+        all data before the end, and ProtocolError after it has sent the error and closed the
+        connection.
         """
         frames = self._connection.frames
         while True:
@@ -71,69 +72,70 @@ class CopyStream:
             frames.filled(count)
 
     def lend(self) -> tuple[memoryview, int, int]:
-        """The receive buffer and where in it the bytes are that drain() has not handed out, to who
-        receives and takes frames himself; nothing else may be called until give_back()."""
+        """The receive buffer and the range of the bytes in it that drain() has not returned. The
+        caller then receives and takes frames itself; call nothing else until give_back()."""
         return self._connection.frames.lend()
 
     def give_back(self, begin: int, end: int) -> None:
-        """What drain() has to hand out is at [begin, end) of the buffer."""
+        """drain() must still return [begin, end) of the buffer."""
         self._connection.frames.give_back(begin, end)
 
     @property
     def plain_fd(self) -> int:
-        """The socket, to receive and send frames on; -1 when it is encrypted."""
+        """The socket, to receive and send frames on; -1 if it is encrypted."""
         transport = self._transport
         return transport.socket.fileno() if isinstance(transport, PlainTransport) else -1
 
     def receive_into(self, room: memoryview) -> int:
-        """Whatever has arrived, at least one byte; 0 when drain() must tell why nothing comes."""
+        """Receives what has arrived, at least one byte. Returns 0 if drain() must find the reason
+        why nothing comes."""
         try:
             return self._transport.receive_into(room, None) or 0
         except OSError:
             return 0
 
     def send_framed(self, frame: bytes | bytearray | memoryview) -> bool:
-        """False when the connection is gone, which drain() will tell."""
+        """Returns False if the connection is closed, which drain() then reports."""
         try:
             self._transport.send((frame,))
         except OSError:
             return False
         return True
 
-    def wait(self, timeout: float, *, hears: bool = True) -> bool:
-        """Until there is something to drain(), until wake(), or for `timeout` seconds; whether
-        there is something. `hears=False`: only when the client has left. For one thread."""
-        if hears and self.has_buffered():
+    def wait(self, timeout: float, *, for_data: bool = True) -> bool:
+        """Waits until there is data for drain(), for wake(), or for `timeout` seconds. Returns
+        whether there is data. `for_data=False`: only for a disconnect. For one thread."""
+        if for_data and self.has_buffered():
             return True
         poll = select.poll()
         poll.register(self._interrupt, select.POLLIN)
-        poll.register(self, select.POLLRDHUP | (select.POLLIN if hears else 0))
+        poll.register(self, select.POLLRDHUP | (select.POLLIN if for_data else 0))
         ready = dict(poll.poll(math.ceil(timeout * 1000)))
         if self._interrupt.fileno() in ready:
             self._interrupt.clear()
         return self.fileno() in ready
 
     def wake(self) -> None:
-        """wait() returns, the one that runs or the next one. Any thread may call it."""
+        """Makes the present or the next wait() return. Any thread may call it."""
         self._interrupt.wake()
 
     def check_canceled(self) -> None:
-        """Raises CopyEnded when a CancelRequest has come."""
+        """Raises CopyEnded if a CancelRequest has come."""
         if self._interrupt.canceled:
             raise self._end(CopyEnd.CANCELED)
 
     def has_buffered(self) -> bool:
-        """Whether drain() would return or raise without waiting; a poll() would not tell."""
+        """Whether drain() would return or raise without waiting; poll() does not show this."""
         return self._connection.has_frame or self._transport.pending() > 0
 
     def fileno(self) -> int:
-        """To wait for with others; ask has_buffered() first."""
+        """For a poll() with other files; ask has_buffered() first."""
         return self._transport.socket.fileno()
 
     def send(self, *parts: bytes | memoryview) -> None:
-        """Send one CopyData whose payload is the parts in a row, of bytes; a few, not hundreds.
+        """Sends one CopyData; its payload is the concatenation of a few parts of bytes.
 
-        Raises CopyEnded if the connection is gone.
+        Raises CopyEnded if the connection is closed.
         """
         header = self._connection.copy_data_header(sum(map(len, parts)))
         try:
@@ -149,12 +151,12 @@ class CopyStream:
         tags: Sequence[str] = ("START_STREAMING", "START_REPLICATION"),
         timeout: float = END_COPY_TIMEOUT_S,
     ) -> None:
-        """End the copy in order, whichever side wished it, and be ready for the next command.
+        """Ends the copy in order, for either side, and is ready for the next command.
 
-        Says CopyDone, waits for the client's (dropping what it still sends), then gives the result,
-        if there are columns, and the tags. A walreceiver expects the two that are the default, and
-        at the end of a timeline a row with the next one and its start. Raises CopyEnded if the
-        client ends in another way, or says nothing for `timeout` seconds.
+        Sends CopyDone and waits for the client's, ignoring other data. Then sends the result, if
+        there are columns, and the tags. A walreceiver expects the two default tags, and at the end
+        of a timeline a row with the next one and its start. Raises CopyEnded if the client ends in
+        another way, or sends nothing for `timeout` seconds.
         """
         result = result_messages(columns, rows) if columns else ()
         try:
@@ -165,11 +167,11 @@ class CopyStream:
             raise self._end(CopyEnd.DISCONNECT, str(error)) from error
 
     def stop(self) -> None:
-        """The server shuts down: nothing more will come. A walreceiver takes it for a clean end."""
+        """The server shuts down: ends the stream in a way that a walreceiver takes as orderly."""
         try:
             self._channel.send(CommandComplete("COPY 0"))
         except OSError:
-            pass  # the client has left before
+            pass  # the client has disconnected before
         self._channel.close()
 
     def _await_copy_done(self, timeout: float) -> None:
@@ -185,7 +187,7 @@ class CopyStream:
                     raise self._end(CopyEnd.DISCONNECT, f"no CopyDone came within {timeout} s")
 
     def _take(self) -> list[memoryview]:
-        """All whole CopyData, or else the end, if that comes next."""
+        """All whole CopyData; or notes the end, if that comes next."""
         try:
             payloads = self._connection.take_copy_data()
             if not payloads and self._ended is None:

@@ -2,17 +2,17 @@
 
 WireError
 |-- ProtocolError        the peer's bytes are not the protocol                 08P01
-|-- ConnectionRefused    the peer speaks the protocol but may not come in      28000, ...
-|-- CommandSyntaxError   the text is not a command of ours; has the position   42601
-|-- CopyEnded            a copy is over: how, and the other side's words for it
-`-- LocalProtocolError   we were about to break the protocol: a bug on this side
+|-- ConnectionRefused    the peer may not connect                              28000, ...
+|-- CommandSyntaxError   the text is not a replication command; has the position   42601
+|-- CopyEnded            a copy has ended: how, and the other side's reason
+`-- LocalProtocolError   this side would violate the protocol: our bug
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-# The codes this package itself sends (Postgres errcodes.txt).
+# The codes that this package itself sends (Postgres errcodes.txt).
 PROTOCOL_VIOLATION = "08P01"
 FEATURE_NOT_SUPPORTED = "0A000"
 INVALID_PARAMETER_VALUE = "22023"
@@ -24,7 +24,7 @@ INTERNAL_ERROR = "XX000"
 
 
 class WireError(Exception):
-    """Anything wrong on the wire. `hint` is a second sentence: what the user can do about it."""
+    """Base of the errors on the wire. `hint` is a second sentence: what the user can do."""
 
     sqlstate = INTERNAL_ERROR
     position: int | None = None
@@ -35,13 +35,13 @@ class WireError(Exception):
 
 
 class ProtocolError(WireError):
-    """The peer broke the protocol. The connection has stopped for good."""
+    """The peer violated the protocol. The connection stops for good."""
 
     sqlstate = PROTOCOL_VIOLATION
 
 
 class ConnectionRefused(WireError):
-    """The peer may not come in: wrong password, no TLS, unknown version, handshake too slow."""
+    """The peer may not connect: wrong password, no TLS, unknown version, handshake too slow."""
 
     def __init__(
         self, message: str, *, sqlstate: str = INVALID_AUTHORIZATION, hint: str | None = None
@@ -51,7 +51,7 @@ class ConnectionRefused(WireError):
 
 
 class CommandSyntaxError(WireError):
-    """The text is not a replication command. `position` counts characters from 1, as Postgres."""
+    """The text is not a replication command. `position` counts characters from 1, like Postgres."""
 
     sqlstate = SYNTAX_ERROR
 
@@ -63,11 +63,11 @@ class CommandSyntaxError(WireError):
 class CopyEnd(Enum):
     """How a copy ended."""
 
-    COPY_DONE = "CopyDone"  # the client asks for an orderly end: answer with end_copy()
+    COPY_DONE = "CopyDone"  # the client requests an orderly end: answer with end_copy()
     COPY_FAIL = "CopyFail"  # the client gives up: answer with send_error()
-    TERMINATE = "Terminate"  # the client has left
+    TERMINATE = "Terminate"  # the client has disconnected
     CANCELED = "CancelRequest"  # by the client: answer with send_error() (57014)
-    DISCONNECT = "disconnect"  # the connection is gone; nothing can be answered
+    DISCONNECT = "disconnect"  # the connection is lost; no answer is possible
 
 
 class CopyEnded(WireError):

@@ -1,4 +1,4 @@
-"""What is in the messages of an extended query: their fields, for a server that answers them.
+"""The fields in the messages of an extended query, for a server that answers them.
 
     Parse      statement \\0 text \\0 | n (u16) | OID of a type (u32) x n
     Bind       portal \\0 statement \\0 | n (u16) | format (u16) x n
@@ -6,8 +6,9 @@
     Describe   S or P | name \\0          of a statement or a portal; Close has the same
     Execute    portal \\0 | rows at most (u32), 0: all
 
-A format is 0, text, or 1, binary; one stands for all, none means text. All raise ProtocolError.
-Source: Postgres documentation, "Message Formats".
+
+A format is 0, text, or 1, binary. One format applies to all; none means text. All functions raise
+ProtocolError. Source: Postgres documentation, "Message Formats".
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TEXT_FORMAT, BINARY_FORMAT = 0, 1
 
 
 class Target(Enum):
-    """What Describe and Close are about."""
+    """The object of Describe and Close."""
 
     STATEMENT = ord("S")
     PORTAL = ord("P")
@@ -29,7 +30,7 @@ class Target(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StatementFields:
-    """Of Parse. `type_oids`: those the client gives; 0 leaves it to the server."""
+    """Of Parse. `type_oids`: as the client gives them; for 0 the server chooses the type."""
 
     name: str
     text: str
@@ -38,7 +39,7 @@ class StatementFields:
 
 @dataclass(frozen=True, slots=True)
 class PortalFields:
-    """Of Bind. `binary`: which of the values are; `wants_text`: of every column."""
+    """Of Bind. `binary`: by value. `wants_text`: for all columns."""
 
     name: str
     statement: str
@@ -86,7 +87,7 @@ def decode_target(data: bytes) -> tuple[Target, str]:
 
 
 def decode_execute(data: bytes) -> tuple[str, int]:
-    """The portal, and how many rows are wanted at most. Raises ProtocolError."""
+    """Returns the portal and the maximum number of rows. Raises ProtocolError."""
     fields = PayloadReader(data, "Execute")
     portal, rows_max = fields.string(), fields.uint32()
     fields.finish()

@@ -1,10 +1,10 @@
 """The messages of the extended query protocol and of function calls.
 
-    Parse Bind Describe Execute Sync     what a driver sends for one query with parameters, at once
-    1     2    t T      D.. C   Z        what it is answered
+    Parse Bind Describe Execute Sync     sent by a driver for one query with parameters, at once
+    1     2    t T      D.. C   Z        the answers
 
-A walsender refuses them, so their fields stay encoded here, and they are only told apart; who
-answers them reads the fields by `extended_fields.py`.
+A walsender refuses them, so their fields stay encoded here; only the types are told apart. A server
+that answers them decodes the fields with `extended_fields.py`.
 
 Source: Postgres `libpq/protocol.h`; `postgres.c`, `forbidden_in_wal_sender`.
 """
@@ -27,13 +27,13 @@ class Parse(Opaque, frozen=True):
 
 
 class Bind(Opaque, frozen=True):
-    """Client: make a portal of a prepared statement."""
+    """Client: create a portal of a prepared statement."""
 
     tag: ClassVar[bytes] = b"B"
 
 
 class Describe(Opaque, frozen=True):
-    """Client: what are the columns of a statement or portal?"""
+    """Client: describe the columns of a statement or portal."""
 
     tag: ClassVar[bytes] = b"D"
 
@@ -51,7 +51,7 @@ class Close(Opaque, frozen=True):
 
 
 class Flush(Opaque, frozen=True):
-    """Client: send now what there is to send."""
+    """Client: send all pending answers now."""
 
     tag: ClassVar[bytes] = b"H"
 
@@ -78,19 +78,19 @@ class ParseComplete(Message, frozen=True):
 
 
 class BindComplete(Message, frozen=True):
-    """Server: the portal is made."""
+    """Server: the portal is created."""
 
     tag: ClassVar[bytes] = b"2"
 
 
 class CloseComplete(Message, frozen=True):
-    """Server: it is forgotten, or never was."""
+    """Server: it is closed, or did not exist."""
 
     tag: ClassVar[bytes] = b"3"
 
 
 class NoData(Message, frozen=True):
-    """Server: what was to be described returns no rows."""
+    """Server: the described object returns no rows."""
 
     tag: ClassVar[bytes] = b"n"
 

@@ -1,4 +1,4 @@
-"""Frames of the protocol: where one message ends and the next begins, and the fields inside one.
+"""Frames of the protocol: the limits of messages, and the fields in one.
 
     +------+----------------------+---------------------+
     | type | length (counts self) | payload             |     every message after the startup
@@ -7,8 +7,9 @@
            | length (counts self) | payload             |     startup packets have no type
            +----------------------+---------------------+
 
-All numbers are big-endian. `FrameBuffer` holds what has arrived and cuts it; it never looks into a
-payload. `PayloadReader` reads the fields of one. Both raise only ProtocolError.
+
+All numbers are big-endian. `FrameBuffer` holds the received bytes and cuts them into frames; it
+never reads a payload. `PayloadReader` reads the fields of one. Both raise only ProtocolError.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import struct
 
 from pgwire.errors import ProtocolError
 
-# Lengths of payloads, in bytes: what a frame holds after its length word.
+# Lengths of payloads, in bytes, without the length word.
 STARTUP_PACKET_BYTES_MAX = 10_000  # MAX_STARTUP_PACKET_LENGTH of Postgres
-AUTH_MESSAGE_BYTES_MAX = 8 * 1024  # a SCRAM message has a few hundred, a refusal's text may be long
+AUTH_MESSAGE_BYTES_MAX = 8 * 1024  # a SCRAM message has a few hundred, an error may be longer
 MESSAGE_BYTES_MAX = 1024 * 1024 + 64 * 1024  # an Append of 1 MiB of WAL and its header
 
 COPY_BUFFER_BYTES = 1024 * 1024 + MESSAGE_BYTES_MAX  # one message at its largest, 1 MiB beside it
-FRAME_BUFFER_BYTES = 16 * 1024  # to begin with: enough for every startup packet
+FRAME_BUFFER_BYTES = 16 * 1024  # initially: enough for every startup packet
 
 COPY_DATA = ord("d")
 _HEADER = struct.Struct(">BI")
@@ -31,13 +32,13 @@ _LENGTH = struct.Struct(">I")
 
 
 class FrameBuffer:
-    """What has arrived and was not taken yet: `memory[begin:end]`.
+    """The bytes that were received and not taken yet: `memory[begin:end]`.
 
-    Bytes come in through feed(), or without a copy through room() and filled(). Frames go out as
+    Bytes are added by feed(), or without a copy by room() and filled(). Frames are returned as
     memoryviews of the buffer: they are valid until the next feed() or room().
 
-    Invariant: 0 <= begin <= end <= len(memory). Who takes frames before every room() holds at most
-    one incomplete frame, so the memory stays below twice the greatest frame that was allowed.
+    Invariant: 0 <= begin <= end <= len(memory). A caller that takes all frames before every room()
+    holds at most one incomplete frame, so the memory stays below twice the largest frame allowed.
     """
 
     __slots__ = ("_begin", "_end", "_memory")
@@ -62,7 +63,7 @@ class FrameBuffer:
         self.filled(len(data))
 
     def room(self) -> memoryview:
-        """Free memory to receive into, at least one byte; call filled() with what was received."""
+        """Free memory to receive into, at least one byte; call filled() with the count received."""
         if self._begin == self._end:
             self._begin = self._end = 0
             return self._memory
@@ -81,17 +82,17 @@ class FrameBuffer:
         assert self._end <= len(self._memory)
 
     def lend(self) -> tuple[memoryview, int, int]:
-        """The memory, and where in it the bytes are that nobody has taken yet, to who receives and
-        takes frames himself until give_back()."""
+        """The memory and the range of the bytes in it that were not taken yet. The caller receives
+        and takes frames itself until give_back()."""
         return self._memory, self._begin, self._end
 
     def give_back(self, begin: int, end: int) -> None:
-        """What has come and was not taken is memory[begin:end] now."""
+        """The bytes received and not taken are now memory[begin:end]."""
         assert 0 <= begin <= end <= len(self._memory)
         self._begin, self._end = begin, end
 
     def reserve(self, capacity: int) -> None:
-        """Make the memory at least `capacity` bytes large. Views given out before stay whole."""
+        """Make the memory at least `capacity` bytes large. Views returned before stay valid."""
         if capacity <= len(self._memory):
             return
         memory = memoryview(bytearray(max(capacity, 2 * len(self._memory))))
@@ -100,17 +101,17 @@ class FrameBuffer:
         self._memory, self._begin, self._end = memory, 0, rest
 
     def release(self) -> None:
-        """Give the memory back: nothing more will come.
+        """Free the memory: nothing more will come.
 
-        An error that a connection keeps refers to it through its traceback; until the garbage
-        collector breaks such circles, megabytes of buffers could pile up.
+        An error that a connection keeps refers to it through its traceback. Until the garbage
+        collector breaks such cycles, megabytes of buffers could accumulate.
         """
         self._memory = memoryview(b"")
         self._begin = self._end = 0
 
     @property
     def has_frame(self) -> bool:
-        """Whether a whole frame is there, or the beginning of an impossible one."""
+        """Whether there is a whole frame, or the beginning of an invalid one."""
         if len(self) < _HEADER.size:
             return False
         _, length = _HEADER.unpack_from(self._memory, self._begin)
@@ -121,7 +122,7 @@ class FrameBuffer:
         return self._memory[self._begin] if self else None
 
     def take_byte(self) -> int | None:
-        """One byte that stands outside of all frames: the answer to an SSLRequest."""
+        """One byte outside of all frames: the answer to an SSLRequest."""
         first = self.peek_type()
         if first is not None:
             self._begin += 1
@@ -152,8 +153,8 @@ class FrameBuffer:
     def take_copy_data(self, bytes_max: int) -> list[memoryview]:
         """The payloads of all complete CopyData frames at the front; stops at any other frame.
 
-        An impossible one raises only when it is the first, so that the good ones before it are
-        handed out however the bytes were cut.
+        An invalid frame raises only when it is the first, so that the valid ones before it are
+        returned in any case.
         """
         memory, at, end = self._memory, self._begin, self._end
         payloads: list[memoryview] = []
@@ -212,7 +213,7 @@ class PayloadReader:
         return self._data[begin : self._at]
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """All remaining bytes."""
         return self.take(self.left)
 
     def uint8(self) -> int:
@@ -228,7 +229,7 @@ class PayloadReader:
         return int.from_bytes(self.take(4), "big", signed=True)
 
     def string(self, *, strict: bool = True) -> str:
-        """The text before the next zero byte. Not strict: what is not UTF-8 becomes U+FFFD."""
+        """The text before the next zero byte. Not strict: invalid UTF-8 becomes U+FFFD."""
         end = self._data.find(b"\0", self._at)
         if end < 0:
             raise self.error(f"expected a string at offset {self._at}, got no zero byte")
@@ -240,7 +241,7 @@ class PayloadReader:
             raise self.error(f"expected UTF-8, got {raw[:32]!r}") from error
 
     def finish(self) -> None:
-        """Nothing may be left."""
+        """Checks that no bytes remain."""
         if self.left:
             raise self.error(f"expected its end at offset {self._at}, got {self.left} more bytes")
 
@@ -250,7 +251,7 @@ class PayloadReader:
 
 
 def pack_header(kind: int, payload_bytes: int) -> bytes:
-    """What goes before the payload of a frame."""
+    """The header before the payload of a frame."""
     return _HEADER.pack(kind, 4 + payload_bytes)
 
 

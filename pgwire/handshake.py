@@ -1,7 +1,7 @@
-"""From the first byte to "authenticated": whom the server lets in, and how a client gets in.
+"""From the first byte to "authenticated": the server's and the client's half of the handshake.
 
-Each half takes the messages that its connection hands out and returns the bytes to send. It decides
-only; what is legal is the connection's business, encrypting is the shell's. Nonces are inputs.
+Each half takes the messages that its connection returns, and returns the bytes to send. It only
+decides: the connection knows which messages are legal, and the shell encrypts. Nonces are inputs.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from pgwire.startup import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPolicy:
-    """Whom to let in. No verifiers: whoever comes (trust); else only by SCRAM-SHA-256, or
-    SCRAM-SHA-256-PLUS where there is TLS.
+    """The server's rules for connections. Without verifiers every user may connect (trust);
+    otherwise only with SCRAM-SHA-256, or SCRAM-SHA-256-PLUS over TLS.
 
-    `certificate_required` demands a client's certificate besides, whose common name is the user's
+    `certificate_required` also demands a client certificate whose common name is the user's name
     (clientcert=verify-full in Postgres's pg_hba.conf).
     """
 
@@ -51,19 +51,19 @@ class ServerPolicy:
     tls_required: bool = False
     certificate_required: bool = False
     verifiers: Mapping[str, ScramVerifier] | None = None
-    # Of the server's certificate, for channel binding; None: that is not offered.
+    # Of the server's certificate, for channel binding; None: it is not offered.
     certificate_hash: bytes | None = None
-    # Makes up the salts of users that do not exist; the same for as long as possible.
+    # Derives the salts of users that do not exist; keep it the same as long as possible.
     mock_secret: bytes = b""
 
 
 class ServerHandshake:
     """The server's half. Over when the connection is in GREETING, or CLOSED (a CancelRequest).
 
-    `parameters`: those of the startup packet and those in its `options`, whose names have no case;
-    empty before it came.
-    `minor`: the protocol is 3 and this.
-    `certificate_name`: that of the client's verified certificate, set once TLS is established.
+    `parameters`: of the startup packet and of its `options`; names are case-insensitive. Empty
+    before the packet has come.
+    `minor`: the protocol version is 3.`minor`.
+    `certificate_name`: of the client's verified certificate, set once TLS is established.
     """
 
     def __init__(self, connection: ServerConnection, policy: ServerPolicy, nonce: str) -> None:
@@ -78,7 +78,7 @@ class ServerHandshake:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to receive."""
+        """Whether no more messages will be received."""
         return self._connection.state in (State.GREETING, State.CLOSED)
 
     def receive(self, message: Message) -> bytes:
@@ -116,7 +116,7 @@ class ServerHandshake:
         if self._policy.tls_required and not self._connection.encrypted:
             raise ConnectionRefused(
                 f'connection of user "{user}" is not encrypted, and this server requires TLS',
-                hint="connect with sslmode=require, or better with verify-full",
+                hint="Connect with sslmode=require, or better with verify-full.",
             )
         if self._policy.certificate_required:
             self._check_certificate(user)
@@ -133,12 +133,12 @@ class ServerHandshake:
         if self.certificate_name is None:
             raise ConnectionRefused(
                 "connection requires a valid client certificate",
-                hint="connect with sslcert and sslkey",
+                hint="Connect with sslcert and sslkey.",
             )
         if self.certificate_name != user:
             raise ConnectionRefused(
                 f'certificate authentication failed for user "{user}": '
-                "the certificate is in another name"
+                "the certificate has another name"
             )
 
     def _challenge(self, message: SaslInitialResponse) -> bytes:
@@ -148,7 +148,7 @@ class ServerHandshake:
 
 
 def greeting(parameters: Mapping[str, str], key: BackendKeyData) -> tuple[Message, ...]:
-    """What a server sends between "authenticated" and the first command."""
+    """The messages that a server sends between "authenticated" and the first command."""
     return (
         *(ParameterStatus(name, value) for name, value in parameters.items()),
         key,
@@ -170,14 +170,14 @@ class ClientHandshake:
         certificate_hash: bytes | None = None,
     ) -> None:
         """With `tls`, the shell encrypts in TLS_HANDSHAKE and calls start() again.
-        `certificate_hash`: of the one that the server shows then."""
+        `certificate_hash`: of the certificate that the server sends then."""
         self._connection = connection
         self._startup = startup
         self._tls = tls
         self._scram = None if password is None else ScramClient(password, nonce, certificate_hash)
 
     def start(self) -> bytes:
-        """What to send first, on the bare connection and again on the encrypted one."""
+        """The first message, on the plain connection and again on the encrypted one."""
         if self._tls and not self._connection.encrypted:
             return self._connection.send(SSLRequest())
         return self._connection.send(self._startup)
@@ -200,13 +200,13 @@ class ClientHandshake:
                     message.message, sqlstate=message.sqlstate, hint=message.hint
                 )
             case _:
-                pass  # a version to take note of, a parameter: nothing to answer
+                pass  # a protocol version or a parameter: no answer needed
         return b""
 
     def _prove(self, message: AuthenticationSasl) -> bytes:
         if self._scram is None:
-            raise ConnectionRefused("server asks for a password, and none was given")
+            raise ConnectionRefused("server requests a password, but none was given")
         mechanism = self._scram.choose(message.mechanisms)
         if mechanism is None:
-            raise ConnectionRefused(f"server offers no SCRAM-SHA-256, but {message.mechanisms}")
+            raise ConnectionRefused(f"server offers {message.mechanisms}, expected SCRAM-SHA-256")
         return self._connection.send(SaslInitialResponse(mechanism, self._scram.first()))

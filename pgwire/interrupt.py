@@ -1,7 +1,7 @@
-"""What other threads may tell the one that serves a connection: look again, or give up.
+"""Signals from other threads to the thread that serves a connection: check again, or cancel.
 
 That thread waits in poll() for its client, and for this. Law: the descriptor is closed under the
-lock that every write takes, or a late wake() could write into the file that has its number next.
+lock that every write takes; otherwise a late wake() could write into a file that reuses its number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from threading import Lock
 
 
 class Interrupt:
-    """Any thread may call wake() and cancel(); the others are for the one that waits."""
+    """Any thread may call wake() and cancel(); only the thread that waits may call the others."""
 
     def __init__(self) -> None:
         self.canceled = False  #: a CancelRequest has come since the command began
@@ -19,13 +19,13 @@ class Interrupt:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def wake(self) -> None:
-        """Who waits, or will wait next, returns at once."""
+        """Makes the present or the next poll() return at once."""
         with self._lock:
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
     def cancel(self) -> None:
-        """The command that runs shall end."""
+        """Cancels the running command."""
         self.canceled = True
         self.wake()
 
@@ -33,11 +33,11 @@ class Interrupt:
         return self._fd
 
     def clear(self) -> None:
-        """What was said until now was heard."""
+        """Takes back all wake() calls until now."""
         try:
             os.eventfd_read(self._fd)
         except BlockingIOError:
-            pass  # nothing was said
+            pass  # there was none
 
     def close(self) -> None:
         with self._lock:

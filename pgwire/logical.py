@@ -1,4 +1,4 @@
-"""The messages of a logical stream that tell of prepared transactions (pgoutput, protocol 3).
+"""The messages of a logical stream about prepared transactions (pgoutput, protocol 3).
 
     BeginPrepare      'b' | prepare lsn u64 | end lsn u64 | time i64 | xid u32 | gid
     Prepare           'P' | flags u8 | prepare lsn u64 | end lsn u64 | time i64 | xid u32 | gid
@@ -7,10 +7,11 @@
     RollbackPrepared  'r' | flags u8 | prepare end lsn u64 | rollback end lsn u64
                           | prepare time i64 | rollback time i64 | xid u32 | gid
 
+
 Each is the payload of one XLogData. Numbers are big-endian, gids end with a zero byte, times are
 microseconds since 2000-01-01 UTC. All flags are 0. An end is the position behind the record: the
 quorum has a record when commit_lsn >= its end. Parsing raises only ProtocolError. Source: Postgres
-`replication/logical/proto.c`. 'r' of the other direction is a StandbyStatus (`replication.py`).
+`replication/logical/proto.c`. In the other direction, 'r' is a StandbyStatus (`replication.py`).
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from typing import Self, TypeAlias
 
 from pgwire.errors import ProtocolError
 
-GID_BYTES_MAX = 199  # GIDSIZE of twophase.h, less the zero
+GID_BYTES_MAX = 199  # GIDSIZE of twophase.h, without the zero byte
 
 _BEGIN_PREPARE = struct.Struct(">cQQqI")
-_PREPARE = struct.Struct(">cBQQqI")  # of K, too
+_PREPARE = struct.Struct(">cBQQqI")  # also of K
 _ROLLBACK_PREPARED = struct.Struct(">cBQQqqI")
-# Transactions, rows, relations, messages: with an empty publication only 'O' is among them.
+# Transactions, rows, relations, messages: with an empty publication only 'O' occurs.
 _OTHERS = frozenset(b"BCORYIUDTMSEcA")
 
 
@@ -55,8 +56,8 @@ class BeginPrepare:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """The record of PREPARE TRANSACTION lies in [prepare_lsn, end_lsn). It is flushed there, and
-    nothing is said of the quorum. `is_streamed`: as 'p', behind changes that were sent earlier."""
+    """The record of PREPARE TRANSACTION is in [prepare_lsn, end_lsn). It is flushed on the primary;
+    the quorum may lack it. `is_streamed`: sent as 'p', behind changes that were sent earlier."""
 
     prepare_lsn: int
     end_lsn: int
@@ -82,7 +83,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class CommitPrepared:
-    """The record of COMMIT PREPARED lies in [commit_lsn, end_lsn)."""
+    """The record of COMMIT PREPARED is in [commit_lsn, end_lsn)."""
 
     commit_lsn: int
     end_lsn: int
@@ -106,7 +107,7 @@ class CommitPrepared:
 @dataclass(frozen=True, slots=True)
 class RollbackPrepared:
     """The record of ROLLBACK PREPARED ends at `rollback_end_lsn`. Its PREPARE, which may never have
-    been sent, is the one with this `prepare_end_lsn` and this time."""
+    been sent, has this `prepare_end_lsn` and this time."""
 
     prepare_end_lsn: int
     rollback_end_lsn: int
@@ -144,7 +145,7 @@ _KINDS: dict[bytes, Callable[[bytes], LogicalMessage]] = {
 
 
 def parse_logical_message(payload: bytes) -> LogicalMessage | None:
-    """The data of one XLogData; None if it tells of other things. Raises ProtocolError."""
+    """Parses the data of one XLogData; None for other messages. Raises ProtocolError."""
     kind = payload[:1]
     parse = _KINDS.get(kind)
     if parse is not None:
@@ -185,7 +186,7 @@ def _encode_gid(gid: str) -> bytes:
 
 
 def _decode_gid(payload: bytes, head: struct.Struct) -> str:
-    """In the server's encoding: a gid of somebody else need not be UTF-8, and must not end us."""
+    """Decodes a gid in the server's encoding; one that is not UTF-8 must not raise."""
     encoded = payload[head.size :]
     if encoded.find(0) != len(encoded) - 1 or not 2 <= len(encoded) <= GID_BYTES_MAX + 1:
         raise ProtocolError(

@@ -1,8 +1,8 @@
-"""The messages of protocol v3 that we speak, both directions; each encodes and decodes itself.
+"""The messages of protocol v3 that we use, in both directions; each encodes and decodes itself.
 
-Who may send which, and when, is the table in `connection.py`. The packets before the first message
-are in `startup.py`, what travels inside CopyData is in `replication.py`. Source: Postgres
-`libpq/protocol.h` and the chapter "Message Formats" of its documentation.
+The table in `connection.py` defines which side may send which message, and when. The packets before
+the first message are in `startup.py`, the messages inside CopyData in `replication.py`. Source:
+Postgres `libpq/protocol.h` and the chapter "Message Formats" of its documentation.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pgwire.framing import PayloadReader, cstring, pack_header
 TEXT_OID, BYTEA_OID, INT2_OID, INT4_OID, INT8_OID, BOOL_OID = 25, 17, 21, 23, 20, 16
 FLOAT8_OID, JSON_OID, TIMESTAMPTZ_OID = 701, 114, 1184
 _POSITION = re.compile("[0-9]{1,9}")
-# The others have no fixed size: -1.
+# The other types have no fixed size: -1.
 _TYPE_BYTES = {INT4_OID: 4, INT8_OID: 8, BOOL_OID: 1, FLOAT8_OID: 8, TIMESTAMPTZ_OID: 8}
 
 
 class Message(Struct, frozen=True):
-    """A message without fields; the others add payload() and parse()."""
+    """A message without fields; subclasses with fields define payload() and parse()."""
 
-    # The type byte; for the family 'R' also the four bytes of the code that tells them apart.
+    # The type byte; for the family 'R' also the four bytes of the authentication code.
     tag: ClassVar[bytes] = b""
 
     def payload(self) -> bytes:
@@ -36,7 +36,7 @@ class Message(Struct, frozen=True):
 
     @classmethod
     def parse(cls, fields: PayloadReader) -> Self:
-        """The message from its fields. Raises ProtocolError."""
+        """Builds the message from its fields. Raises ProtocolError."""
         return cls()
 
     def encode(self) -> bytes:
@@ -46,7 +46,7 @@ class Message(Struct, frozen=True):
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        """The message from what follows its tag. Raises ProtocolError."""
+        """The message from the bytes after its tag. Raises ProtocolError."""
         fields = PayloadReader(payload, cls.__name__)
         message = cls.parse(fields)
         fields.finish()
@@ -57,14 +57,14 @@ class Message(Struct, frozen=True):
 
 
 class NegotiateProtocolVersion(Message, frozen=True):
-    """Server: speaks only up to this minor version, and none of these `_pq_.` options."""
+    """Server: supports up to this minor version, and none of these `_pq_.` options."""
 
     tag: ClassVar[bytes] = b"v"
     minor: int
     unsupported: tuple[str, ...]
 
     def payload(self) -> bytes:
-        # The documentation says "minor version"; every server sends, and libpq wants, both halves.
+        # The documentation says "minor version"; but servers send, and libpq expects, both halves.
         return struct.pack(">HHI", 3, self.minor, len(self.unsupported)) + b"".join(
             map(cstring, self.unsupported)
         )
@@ -80,13 +80,13 @@ class NegotiateProtocolVersion(Message, frozen=True):
 
 
 class AuthenticationOk(Message, frozen=True):
-    """Server: the client is who it says."""
+    """Server: the client is authenticated."""
 
     tag: ClassVar[bytes] = b"R\0\0\0\0"
 
 
 class AuthenticationSasl(Message, frozen=True):
-    """Server: prove it by one of these mechanisms, best first."""
+    """Server: authenticate with one of these mechanisms, best first."""
 
     tag: ClassVar[bytes] = b"R\0\0\0\x0a"
     mechanisms: tuple[str, ...]
@@ -100,7 +100,7 @@ class AuthenticationSasl(Message, frozen=True):
 
 
 class Opaque(Message, frozen=True):
-    """A message whose fields stay encoded: those of SCRAM, and those that are only refused."""
+    """A message whose fields stay encoded: those of SCRAM, and messages that are refused."""
 
     data: bytes = b""
 
@@ -125,7 +125,7 @@ class AuthenticationSaslFinal(Opaque, frozen=True):
 
 
 class SaslInitialResponse(Message, frozen=True):
-    """Client: the mechanism chosen, and its client-first-message."""
+    """Client: the chosen mechanism, and its client-first-message."""
 
     tag: ClassVar[bytes] = b"p"
     mechanism: str
@@ -165,7 +165,7 @@ class ParameterStatus(Message, frozen=True):
 
 
 class BackendKeyData(Message, frozen=True):
-    """Server: what a CancelRequest must repeat. The key has 4 bytes, up to 256 since 3.2."""
+    """Server: a CancelRequest must repeat this. The key has 4 bytes, up to 256 since 3.2."""
 
     tag: ClassVar[bytes] = b"K"
     process_id: int
@@ -180,7 +180,7 @@ class BackendKeyData(Message, frozen=True):
 
 
 class ReadyForQuery(Message, frozen=True):
-    """Server: send the next command. `status` is I (idle), T or E; we know no transactions."""
+    """Server: send the next command. `status` is I (idle), T or E; we have no transactions."""
 
     tag: ClassVar[bytes] = b"Z"
     status: str = "I"
@@ -211,7 +211,7 @@ class Query(Message, frozen=True):
 
 
 class Terminate(Message, frozen=True):
-    """Client: goodbye."""
+    """Client: disconnects."""
 
     tag: ClassVar[bytes] = b"X"
 
@@ -220,7 +220,7 @@ class Terminate(Message, frozen=True):
 
 
 class Column(Struct, frozen=True):
-    """A column of a result; its values travel as text whatever the type."""
+    """A column of a result; all values are sent as text."""
 
     name: str
     type_oid: int = TEXT_OID
@@ -233,7 +233,7 @@ class RowDescription(Message, frozen=True):
     columns: tuple[Column, ...]
 
     def payload(self) -> bytes:
-        # Table and attribute 0: of no table. Type modifier -1: none. Format 0: text.
+        # Table and attribute 0: no table. Type modifier -1: none. Format 0: text.
         return struct.pack(">H", len(self.columns)) + b"".join(
             cstring(column.name)
             + struct.pack(
@@ -280,7 +280,7 @@ def _parse_value(fields: PayloadReader) -> bytes | None:
 
 
 class CommandComplete(Message, frozen=True):
-    """Server: the command succeeded; the tag says which it was."""
+    """Server: the command succeeded; the tag names it."""
 
     tag: ClassVar[bytes] = b"C"
     command_tag: str
@@ -294,13 +294,13 @@ class CommandComplete(Message, frozen=True):
 
 
 class EmptyQueryResponse(Message, frozen=True):
-    """Server: in place of CommandComplete when the command was empty."""
+    """Server: sent instead of CommandComplete if the command was empty."""
 
     tag: ClassVar[bytes] = b"I"
 
 
 class _Report(Message, frozen=True):
-    """What ErrorResponse and NoticeResponse share. Unknown fields of a peer's are dropped."""
+    """The fields of ErrorResponse and NoticeResponse. Unknown fields are ignored."""
 
     severity: str
     sqlstate: str
@@ -311,7 +311,7 @@ class _Report(Message, frozen=True):
 
     def payload(self) -> bytes:
         texts = (
-            # S may be translated by other servers and V never is; ours are the same word.
+            # Other servers may translate S, but never V; ours are equal.
             (b"S", self.severity),
             (b"V", self.severity),
             (b"C", self.sqlstate),
@@ -340,7 +340,7 @@ class _Report(Message, frozen=True):
 
 
 def _cleaned(text: str) -> bytes:
-    # A report must always be sendable: its text may quote what a user or a disk gave us.
+    # A report must always be sendable: its text may quote bytes from a user or a disk.
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace") + b"\0"
 
 
@@ -356,7 +356,7 @@ class ErrorResponse(_Report, frozen=True):
 
 
 class NoticeResponse(_Report, frozen=True):
-    """Server: something to tell the user, at any time."""
+    """Server: information for the user, at any time."""
 
     tag: ClassVar[bytes] = b"N"
 
@@ -394,13 +394,13 @@ class CopyData(Message, frozen=True):
 
 
 class CopyDone(Message, frozen=True):
-    """Either side: I send no more CopyData."""
+    """Either side: no more CopyData follows."""
 
     tag: ClassVar[bytes] = b"c"
 
 
 class CopyFail(Message, frozen=True):
-    """Client: I give up, and why."""
+    """Client: the copy failed, with the reason."""
 
     tag: ClassVar[bytes] = b"f"
     reason: str

@@ -1,4 +1,4 @@
-"""The SQL of clients that follow WAL and look after it by SQL, as barman does: text <-> values.
+"""The SQL queries of clients that follow WAL and monitor it, such as barman: text <-> values.
 
     SELECT 1
     SELECT setting FROM pg_settings WHERE name = 'wal_segment_size'
@@ -9,8 +9,9 @@
       AND pg_has_role(CURRENT_USER, 'pg_read_all_stats', 'USAGE')))
     SET application_name TO barman
 
-Law: these five statements and no others, because each has one true answer at a server that has the
-WAL and nothing else. They are compared word by word, without regard to case and white space.
+
+Law: these five statements and no others, because a server that only has the WAL can answer each of
+them truthfully. They are compared word by word, ignoring case and white space.
 Source: barman 3.19, `postgres.py`.
 """
 
@@ -24,7 +25,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class SelectOne:
-    """Is anybody there?"""
+    """Whether the server answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +37,19 @@ class SelectSetting:
 
 @dataclass(frozen=True, slots=True)
 class SelectSlot:
-    """Whether a physical slot is active, and what it holds."""
+    """Whether a physical slot is active, and its restart_lsn."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SelectMayMonitor:
-    """Whether the user may read what monitoring reads."""
+    """Whether the user may read the views that monitoring needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetApplicationName:
-    """What the client calls itself from here on."""
+    """The new application_name of the client."""
 
     name: str
 
@@ -64,7 +65,7 @@ _HAS_ROLES = (
 )
 _SLOT = "SELECT slot_name, active, restart_lsn FROM pg_replication_slots"
 
-#: $ is a text in quotes, % that or a word
+#: $ stands for a quoted text, % for a quoted text or a word
 _STATEMENTS: Mapping[str, Callable[..., MonitoringQuery]] = {
     "SELECT 1": SelectOne,
     "SELECT setting FROM pg_settings WHERE name = $": SelectSetting,
@@ -77,7 +78,7 @@ _VALUES = {"$": re.compile(r"'.*'", re.DOTALL), "%": re.compile(r"\w+|'.*'", re.
 
 
 def parse_monitoring_query(text: str) -> MonitoringQuery | None:
-    """None: it is none of them."""
+    """Returns None if the text is none of the statements."""
     words = _words(text.rstrip().removesuffix(";"))
     for pattern, make in _PATTERNS:
         values = _values(pattern, words)

@@ -29,12 +29,12 @@ _HOT_STANDBY_FEEDBACK = struct.Struct(">cqIIII")
 
 
 def postgres_time_us(unix_ns: int) -> int:
-    """The wire's time from `time.time_ns()`."""
+    """Converts `time.time_ns()` to the wire's time."""
     return unix_ns // 1000 - POSTGRES_EPOCH_UNIX_S * 1_000_000
 
 
 def pack_xlog_data_header(start_lsn: int, end_lsn: int, time_us: int) -> bytes:
-    """What goes before the WAL bytes, so that they need not be copied to be sent.
+    """The header before the WAL bytes, which are then sent without a copy.
 
     `end_lsn` is the position up to which the server may send, not the end of these bytes: clients
     report it as flushed.
@@ -43,7 +43,7 @@ def pack_xlog_data_header(start_lsn: int, end_lsn: int, time_us: int) -> bytes:
 
 
 class XLogData(Struct, frozen=True, gc=False):
-    """WAL from `start_lsn` on. `data` may be a view into the payload that was parsed."""
+    """WAL from `start_lsn` on. `data` may be a view into the parsed payload."""
 
     start_lsn: int
     end_lsn: int
@@ -55,7 +55,7 @@ class XLogData(Struct, frozen=True, gc=False):
 
 
 class Keepalive(Struct, frozen=True, gc=False):
-    """The server is alive, has sent everything below `end_lsn`, and may want a reply now."""
+    """The server is alive, has sent everything below `end_lsn`, and may request a reply."""
 
     end_lsn: int
     time_us: int
@@ -67,7 +67,7 @@ class Keepalive(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatus:
-    """Ends of what the client has written, flushed and applied. 0: it does not report this one."""
+    """Ends of the WAL that the client has written, flushed and applied. 0: not reported."""
 
     write_lsn: int
     flush_lsn: int
@@ -88,7 +88,7 @@ class StandbyStatus:
 
 @dataclass(frozen=True, slots=True)
 class HotStandbyFeedback:
-    """The oldest transactions a standby's queries need. All zeros: none, forget the last one."""
+    """The oldest transactions that a standby's queries need. All zeros: none any more."""
 
     time_us: int
     xmin: int
@@ -112,7 +112,7 @@ StandbyReplicationMessage: TypeAlias = StandbyStatus | HotStandbyFeedback
 
 
 def parse_server_message(payload: bytes | memoryview) -> ServerReplicationMessage:
-    """What a server sent in one CopyData. The WAL is not copied."""
+    """Parses one CopyData of a server. The WAL is not copied."""
     kind = bytes(payload[:1])
     try:
         if kind == b"w":
@@ -126,7 +126,7 @@ def parse_server_message(payload: bytes | memoryview) -> ServerReplicationMessag
 
 
 def parse_standby_message(payload: bytes | memoryview) -> StandbyReplicationMessage:
-    """What a client sent in one CopyData."""
+    """Parses one CopyData of a client."""
     kind = bytes(payload[:1])
     try:
         if kind == b"r":

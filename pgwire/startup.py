@@ -1,4 +1,4 @@
-"""What a client sends before the first message, and what it may ask for in it.
+"""The packets that a client sends before the first message, and the options in them.
 
     +------------+--------------------------+
     | code (u32) | payload                  |     behind the length word, without a type byte
@@ -31,7 +31,7 @@ from pgwire.framing import PayloadReader, cstring
 from pgwire.messages import Message, NegotiateProtocolVersion
 
 PROTOCOL_MAJOR = 3
-PROTOCOL_MINOR_MAX = 2  # as Postgres 18; there is no 3.1, and who asks for it gets 3.0
+PROTOCOL_MINOR_MAX = 2  # as Postgres 18; there is no 3.1, a client that requests it gets 3.0
 
 _CANCEL_KEY_BYTES = 4
 _LONG_CANCEL_KEY_BYTES = 32  # MAX_CANCEL_KEY_LENGTH of Postgres; the protocol allows 256
@@ -40,32 +40,32 @@ _LONG_CANCEL_KEYS_SINCE = 2  # 3.2
 _CANCEL_CODE, _SSL_CODE, _GSSENC_CODE = 80877102, 80877103, 80877104
 _NEGOTIATED_PREFIX = "_pq_."
 
-# Any unique beginning of the words will do.
+# Every unambiguous prefix of the words is valid.
 _BOOLEAN = re.compile(
     "t(r(ue?)?)?|f(a(l(se?)?)?)?|y(es?)?|no?|on|off?|[01]", re.IGNORECASE | re.ASCII
 )
-# The white space of C's isspace(); a backslash at the very end stands for nothing.
+# The white space of C's isspace(); a backslash at the very end is ignored.
 _WORD = re.compile(r"(?:[^\\ \t\n\v\f\r]|\\.?)+", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 _SPECIAL = re.compile(r"[\\ \t\n\v\f\r]")
 
 
 class SSLRequest(Message, frozen=True):
-    """Client: may we encrypt?"""
+    """Client: requests TLS."""
 
     def encode(self) -> bytes:
         return _packet(_SSL_CODE, b"")
 
 
 class GSSENCRequest(Message, frozen=True):
-    """Client: may we encrypt by GSSAPI? We never do."""
+    """Client: requests encryption by GSSAPI. Always refused."""
 
     def encode(self) -> bytes:
         return _packet(_GSSENC_CODE, b"")
 
 
 class CancelRequest(Message, frozen=True):
-    """Client: interrupt the command of another connection. To be closed silently."""
+    """Client: cancel the command of another connection. This one is closed without an answer."""
 
     process_id: int
     secret_key: bytes
@@ -75,7 +75,7 @@ class CancelRequest(Message, frozen=True):
 
 
 class StartupMessage(Message, frozen=True):
-    """Client: who I am and what I want. `negotiated` are the `_pq_.` options of newer protocols."""
+    """Client: its user and parameters. `negotiated`: the `_pq_.` options of newer protocols."""
 
     parameters: Mapping[str, str]
     minor: int = 0
@@ -90,7 +90,7 @@ class StartupMessage(Message, frozen=True):
 
 
 class EncryptionAnswer(Message, frozen=True):
-    """Server: one bare byte, S or N. After S the shell encrypts and all begins anew."""
+    """Server: a single byte, S or N. After S the shell encrypts, and startup begins again."""
 
     accepted: bool
 
@@ -135,17 +135,17 @@ def _decode_startup_message(code: int, fields: PayloadReader) -> StartupMessage:
 
 
 def decode_encryption_answer(answer: int) -> EncryptionAnswer:
-    """Raises ProtocolError for all but S and N: who is in between could forge an error report."""
+    """Raises ProtocolError for all but S and N: an attacker could forge an error message."""
     if answer not in b"SN":
         raise ProtocolError(f"invalid answer to SSLRequest: expected S or N, got 0x{answer:02X}")
     return EncryptionAnswer(accepted=answer == ord("S"))
 
 
 def negotiation(startup: StartupMessage) -> NegotiateProtocolVersion | None:
-    """What to tell a client that asked for more than protocol 3.2; None if it did not.
+    """The answer to a client that requested more than protocol 3.2; None if it did not.
 
-    libpq asks for a version and for options that nobody has, from time to time, and drops servers
-    that do not answer with the whole list of what they do not know.
+    From time to time libpq requests a version and options that no server has. It disconnects from
+    a server that does not answer with the list of all unknown options.
     """
     if startup.minor <= PROTOCOL_MINOR_MAX and not startup.negotiated:
         return None
@@ -155,7 +155,7 @@ def negotiation(startup: StartupMessage) -> NegotiateProtocolVersion | None:
 
 
 def check_replication(value: str) -> None:
-    """The startup parameter `replication`: a boolean as Postgres reads one, or `database`.
+    """Checks the startup parameter `replication`: a boolean as in Postgres, or `database`.
 
     Raises ConnectionRefused (22023). Source: Postgres `bool.c`.
     """
@@ -168,15 +168,15 @@ def check_replication(value: str) -> None:
 
 
 def cancel_key_bytes(minor: int) -> int:
-    """How long the key of a connection is by which it may be canceled, in that protocol."""
+    """The length of a connection's cancel key in that protocol version."""
     return _LONG_CANCEL_KEY_BYTES if minor >= _LONG_CANCEL_KEYS_SINCE else _CANCEL_KEY_BYTES
 
 
 def parse_options(text: str) -> dict[str, str]:
     """The parameters in the startup parameter `options`: `-c name=value` and `--name=value`.
 
-    Words are separated by white space, a backslash takes the next character as it is. Dashes in a
-    name mean underscores, its case means nothing. The last one wins. Raises ConnectionRefused
+    White space separates words; a backslash escapes the next character. In a name, dashes mean
+    underscores and case is ignored. The last one of several wins. Raises ConnectionRefused
     (42601).
     """
     words = iter(_split_options(text))
@@ -190,7 +190,7 @@ def parse_options(text: str) -> dict[str, str]:
             raise ConnectionRefused(
                 f"invalid command-line argument for server process: {word}",
                 sqlstate=SYNTAX_ERROR,
-                hint="the options are -c name=value and --name=value",
+                hint="Valid options are -c name=value and --name=value.",
             )
         name, equals, value = setting.partition("=")
         if not name or not equals:
@@ -203,7 +203,7 @@ def parse_options(text: str) -> dict[str, str]:
 
 
 def format_options(options: Mapping[str, str]) -> str:
-    """The text that parse_options() reads, for clients."""
+    """The text that parse_options() parses, for clients."""
     settings = (f"{name}={value}" for name, value in options.items())
     return " ".join("-c " + _SPECIAL.sub(r"\\\g<0>", setting) for setting in settings)
 

@@ -1,4 +1,4 @@
-"""The server's side of TLS: the files it is made from, and the name in a client's certificate."""
+"""The server's side of TLS: its files, and the name in a client's certificate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALPN = "postgresql"
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files. With `client_ca` a client must show a certificate that this authority signed."""
+    """PEM files. With `client_ca`, a client's certificate must be signed by this authority."""
 
     certificate: Path
     key: Path
@@ -27,15 +27,15 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """What a server of ours encrypts with. `certificate_hash` is what clients bind their proof to;
-    None: this certificate has none."""
+    """The TLS context of a server. `certificate_hash` is for channel binding; None: the certificate
+    has none."""
 
     context: ssl.SSLContext
     certificate_hash: bytes | None
 
     @classmethod
     def load(cls, files: TlsFiles) -> ServerTls:
-        """Raises OSError, also when the certificate was replaced while it was read."""
+        """Raises OSError, also if the certificate was replaced while it was read."""
         certificate = files.certificate.read_bytes()
         context = server_tls_context(files)
         if files.certificate.read_bytes() != certificate:
@@ -47,9 +47,9 @@ class ServerTls:
 
 
 def server_tls_context(files: TlsFiles) -> ssl.SSLContext:
-    """A context as Postgres configures it: TLS 1.2 at least, its name in ALPN, no resumption.
+    """A context as Postgres configures it: at least TLS 1.2, its name in ALPN, no resumption.
 
-    Raises OSError (ssl.SSLError is one) when the files cannot be used, NotPrivate when others can
+    Raises OSError (ssl.SSLError is one) if the files cannot be used, NotPrivate if other users can
     read the key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -57,13 +57,13 @@ def server_tls_context(files: TlsFiles) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     context.set_alpn_protocols([ALPN])
-    # A passphrase nobody gave: an encrypted key is an error then, not a question on the terminal.
+    # With an empty passphrase, an encrypted key is an error, and not a prompt on the terminal.
     check_private(files.key)
     context.load_cert_chain(files.certificate, files.key, password="")
     if files.client_ca is not None:
         context.load_verify_locations(files.client_ca)
-        # One that is shown must be valid. That there is one is asked for later, as Postgres does:
-        # the client is told in words.
+        # A certificate that is sent must be valid. Whether there is one is checked later, as in
+        # Postgres, so that the client gets a readable error.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
 

@@ -1,10 +1,11 @@
-"""The words of a command: text -> tokens, one at hand. For the grammars of our listeners.
+"""The words of a command: text -> tokens, one at a time. For the grammars of our listeners.
 
     16/B374D848   lsn         "My slot"  name       (  )  ,  ;  .   mark
     5000          number      'it''s'    value      $1              parameter
     WAIT_LSN      word
 
-Key words have no case. Scanning is linear in the text. Pure.
+
+Key words are case-insensitive. Scanning is linear in the text. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _TOKEN = re.compile(
 
 
 class Tokens:
-    """The token at hand: `kind` is a group of _TOKEN or "bad". Every method but fail() steps on."""
+    """The current token: `kind` is a group of _TOKEN or "bad". All methods but fail() advance."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -45,7 +46,7 @@ class Tokens:
 
     def step(self) -> None:
         space = _SPACE.match(self._source, self._next_at)
-        assert space is not None  # it matches nothing, too
+        assert space is not None  # it also matches the empty string
         self._at = space.end()
         token = _TOKEN.match(self._source, self._at)
         self.kind = (token.lastgroup if token else None) or "bad"

@@ -1,9 +1,9 @@
 """Bytes over one accepted socket, plain or TLS, for `blocking.py`.
 
-receive_into() waits for bytes and takes as many as have arrived; send() sends all parts as if they
-were one. Plain: one system call each, timeouts are the kernel's (SO_RCVTIMEO), so a wait costs no
-extra call. TLS: the socket is non-blocking and poll() waits, because one call yields at most one
-record of 16 KiB, and a shell that batches must get all that has arrived.
+receive_into() waits for bytes and takes all that have arrived; send() sends all parts like one.
+Plain: one system call each; the kernel does the timeouts (SO_RCVTIMEO), so a wait costs no extra
+call. TLS: the socket is non-blocking and poll() waits, because one call returns at most one record
+of 16 KiB, and a shell that batches must get everything that has arrived.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Protocol, TypeAlias
 
 Part: TypeAlias = bytes | bytearray | memoryview
 
-# A dead peer is noticed after 60 s: by probes when idle, by unacknowledged data when not. That is
-# wal_receiver_timeout and wal_sender_timeout of Postgres.
+# A dead peer is detected after 60 s: by probes if idle, by unacknowledged data if not. Postgres has
+# the same in wal_receiver_timeout and wal_sender_timeout.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 UNACKNOWLEDGED_MS = 60_000
 JOIN_BYTES_MAX = 16 * 1024  # below it, joining the parts is cheaper than a gathering system call
 
 
 def prepare_socket(sock: socket.socket) -> None:
-    """Answers leave at once, dead peers are noticed. For every accepted TCP socket."""
+    """Sends answers at once, and detects dead peers. For every accepted TCP socket."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -42,24 +42,24 @@ def prepare_socket(sock: socket.socket) -> None:
 
 
 class Transport(Protocol):
-    """What both kinds can do. Failures are OSError."""
+    """The methods of both kinds. Failures are OSError."""
 
     socket: socket.socket
 
     def receive_into(self, room: memoryview, timeout: float | None) -> int | None:
-        """How many bytes have arrived: 0 at the end of the stream, None after `timeout` seconds."""
+        """Returns the number of bytes received: 0 at the stream's end, None after a timeout."""
 
     def send(self, parts: Sequence[Part]) -> None:
         """Send all of the parts."""
 
     def send_some(self, data: memoryview) -> int:
-        """Send what the kernel takes at once: how many bytes, 0 when it takes none now."""
+        """Sends the bytes that the kernel takes at once; returns their number, maybe 0."""
 
     def pending(self) -> int:
-        """Bytes that have arrived in this process, so that the socket will not tell of them."""
+        """Bytes that this process has received already: poll() on the socket does not see them."""
 
     def close(self) -> None:
-        """Close the socket; what was sent before still arrives."""
+        """Close the socket; data sent before still arrives."""
 
 
 class PlainTransport:
@@ -89,7 +89,7 @@ class PlainTransport:
         sent = self.socket.sendmsg(parts)
         if sent == size:
             return
-        for part in parts:  # a signal came in between
+        for part in parts:  # a signal interrupted the call
             if sent < len(part):
                 self.socket.sendall(memoryview(part)[sent:])
             sent = max(0, sent - len(part))
@@ -107,7 +107,7 @@ class PlainTransport:
         self.socket.close()
 
     def _set_timeout(self, timeout: float | None) -> None:
-        # To the kernel, zero means for ever.
+        # For the kernel, zero means for ever.
         microseconds = 0 if timeout is None else max(1, int(timeout * 1e6))
         timeval = struct.pack("@ll", *divmod(microseconds, 1_000_000))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
@@ -130,7 +130,7 @@ class TlsTransport:
             except ssl.SSLWantReadError:
                 break
             if not more:
-                break  # the end; the next call says so
+                break  # the end; the next call returns it
             count += more
         return count
 
@@ -141,7 +141,7 @@ class TlsTransport:
                 rest = rest[self._tls.send(rest) :]
             except ssl.SSLWantWriteError:
                 self._wait(select.POLLOUT, None)
-            except ssl.SSLWantReadError:  # the peer changes keys
+            except ssl.SSLWantReadError:  # the peer updates its keys
                 self._wait(select.POLLIN, None)
 
     def send_some(self, data: memoryview) -> int:
@@ -157,12 +157,12 @@ class TlsTransport:
         return self._tls.pending()
 
     def close(self) -> None:
-        """The client is told that this is the end of TLS, or libpq takes it for an attack or a
-        crash. Its own goodbye is not waited for."""
+        """Sends the client the end of TLS; otherwise libpq reports an attack or a crash. Does not
+        wait for the client's."""
         try:
             self._tls.unwrap()
         except (OSError, ValueError):
-            pass  # it is gone, reads nothing, or has not said goodbye yet: closed all the same
+            pass  # disconnected, not reading, or its end has not come: closed in any case
         self.socket.close()
 
     def _receive_some(self, room: memoryview, timeout: float | None) -> int | None:
@@ -186,9 +186,9 @@ class TlsTransport:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """End both directions: a thread that waits on the socket wakes up. Any thread may call it."""
+    """Ends both directions: a thread that waits on the socket wakes up. Any thread may call it."""
     try:
-        # Not SSLSocket's own: that one drops its TLS state under the feet of the waiting thread.
+        # Not SSLSocket's method: it drops the TLS state while the other thread still uses it.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
         pass  # it is closed already, or was never connected

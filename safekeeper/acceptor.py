@@ -1,14 +1,14 @@
 """The acceptor of one timeline on one safekeeper: the safekeeper's rules of `docs/protocol.md`.
 
 Pure: `step(event) -> list[Action]` is the only mutator. The caller executes the list in order,
-under one lock, and throws this object away when an action fails; so what others may see (published
-after the execution) is never ahead of the disk.
+under one lock, and discards this object if an action fails. Positions are published after the
+execution, so a published position is never ahead of the disk.
 
-Invariants, at rest:
+Invariants between steps:
     flush_lsn <= record_end_lsn <= written_lsn, durable_lsn <= written_lsn, flush_lsn <= durable_lsn
-    control.promised, the membership's stamp, commit_lsn and truncate_lsn never go back
-    the membership's author is not above control.promised; while one streams, it is its author
-    at most one connection streams, and it streams for the promised NodeId; it alone may be chained
+    control.promised, the membership's stamp, commit_lsn and truncate_lsn never decrease
+    the membership's author is at most control.promised; while a leader streams, it is that leader
+    at most one connection streams, for the promised NodeId; only that connection may be chained
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ from safekeeper.refusals import (
 class Acceptor:
     """`flush_lsn` is the end of the last whole record on disk, found by decoding after a start.
 
-    An end below what was flushed before is damage, not a torn tail. Then `control.lost_lsn` says
-    so, what lies behind the end is left on disk, and this member follows without a vote until a
-    leader has brought back what it lost.
+    An end below the position flushed before is damage, not a torn tail. Then `control.lost_lsn` is
+    set, and the bytes behind the end stay on disk. This member follows without a vote until a
+    leader has sent the lost WAL again.
 
-    It does the same whether it is a member or not: who counts is for the proposer to say. One that
-    has left answers greetings, and nothing else. `instance` is of the data directory.
+    The rules are the same for members and other safekeepers: the proposer decides which answers
+    count. A safekeeper that has left answers greetings only. `instance` is the data directory's.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Acceptor:
         self.safekeeper_id = safekeeper_id
         self.instance = instance
         self.control = control
-        #: End of the bytes handed to the OS; behind a damaged end, of those that were flushed.
+        #: End of the bytes handed to the OS; if the end is damaged, of the bytes flushed before.
         self.written_lsn = max(flush_lsn, control.horizon_lsn)
         #: End of the bytes that are fsynced; may be inside a record.
         self.durable_lsn = self.written_lsn
-        #: What lies behind the damaged end is still on disk: evidence, and not to be forgotten.
+        #: The bytes behind the damaged end are still on disk, as evidence.
         self._is_end_damaged = flush_lsn < control.horizon_lsn
         #: Greatest record boundary <= written_lsn that a proposer named.
         self.record_end_lsn = flush_lsn
@@ -94,24 +94,24 @@ class Acceptor:
         self.flush_lsn = flush_lsn
         self.commit_lsn = min(control.commit_lsn, flush_lsn)
         self.truncate_lsn = control.truncate_lsn
-        #: The leader's commit_lsn as last sent; ours follows as the flush allows.
+        #: The commit_lsn that the leader sent last; ours follows as far as the log is flushed.
         self.sent_commit_lsn = 0
         #: The connection that has processed Elected for the promised NodeId.
         self.streaming: int | None = None
-        #: Chained: the WAL comes from another safekeeper, and these record ends were named for it.
+        #: Set when chained: another safekeeper sends the WAL, the leader names the record ends.
         self._ends: NamedEnds | None = None
-        #: It has brought an Append, and so the leader's commit_lsn.
+        #: The streaming connection has sent an Append, and with it the leader's commit_lsn.
         self._has_append = False
-        #: Of the replicas here, for the primary.
+        #: Feedback of the replicas connected here, for the primary.
         self.feedback = NO_FEEDBACK
-        #: Committed segments are damaged: what was acknowledged above them counts, a vote does not.
+        #: Committed segments are damaged. Acknowledgements still count; votes are not granted.
         self.has_holes = False
 
     # ---- the only mutator
 
     def step(self, event: Event) -> list[Action]:
-        # The two of every commit come first, and by their type: a class pattern costs five times
-        # as much.
+        # The two events of every commit come first. They are tested by type: a class pattern costs
+        # five times as much.
         if type(event) is Received:
             if type(event.message) is Append:
                 return self._append(event.connection, event.message)
@@ -171,10 +171,10 @@ class Acceptor:
         return [Reply(connection, answer)]
 
     def _vote(self, connection: int, request: VoteRequest) -> list[Action]:
-        """Rule 2. Flush, then persist the promise and how far was flushed, then answer: a vote
-        outlives a power loss, and rot is seen. A member that lost a part of its log promises as any
-        other, but gives no vote (rule 9). Whoever counts by a membership less than the one here
-        gets none, and no promise (condition V1); a greater one is not adopted by a vote."""
+        """Rule 2. Flush, persist the promise and flush_lsn, then answer. So a vote survives a power
+        loss, and later damage is detected. A member that lost a part of its log promises, but does
+        not grant its vote (rule 9). A request with a membership older than the one here gets
+        neither vote nor promise (condition V1). A vote never adopts a newer membership."""
         if refusal := absence(self.control):
             return [_refuse(connection, refusal)]
         actions: list[Action] = []
@@ -183,8 +183,8 @@ class Acceptor:
             and request.stamp >= self.control.membership.stamp
         )
         if promises:
-            # The positions in the answer must stay true, so whoever streamed until now is revoked.
-            # With an equal NodeId that is the same proposer's older connection.
+            # The positions in the answer must stay true, so the connection that streams is closed.
+            # If its NodeId is equal, it is an older connection of the same proposer.
             if self.streaming not in (None, connection):
                 assert self.streaming is not None
                 actions.append(CloseConnection(self.streaming, f"vote given to {request.node_id}"))
@@ -210,12 +210,12 @@ class Acceptor:
         )
 
     def _elected(self, connection: int, elected: Elected) -> list[Action]:
-        """Rule 3. Promise and lower the saved flush_lsn, truncate, adopt the whole history and the
-        membership: in this order on disk."""
+        """Rule 3. On disk, in this order: promise and lower the saved flush_lsn, truncate, adopt
+        the whole history and the membership."""
         if refusal := absence(self.control):
             return [_refuse(connection, refusal)]
         if elected.node_id < self.control.promised:
-            return []  # the answer to its first Append will carry the promise
+            return []  # the answer to this proposer's first Append will carry the promise
         refusal = elected_refusal(self.control, elected, self.flush_lsn, self.commit_lsn)
         if refusal:
             return [_refuse(connection, refusal)]
@@ -244,11 +244,12 @@ class Acceptor:
         )
 
     def _configure(self, connection: int, configure: Configure) -> list[Action]:
-        """Rule 11. The leader wrote another membership: durable before BatchEnded brings the
-        answer. From nobody but who streams here (condition M3): one that was deposed hears so."""
+        """Rule 11. The leader wrote another membership. It is durable before BatchEnded sends the
+        answer. It is accepted only from the connection that streams (condition M3); a deposed
+        leader gets the promise as its answer."""
         own, membership = self.control.membership, configure.membership
         if connection != self.streaming or configure.node_id != self.control.promised:
-            return [self._stray(connection, configure.node_id, "configure")]
+            return [self._answer_not_streaming(connection, configure.node_id, "configure")]
         refusal = author_refusal(configure.node_id, membership)
         refusal = refusal or membership_refusal(own, membership)
         if refusal:
@@ -256,15 +257,15 @@ class Acceptor:
         return self._adopt(replace(self.control, membership=membership))
 
     def _adopt(self, control: ControlState) -> list[Action]:
-        """Nothing to do when all of it is on disk already."""
+        """Persists nothing if all of it is on disk already."""
         if control == self.control:
             return []
-        # What was saved as flushed has grown since the last promise, and must not go back.
+        # The flushed position has grown since the last promise; it must not be saved as less.
         self.control = replace(control, flush_lsn=self.flush_lsn)
         return [PersistControl(self.control)]
 
-    def _stray(self, connection: int, node_id: NodeId, what: str) -> Action:
-        """The answer to a message of one that does not stream here."""
+    def _answer_not_streaming(self, connection: int, node_id: NodeId, what: str) -> Action:
+        """The answer to a message on a connection that does not stream."""
         if refusal := absence(self.control):
             return _refuse(connection, refusal)
         if node_id < self.control.promised:
@@ -273,10 +274,10 @@ class Acceptor:
         return Refuse(connection, PROTOCOL_VIOLATION, problem)
 
     def _append(self, connection: int, append: Append) -> list[Action]:
-        """Rule 4. The hot path: a few comparisons, one WriteWal; BatchEnded brings the answer."""
+        """Rule 4. The hot path: a few comparisons and one WriteWal. BatchEnded sends the answer."""
         control = self.control
         if connection != self.streaming or append.node_id != control.promised:
-            return [self._stray(connection, append.node_id, "append")]
+            return [self._answer_not_streaming(connection, append.node_id, "append")]
         if append.generation != control.membership.generation:
             return [self._wrong_generation(connection, append.generation)]
         if self._ends is not None:
@@ -311,10 +312,10 @@ class Acceptor:
         return self._ends is not None
 
     def _follow(self, connection: int, follow: Follow) -> list[Action]:
-        """Rule 15. All that came on this connection is written, so the rest begins there. It ends
-        with the Elected that it came after: a vote, another Elected or the connection's end."""
+        """Rule 15. All WAL received on this connection is written, so chained WAL begins at
+        `written_lsn`. The chain ends with a vote, another Elected, or the end of the connection."""
         if connection != self.streaming or follow.node_id != self.control.promised:
-            return [self._stray(connection, follow.node_id, "follow")]
+            return [self._answer_not_streaming(connection, follow.node_id, "follow")]
         if follow.generation != self.control.membership.generation:
             return [self._wrong_generation(connection, follow.generation)]
         if self._ends is not None or not follow.host or not follow.port:
@@ -326,7 +327,8 @@ class Acceptor:
         ]
 
     def _chained_append(self, connection: int, append: Append, ends: NamedEnds) -> list[Action]:
-        """The newest positions: of the WAL it speaks of some may be here, some on its way."""
+        """Takes the leader's positions. They may be above the WAL that has arrived from the
+        source."""
         if append.wal:
             problem = "append brings WAL that is taken from another safekeeper"
             return [Refuse(connection, PROTOCOL_VIOLATION, problem)]
@@ -336,8 +338,8 @@ class Acceptor:
         return []
 
     def _chained_wal(self, chained: ChainedWal) -> list[Action]:
-        """Bytes of the promised ballot's log at `written_lsn`, wherever they are from; what was
-        read for a chain that has ended is nobody's."""
+        """Takes bytes of the promised ballot's log at `written_lsn`, from any source. Ignores bytes
+        that were read for a chain that has ended."""
         connection, ends = chained.connection, self._ends
         if connection != self.streaming or ends is None:
             return []
@@ -361,20 +363,22 @@ class Acceptor:
         return [WriteWal(chained.begin_lsn, chained.wal)] if chained.wal else []
 
     def _batch_ended(self, connection: int) -> list[Action]:
-        """Rule 6: one answer, however many messages came. The proposer counts on no more."""
+        """Rule 6: one answer for a batch, however many messages it has. The proposer relies on
+        one."""
         if connection != self.streaming:
             return []
         actions = self._flush()
         if self.control.lost_lsn:
-            actions += self._maybe_whole()
+            actions += self._clear_lost_lsn()
         actions.append(Reply(connection, self._append_response()))
         return actions
 
     # ---- the steady state: Appends of the leader, one after the other
 
     def steady_state(self) -> tuple[bytes, bytes] | None:
-        """How an Append begins that needs nothing but to be written, flushed and answered, and the
-        answer to one that says nothing new, encoded; None while it may need more, or be refused."""
+        """Returns, both encoded, the first bytes of an Append that needs only a write, a flush and
+        an answer, and the answer to an Append that moves no position. Returns None while an Append
+        may need more than that, or be refused."""
         is_flushed = self.durable_lsn == self.written_lsn and self.flush_lsn == self.record_end_lsn
         is_whole = not self.control.lost_lsn and not self.control.is_unproven
         if self.streaming is None or not is_whole or not is_flushed or self.is_chained:
@@ -383,7 +387,7 @@ class Acceptor:
         return head, encode_append_response(self._append_response())
 
     def _steady_taken(self, taken: SteadyTaken) -> list[Action]:
-        """Rule 4 for all of it at once; the flush that is due for it was made."""
+        """Rule 4 for all of these Appends at once; their flush has been done."""
         assert taken.end_lsn >= self.written_lsn
         self._take_append(taken.end_lsn, taken.record_end_lsn, taken.commit_lsn, taken.truncate_lsn)
         self._flush()
@@ -394,7 +398,7 @@ class Acceptor:
     def _take_append(
         self, end_lsn: int, record_end_lsn: int, commit_lsn: int, truncate_lsn: int
     ) -> None:
-        """What the leader sent from `written_lsn` to `end_lsn`, and what it said with it."""
+        """Takes the positions that the leader sent with the WAL from `written_lsn` to `end_lsn`."""
         self.written_lsn = end_lsn
         self.record_end_lsn = max(self.record_end_lsn, record_end_lsn)
         self.truncate_lsn = max(self.truncate_lsn, truncate_lsn)
@@ -404,21 +408,21 @@ class Acceptor:
             self._advance_commit()
 
     def _flush(self) -> list[Action]:
-        """Everything written becomes durable; the record boundary below it becomes flush_lsn."""
+        """Makes everything written durable; flush_lsn becomes the record boundary below it."""
         dirty = self.durable_lsn != self.written_lsn
         self.durable_lsn = self.written_lsn
         self.flush_lsn = self.record_end_lsn
         self._advance_commit()
         actions: list[Action] = [FlushWal()] if dirty else []
-        return actions + self._prove() if self.control.is_unproven else actions
+        return actions + self._persist_first_record() if self.control.is_unproven else actions
 
     def _advance_commit(self) -> None:
         """Rule 5: commit_lsn := max(own, min(sent, flush_lsn))."""
         self.commit_lsn = max(self.commit_lsn, min(self.sent_commit_lsn, self.flush_lsn))
 
     def _promise(self, node_id: NodeId) -> list[Action]:
-        """Raise the promise durably, and say how far the log is flushed, or will be when a
-        truncation has cut it; nothing to do when both were said already."""
+        """Persist the promise and the flushed position, which a truncation that follows may have
+        lowered. Persists nothing if both are on disk already."""
         assert node_id >= self.control.promised
         promised = replace(self.control, promised=node_id)
         if not self._is_end_damaged:
@@ -428,19 +432,19 @@ class Acceptor:
         self.control = promised
         return [PersistControl(promised)]
 
-    def _maybe_whole(self) -> list[Action]:
-        """Rule 9: the leader's log is here up to the start of its term, which has all that older
-        ballots committed, and up to the leader's own commit, which may have counted on what was
-        lost, but no longer does."""
+    def _clear_lost_lsn(self) -> list[Action]:
+        """Rule 9. The log is repaired when it reaches the start of the leader's term, which covers
+        all commits of older ballots, and the leader's own commit_lsn. That commit may have counted
+        on the lost WAL before, but does so no longer."""
         term_start_lsn = self.control.term_history.entries[-1].start_lsn
         if not self._has_append or self.flush_lsn < max(term_start_lsn, self.sent_commit_lsn):
             return []
         self.control = replace(self.control, lost_lsn=0, flush_lsn=self.flush_lsn)
         return [PersistControl(self.control)]
 
-    def _prove(self) -> list[Action]:
-        """The first whole record of a log that was joined is flushed: that is durable before it is
-        acknowledged or served, and from then on the log is believed after a start."""
+    def _persist_first_record(self) -> list[Action]:
+        """A log that was joined has flushed its first whole record. That is made durable before
+        the record is acknowledged or served. A later start then trusts the log."""
         if self.flush_lsn <= self.control.local_start_lsn:
             return []
         self.control = replace(self.control, flush_lsn=self.flush_lsn)
@@ -448,7 +452,7 @@ class Acceptor:
 
     def _append_response(self) -> AppendResponse:
         control = self.control
-        # A promise alone brings no membership: then there is none of its author here.
+        # After a promise alone there is no membership written by the promised NodeId.
         is_of_promised = control.membership.stamp.author == control.promised
         return AppendResponse(
             control.membership.generation if is_of_promised else 0,

@@ -1,4 +1,4 @@
-"""How far a timeline is archived, as this safekeeper knows it, and how the archiver fares."""
+"""The archiver's progress and state for one timeline, as this safekeeper knows them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BACKLOG_WARNING_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
-    """What the operator configures. `level` is zstd's, None: no compression. `backlog_bytes_max` 0:
-    as much as the disk holds. `workers_max`: timelines that are archived at the same time."""
+    """The operator's settings. `level` is zstd's; None means no compression. `backlog_bytes_max` 0
+    means no limit but the disk. `workers_max`: timelines archived at the same time."""
 
     url: str
     options: dict[str, str]
@@ -33,16 +33,16 @@ class ArchiveSettings:
 class ArchiverState(Enum):
     """What this safekeeper does about a timeline's archive."""
 
-    STARTING = "starting"  #: has not seen the archive yet
-    ARCHIVING = "archiving"  #: it is the one that uploads
+    STARTING = "starting"  #: has not read the archive yet
+    ARCHIVING = "archiving"  #: this member uploads
     FOLLOWING = "following"  #: another member uploads, this one watches
-    RETRYING = "retrying"  #: the store failed, the next try comes
+    RETRYING = "retrying"  #: the store failed; the next attempt follows
 
 
 @dataclass(slots=True)
 class ArchiveProgress:
-    """Written by the archiver's thread alone; others read one field at a time,
-    and the housekeeper's warns."""
+    """Written by the archiver's thread only, `has_warned` by the housekeeping thread. Others read
+    one field at a time."""
 
     settings: ArchiveSettings
     archived_lsn: int
@@ -57,7 +57,7 @@ class ArchiveProgress:
         return max(0, commit_lsn - self.archived_lsn)
 
     def is_settled(self, commit_lsn: int) -> bool:
-        """Nothing is left to do, as far as was seen in the store."""
+        """Everything committed is archived, according to the last look at the store."""
         is_seen = self.state in (ArchiverState.ARCHIVING, ArchiverState.FOLLOWING)
         return is_seen and not self.backlog_bytes(commit_lsn)
 
@@ -69,12 +69,12 @@ class ArchiveProgress:
         return bool(limit) and wal_bytes >= limit
 
     def is_backlog_high(self, commit_lsn: int) -> bool:
-        """So much that somebody should look before WAL is refused."""
+        """The backlog has reached the share of its limit at which an operator should act."""
         limit = self.settings.backlog_bytes_max
         return bool(limit) and self.backlog_bytes(commit_lsn) >= BACKLOG_WARNING_SHARE * limit
 
     def warn_of_backlog(self, timeline: str, commit_lsn: int) -> None:
-        """Once each time that it has become high."""
+        """Logs one warning each time the backlog becomes high."""
         is_high = self.is_backlog_high(commit_lsn)
         if is_high and not self.has_warned:
             log.warning("archive backlog is high", timeline=timeline, **self.describe(commit_lsn))

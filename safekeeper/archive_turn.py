@@ -1,13 +1,13 @@
-"""Which member archives. Pure; every member decides for itself, and asks nobody.
+"""Which member archives. Pure; every member decides alone, without messages to the others.
 
-The store is the one place all members see, so it is what they agree by: whoever is first in line
-uploads at once; the next one looks whether anything arrives, and when nothing has for a while, it
-uploads itself. The line begins with another member for every timeline, so that many timelines share
-the work. Two at once write equal bytes under equal names: that costs, and harms nothing.
+The members agree through the store, which all of them see. The first member in the line uploads at
+once. The next one checks whether new WAL arrives, and uploads if none has arrived for a while. The
+line begins with another member for every timeline, so the members share the work of many timelines.
+Two members that upload at once write equal bytes under equal names: wasted work, but no harm.
 
     rank 0   uploads what is due
-    rank r   when nothing new was archived for r / (members - 1) of TAKEOVER_SECONDS, looks; and
-             uploads when there was nothing to see; until it sees another one at work
+    rank r   checks the store when nothing new was archived for r / (members - 1) of
+             TAKEOVER_SECONDS; uploads if the check finds nothing, until another member uploads
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 from consensus.ids import TimelineId
 
-#: The last in line waits so long; twice as long when its first look shows what it did not know yet.
+#: Wait of the last in line; twice as long if its first check finds WAL that it did not know of.
 TAKEOVER_SECONDS = 4.0
 
 
 def rank_of(safekeeper_id: int, members: Sequence[int], timeline: TimelineId) -> int:
-    """The place in the line, from 0; one that is no member any more is behind all."""
+    """The place in the line, from 0. A safekeeper that is not a member comes after all members."""
     line = sorted(members)
     if safekeeper_id not in line:
         return len(line)
@@ -34,27 +34,27 @@ class ArchiveTurn:
 
     def __init__(self, rank: int, members_count: int) -> None:
         self.rank = rank
-        self.patience_seconds = TAKEOVER_SECONDS * rank / max(1, members_count - 1)
-        #: We upload; for the first in line this is always so.
+        self.wait_seconds = TAKEOVER_SECONDS * rank / max(1, members_count - 1)
+        #: This member uploads. Always true for the first in line.
         self.is_ours = rank == 0
         self._waiting_since: float | None = None
 
     def must_look(self, now: float, *, is_due: bool) -> bool:
-        """Something should have been archived by now, and was not as far as we know."""
+        """True if WAL is due and was not archived in time, as far as this member knows."""
         if self.is_ours or not is_due:
             self._waiting_since = None
             return False
         if self._waiting_since is None:
             self._waiting_since = now
-        return now - self._waiting_since >= self.patience_seconds
+        return now - self._waiting_since >= self.wait_seconds
 
     def looked(self, now: float, *, has_progressed: bool) -> None:
-        """What the look showed: somebody is at work, or it is for us to do."""
+        """Takes the result of a check: another member uploads, or this one must."""
         self.is_ours = not has_progressed
         self._waiting_since = now if has_progressed else None
 
-    def met_another(self, now: float) -> None:
-        """What we wanted to write was there already."""
+    def found_archived(self, now: float) -> None:
+        """The object that this member wanted to write exists: another member uploads."""
         if self.rank > 0:
             self.is_ours = False
             self._waiting_since = now

@@ -1,11 +1,11 @@
-"""The threads that archive, for all timelines together: each takes one archiver's turn at a time.
+"""The threads that archive, for all timelines together. Each takes one archiver's turn at a time.
 
     archivers with work ──in the order they came──> workers ──a few segments each──> the store
                  ^----------- behind all others, when there is more -----------'
 
-A turn is short, so that a timeline with a long backlog holds up nobody. One that takes long hangs:
-its disk or its part of the store does not answer, and then the worker is replaced, up to as many
-again. Law: how many threads there are depends on the number of workers alone.
+A turn is short, so a timeline with a long backlog does not delay the others. A turn that takes long
+hangs: its disk or its part of the store does not answer. A hanging worker is replaced, at most as
+many times as there are workers. Law: the number of threads depends on the number of workers alone.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Protocol
 
 #: Timelines that are archived at the same time.
 WORKERS = 4
-#: Of the segments of one turn, on their way at once. Such a store as answers after a while is given
-#: a packed segment whole, so fewer of large ones.
+#: Uploads of one turn that run at once. Fewer for large segments: a store that answers late is
+#: given a packed segment whole.
 UPLOADS_MAX = 4
-#: A turn that takes longer hangs, until it ends.
+#: A turn that takes longer counts as hanging until it ends.
 SLOW_SECONDS = 10.0
 
 
-class Archivist(Protocol):
-    """An archiver, as its workers know it."""
+class ArchiveJob(Protocol):
+    """The part of an archiver that its workers use."""
 
     def take_turn(self, pool: Executor) -> bool:
-        """Raises nothing; whether there may be more to do."""
+        """Returns whether more work may be left. Raises nothing."""
 
 
 class ArchiveWorkers:
-    """Thread-safe. Threads are started when there is work for them."""
+    """Thread-safe. Starts threads when there is work for them."""
 
     def __init__(
         self,
@@ -45,36 +45,36 @@ class ArchiveWorkers:
         self._slow_seconds = slow_seconds
         self._clock = clock
         self._changed = Condition()
-        self._waiting: dict[Archivist, None] = {}  # in the order they came
-        self._since: dict[Archivist, float] = {}  # of those at work
+        self._waiting: dict[ArchiveJob, None] = {}  # in the order they came
+        self._since: dict[ArchiveJob, float] = {}  # start times of the turns that run
         self._threads: set[Thread] = set()
         self._stopping = False
 
     @property
     def slow_count(self) -> int:
-        """Turns that hang."""
+        """The number of turns that hang."""
         slow_since = self._clock() - self._slow_seconds
         return sum(since < slow_since for since in list(self._since.values()))
 
-    def is_busy_with(self, archivist: Archivist) -> bool:
-        """It waits for its turn, or has it."""
+    def is_busy_with(self, job: ArchiveJob) -> bool:
+        """True if it waits for a turn or has one."""
         with self._changed:
-            return archivist in self._since or archivist in self._waiting
+            return job in self._since or job in self._waiting
 
-    def offer(self, archivist: Archivist) -> None:
-        """It has work: its turn comes."""
+    def offer(self, job: ArchiveJob) -> None:
+        """Queues an archiver that has work."""
         with self._changed:
-            if archivist not in self._since:
-                self._waiting.setdefault(archivist)
-            self._staff()
+            if job not in self._since:
+                self._waiting.setdefault(job)
+            self._start_thread()
 
-    def attend(self) -> None:
-        """Called now and then: whoever hangs is replaced."""
+    def replace_hanging(self) -> None:
+        """Replaces workers that hang. Called periodically."""
         with self._changed:
-            self._staff()
+            self._start_thread()
 
     def close(self, timeout_seconds: float) -> None:
-        """Turns that go on are waited for, not longer than this."""
+        """Waits for turns that run, at most `timeout_seconds`."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -85,30 +85,30 @@ class ArchiveWorkers:
 
     # ---- the lock is held
 
-    def _staff(self) -> None:
-        """A thread for who waits, if none is free and one more is allowed; none after the end."""
+    def _start_thread(self) -> None:
+        """Starts a thread if an archiver waits, no thread is free and one more is allowed."""
         if self._stopping:
             return
         free = len(self._threads) - len(self._since)
-        if self._waiting and free < len(self._waiting) and not self._is_overstaffed(1):
+        if self._waiting and free < len(self._waiting) and not self._has_too_many(1):
             thread = Thread(target=self._work, name="archive", daemon=True)
             thread.start()
             self._threads.add(thread)
         if self._waiting:
             self._changed.notify()
 
-    def _is_overstaffed(self, more: int = 0) -> bool:
+    def _has_too_many(self, more: int = 0) -> bool:
         allowed = self._workers_max + min(self.slow_count, self._workers_max)
         return len(self._threads) + more > allowed
 
-    def _next(self) -> Archivist | None:
-        """Waits for one; None when the thread shall end."""
-        while not self._stopping and not self._is_overstaffed():
+    def _next(self) -> ArchiveJob | None:
+        """Waits for an archiver with work. Returns None if the thread must end."""
+        while not self._stopping and not self._has_too_many():
             if self._waiting:
-                archivist = next(iter(self._waiting))
-                del self._waiting[archivist]
-                self._since[archivist] = self._clock()
-                return archivist
+                job = next(iter(self._waiting))
+                del self._waiting[job]
+                self._since[job] = self._clock()
+                return job
             self._changed.wait()
         return None
 
@@ -120,18 +120,18 @@ class ArchiveWorkers:
             while more:
                 more = self._turn(pool)
         with self._changed:
-            self._staff()  # it went because there were too many; who waits is not forgotten
+            self._start_thread()  # this one was one too many; archivers that wait need another
 
     def _turn(self, pool: Executor) -> bool:
-        """Whether the thread goes on."""
+        """Takes one turn. Returns False if the thread must end."""
         with self._changed:
-            archivist = self._next()
-            if archivist is None:
+            job = self._next()
+            if job is None:
                 self._threads.discard(current_thread())
                 return False
-        has_more = archivist.take_turn(pool)
+        has_more = job.take_turn(pool)
         with self._changed:
-            del self._since[archivist]
+            del self._since[job]
             if has_more:
-                self._waiting[archivist] = None
+                self._waiting[job] = None
         return True

@@ -1,10 +1,10 @@
-"""WAL that has left this safekeeper's disk, read back from the archive: for a member that was away.
+"""WAL that was removed from this safekeeper's disk, read back from the archive for lagging members.
 
     object ──pieces──> unpacked, into a file without a name ──verified as a whole──> read from there
 
-Laws. A store is no part of what a commit waits for. Only who is far behind reads here, and when the
-store does not answer, or there is no room to unpack, only he waits. No byte of a segment is given
-before all of it is verified; and none that the disk has changed since.
+Laws. A commit never waits for the store. Only a reader that is far behind reads here; if the store
+does not answer, or there is no room to unpack, only that reader waits. No byte of a segment is
+returned before the whole segment is verified, and none that has changed on the disk since.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from storage.errors import StorageError
 
 IO_ERROR = "58030"
 UNDEFINED_FILE = "58P01"
-#: How long the segment that was read last keeps its room on the disk.
+#: How long the segment that was read last stays on the disk.
 IDLE_SECONDS = 60.0
-NO_ROOM = "Free some space on the safekeeper's disk; whoever reads tries again."
+NO_ROOM = "Free some space on the safekeeper's disk; the reader then tries again."
 
 
 class ArchivedWalReader:
-    """Of one timeline. Thread-safe; it keeps the segment that was read last, for a while."""
+    """Reads one timeline's WAL. Thread-safe. Keeps the segment that was read last for a while."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class ArchivedWalReader:
             return wal
 
     def release(self) -> bool:
-        """Called now and then: what nobody has read for a while gives its room back. Whether no
-        room is taken now."""
+        """Removes the unpacked segment if it was not read for a while. Returns whether none is
+        left. Called periodically."""
         if not self._lock.acquire(blocking=False):
-            return False  # somebody reads
+            return False  # a reader has it
         try:
             if self._clock() - self._used_at >= IDLE_SECONDS:
                 self._forget()
@@ -81,7 +81,7 @@ class ArchivedWalReader:
             self._lock.release()
 
     def close(self) -> None:
-        """Gives the room back. Nothing is read any more."""
+        """Removes the unpacked segment. No read may follow."""
         with self._lock:
             self._forget()
 
@@ -91,7 +91,7 @@ class ArchivedWalReader:
             self._segment = None
 
     def _unpack(self, segno: int) -> UnpackedSegment:
-        """Verified. Raises ObjectStoreError, StorageError."""
+        """Returns the segment, verified. Raises ObjectStoreError, StorageError."""
         control = self._timeline.control
         seg_size = control.server.wal_seg_size
         tli = control.tli_history.tli_at((segno + 1) * seg_size - 1)
@@ -108,8 +108,8 @@ class ArchivedWalReader:
         return segment
 
     def _check_room(self, seg_size: int) -> None:
-        """What is unpacked takes none of the room that new WAL needs. Raises StorageError."""
-        needed_bytes = seg_size + self._timeline.room.bytes_to_begin
+        """Keeps the room that new WAL needs free. Raises StorageError."""
+        needed_bytes = seg_size + self._timeline.room.bytes_to_resume
         free_bytes = durable.free_bytes(self._timeline.directory)
         if free_bytes < needed_bytes:
             raise StorageError(

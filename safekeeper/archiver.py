@@ -1,12 +1,13 @@
-"""The archiver of one timeline: committed WAL, from this safekeeper's disk to the object store.
+"""The archiver of one timeline: copies committed WAL from this safekeeper's disk to the store.
 
-Whole segments go as soon as they are committed; the beginning of the last one follows its newest
-commit within the configured interval, and goes away when the whole is there. A history goes before
-the first WAL of its timeline.
+A whole segment is uploaded as soon as it is committed. The beginning of the last segment is
+uploaded within the configured interval after its newest commit, and is deleted when the whole
+segment is stored. A history is uploaded before the first WAL of its timeline.
 
-Laws. Only what is committed here is uploaded. `archived_lsn` is what was seen in the store, or
-written to it by us: never an assumption. A store that fails is tried again with growing pauses, for
-ever; nothing else of the safekeeper waits for it, and no other timeline's archiver.
+Laws. Only WAL that is committed here is uploaded. `archived_lsn` is a position that was found in
+the store or written by this member, never an assumption. If the store fails, the archiver retries
+for ever, with growing pauses. No other part of the safekeeper waits for it, and no other timeline's
+archiver.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ log = structlog.get_logger()
 
 COMMITS_REMEMBERED = 1000
 RETRY_SECONDS_MAX = 10.0
-#: Of the segments of one turn.
+#: Segment bytes that one turn may upload.
 UPLOADS_BYTES_MAX = 64 * 1024 * 1024
-#: Read, checked and packed at a time, whatever a segment's size.
+#: Bytes read, checked and packed at a time, whatever the size of a segment.
 PIECE_BYTES = 1024 * 1024
-#: Of the interval, when the beginning of a segment is uploaded: the rest is for the upload.
+#: Share of the interval after which a partial segment is uploaded; the rest is for the upload.
 PARTIAL_SHARE = 0.6
 
 
 class Archiver:
-    """Asked now and then whether it `has_work`; then `take_turn`, in one thread at a time."""
+    """A worker calls `take_turn` when `has_work` is true; one thread at a time."""
 
     def __init__(
         self,
@@ -62,21 +63,21 @@ class Archiver:
         self._turn = self._take_place()
         self._archive: TimelineArchive | None = None
         self._has_seen_wal = False
-        self._histories: set[int] = set()  # tlis whose history is there
-        self._partial_segnos: set[int] = set()  # which may have beginnings there
-        #: When commits were seen that are not archived yet: (time, commit_lsn), oldest first.
+        self._histories: set[int] = set()  # tlis whose history is stored
+        self._partial_segnos: set[int] = set()  # segments that may have partial objects stored
+        #: Times of commits that are not archived yet: (time, commit_lsn), oldest first.
         self._commits: deque[tuple[float, int]] = deque(maxlen=COMMITS_REMEMBERED)
         self._retry_at: float | None = None
 
     def _take_place(self) -> ArchiveTurn:
-        """In the line of all members; in a joint membership those of both sets."""
+        """The place in the line of all members; of both sets if the membership is joint."""
         control = self._timeline.control
         self._members = members = control.membership.all_members
         rank = rank_of(self._timeline.safekeeper_id, members, control.timeline)
         return ArchiveTurn(rank, len(members))
 
     def has_work(self) -> bool:
-        """Between two turns; the store is not asked."""
+        """Whether a turn is due. Does not ask the store."""
         if not self._timeline.is_readable or self._is_pausing():
             return False
         if self._archive is None or self._progress.error:
@@ -84,12 +85,12 @@ class Archiver:
         return self._is_for_us(self._due(self._timeline.control.tli_history, self._commit_lsn()))
 
     def take_turn(self, pool: Executor) -> bool:
-        """Upload what is due, once; whether there may be more by now. Whatever fails is told, and
-        tried again after a pause."""
+        """Upload what is due, once. Returns whether more may be due. A failure is logged and
+        retried after a pause."""
         try:
-            with self._timeline.sleep.held_off():
+            with self._timeline.sleep.prevented():
                 is_busy = self._timeline.is_readable and self.step(pool)
-        except Exception as error:  # of ours, too: a dead archiver would say nothing
+        except Exception as error:  # bugs too: an archiver that died would report nothing
             self._failed(error)
             return False
         self._retry_at = None
@@ -100,7 +101,7 @@ class Archiver:
         return self._retry_at is not None and self._clock() < self._retry_at
 
     def _is_for_us(self, due: list[ArchivedWal]) -> bool:
-        """It must be uploaded, or looked for."""
+        """Whether this member must upload it or check the store for it."""
         must_look = self._turn.must_look(self._clock(), is_due=bool(due))
         return must_look or (bool(due) and self._turn.is_ours)
 
@@ -129,15 +130,15 @@ class Archiver:
         progress = self._progress
         progress.retry_seconds = 0.0
         if progress.error:
-            log.info("archiving goes on", timeline=str(self._timeline.control.timeline))
+            log.info("archiving resumed", timeline=str(self._timeline.control.timeline))
             progress.error = ""
         progress.state = ArchiverState.ARCHIVING if self._turn.is_ours else ArchiverState.FOLLOWING
 
-    # ---- one look at what there is to do
+    # ---- one turn
 
     def step(self, pool: Executor) -> bool:
-        """Upload what is due, if it is for us to do; whether there was any, so that there may be
-        more by now. Raises ObjectStoreError, StorageError."""
+        """Upload what is due, if this member must. Returns whether it uploaded, so that more may
+        be due. Raises ObjectStoreError, StorageError."""
         if self._timeline.control.membership.all_members != self._members:
             self._turn = self._take_place()
         archive = self._archive or self._open()
@@ -153,7 +154,7 @@ class Archiver:
         return False
 
     def _open(self) -> TimelineArchive:
-        """The first time: what of our WAL is in the store."""
+        """At the first turn: finds how much of our WAL is in the store."""
         control = self._timeline.control
         facts = ArchivedTimeline(
             system_id=control.server.system_id,
@@ -174,7 +175,7 @@ class Archiver:
         )
         if archived_lsn < control.archived_lsn:
             log.error(
-                "archive has lost WAL, or is another one",
+                "archive has lost WAL, or is a different archive",
                 timeline=str(control.timeline),
                 archived_lsn=format_lsn(archived_lsn),
                 seen_before=format_lsn(control.archived_lsn),
@@ -185,8 +186,8 @@ class Archiver:
         return archive
 
     def _find_archived_lsn(self, archive: TimelineArchive) -> int:
-        """From the oldest WAL here on. Where the archive begins later than that, what we have seen
-        archived was pruned, and is not uploaded again."""
+        """From the oldest WAL here. If the archive begins later, the WAL that was archived before
+        has been pruned, and is not uploaded again."""
         control = self._timeline.control
         history, from_lsn = control.tli_history, control.local_start_lsn
         archived_lsn = archive.archived_lsn(history, from_lsn)
@@ -197,7 +198,7 @@ class Archiver:
         return archived_lsn
 
     def _due(self, history: TimelineHistory, commit_lsn: int) -> list[ArchivedWal]:
-        """What should be in the store by now and is not, as far as we know; in order."""
+        """The WAL that should be in the store and is not, as far as this member knows; in order."""
         archived_lsn, now = self._progress.archived_lsn, self._clock()
         while self._commits and self._commits[0][1] <= archived_lsn:
             self._commits.popleft()
@@ -237,8 +238,8 @@ class Archiver:
     def _end_behind_pruned(
         self, archive: TimelineArchive, history: TimelineHistory, before_lsn: int
     ) -> int:
-        """When even what we know to have been archived last is gone, it was pruned: what is there
-        begins later. As long as that is there, what follows it is only missing."""
+        """If even the WAL known to be archived last is missing, it was pruned, and the archive
+        begins later. If that WAL is there, the WAL after it is only missing."""
         seg_size = archive.facts.wal_seg_size
         last_lsn = (before_lsn - 1) // seg_size * seg_size
         first_lsn = archive.first_lsn(history, last_lsn)
@@ -251,7 +252,7 @@ class Archiver:
     def _put_histories(
         self, archive: TimelineArchive, history: TimelineHistory, commit_lsn: int
     ) -> None:
-        """Of the timelines something is committed on: a newer one may still be replaced."""
+        """Of the timelines with a commit on them: a newer history may still be replaced."""
         newest = committed_tli(history, commit_lsn)
         entries: tuple[TimelineSwitch, ...] = ()
         for tli in [*(entry.tli for entry in history.entries), history.tli]:
@@ -261,14 +262,14 @@ class Archiver:
             entries = history.entries[: len(entries) + 1]
 
     def _upload(self, archive: TimelineArchive, pool: Executor, due: list[ArchivedWal]) -> None:
-        """All at once; those before the first that fails count."""
+        """Uploads all at once. Only the uploads before the first failure count."""
         uploads = [pool.submit(self._put, archive, wal) for wal in due]
         try:
             for wal, upload in zip(due, uploads, strict=True):
                 is_new = upload.result()
                 self._advance(wal.end_lsn)
                 if not is_new:
-                    self._turn.met_another(self._clock())
+                    self._turn.found_archived(self._clock())
                 self._drop_partials(archive, wal)
         finally:
             for upload in uploads:
@@ -281,7 +282,7 @@ class Archiver:
         return is_new
 
     def _read(self, begin_lsn: int, end_lsn: int) -> Iterator[bytes]:
-        """Committed WAL in pieces, which are what was written. Raises StorageError."""
+        """Committed WAL in pieces, verified as the bytes written. Raises StorageError."""
         for lsn in range(begin_lsn, end_lsn, PIECE_BYTES):
             length = min(PIECE_BYTES, end_lsn - lsn)
             piece = read_wal(self._timeline, lsn, length)
@@ -292,7 +293,7 @@ class Archiver:
             yield piece
 
     def _drop_partials(self, archive: TimelineArchive, wal: ArchivedWal) -> None:
-        """The beginnings that `wal` contains, under whatever timeline they were written."""
+        """Deletes the partial objects that `wal` contains, of all timelines."""
         if wal.segno in self._partial_segnos:
             history = self._timeline.control.tli_history
             begin_lsn = wal.segno * archive.facts.wal_seg_size

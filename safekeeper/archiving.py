@@ -1,9 +1,9 @@
-"""Archiving of all timelines of a safekeeper: an archiver each, as long as it is there and awake.
+"""Archiving of all timelines of a safekeeper: one archiver for each timeline that is awake.
 
-    every half a second: who has work? ──> workers
-    every few seconds:   who is new, who is gone?
+    every half a second: which archivers have work? ──> workers
+    every few seconds:   which timelines are new or deleted?
 
-One that sleeps has nothing to archive, or it would not sleep; so it costs nothing.
+A timeline that sleeps has nothing to archive, so it costs nothing.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ STOP_TIMEOUT_SECONDS = 5.0
 
 
 class Archiving:
-    """`attend`, called now and then, meets new timelines and lets those go that were deleted or
-    left."""
+    """`update_readers`, called periodically, adds new timelines and removes those that were
+    deleted or left."""
 
     def __init__(self, settings: ArchiveSettings, timelines: Timelines) -> None:
-        """Raises ObjectStoreError: the URL or the options make no sense."""
+        """Raises ObjectStoreError if the URL or the options are invalid."""
         self._store: ObjectStore = open_store(settings.url, settings.options)
         self._timelines = timelines
-        # One that was left and joined again is another object: its log begins elsewhere.
+        # A timeline that was left and joined again is another object: its log begins elsewhere.
         self._workers = ArchiveWorkers(settings.workers_max)
-        self._archivers: dict[Timeline, Archiver] = {}  # the thread's own
+        self._archivers: dict[Timeline, Archiver] = {}  # used by `_thread` only
         self._readers: dict[Timeline, ArchivedWalReader] = {}
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="archiving", daemon=True)
         self._thread.start()
 
-    def attend(self) -> None:
+    def update_readers(self) -> None:
         """Called by one thread."""
         present = {
             timeline
@@ -58,7 +58,7 @@ class Archiving:
                 del self._readers[timeline]
 
     def close(self) -> None:
-        """What is on its way is waited for, not long: the next archiver uploads it again."""
+        """Waits a short time for uploads that run; the next archiver repeats unfinished ones."""
         self._stopping.set()
         self._thread.join()
         self._workers.close(STOP_TIMEOUT_SECONDS)
@@ -69,26 +69,26 @@ class Archiving:
         reason = ""
         while not self._stopping.wait(POLL_SECONDS):
             try:
-                self._look_around()
-            except Exception as error:  # of ours, too: a thread that has ended would say nothing
+                self._offer_work()
+            except Exception as error:  # bugs too: a thread that ended would report nothing
                 if repr(error) != reason:
-                    log.error("archiving looks in vain for work", reason=repr(error))
+                    log.error("archiving could not look for work", reason=repr(error))
                 reason = repr(error)
 
-    def _look_around(self) -> None:
+    def _offer_work(self) -> None:
         present = self._timelines.all()
-        for gone in self._archivers.keys() - set(present):
-            del self._archivers[gone]
+        for removed in self._archivers.keys() - set(present):
+            del self._archivers[removed]
         for timeline in self._timelines.awake():
             archiver = self._archiver_of(timeline)
             if archiver is None or self._workers.is_busy_with(archiver):
                 continue
             if archiver.has_work():
                 self._workers.offer(archiver)
-        self._workers.attend()
+        self._workers.replace_hanging()
 
     def _archiver_of(self, timeline: Timeline) -> Archiver | None:
-        """None while it is being created, or has left."""
+        """None while the timeline is being created, or after it was left."""
         archiver, control = self._archivers.get(timeline), timeline.control
         is_active = control.active and not control.has_left
         if archiver is None and is_active and timeline.archive is not None:

@@ -4,8 +4,8 @@
     | "QSUM" | version | block size | CRC32Cs | CRC32C of all bytes before it |
       magic    u32 BE    u32 BE       u32 BE each
 
-They are computed from the bytes as they came, before they went to the disk; so what has changed on
-the disk since is found, also where no record covers it (page headers, padding).
+The checksums are computed from the received bytes before they are written. So a change on disk is
+detected even where no record covers it (page headers, padding).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from crc32c import crc32c
 
 MAGIC = b"QSUM"
 FORMAT_VERSION = 1
-#: Small enough that the end of the log can be checked at each read, large enough that checking a
-#: block costs little more than its bytes: 86 against 75 us a MiB.
+#: Small enough to check the end of the log at each read, large enough that checking a block costs
+#: little more than its bytes: 86 against 75 us a MiB.
 BLOCK_BYTES = 32 * 1024
 
 _HEAD = struct.Struct("!4sII")
@@ -27,14 +27,14 @@ _CRC = struct.Struct("!I")
 
 
 class BlockSums:
-    """Of a segment from its start up to `end_lsn`. One thread extends it, others may read it."""
+    """Of a segment, from its start to `end_lsn`. One thread extends it, others may read it."""
 
     def __init__(self, begin_lsn: int) -> None:
         self.begin_lsn = begin_lsn
-        #: Of the blocks that are full.
+        #: CRCs of the full blocks.
         self.crcs: array[int] = array("I")
-        #: Up to where, and the CRC of the part of a block before it: one value, so that a reader
-        #: never sees one without the other.
+        #: The end, and the CRC of the partial block before it: one value, so that a reader never
+        #: sees one without the other.
         self.end: tuple[int, int] = (begin_lsn, 0)
 
     @property
@@ -42,7 +42,7 @@ class BlockSums:
         return self.end[0]
 
     def extend(self, data: bytes | memoryview) -> None:
-        """Takes the bytes at `end_lsn`, which were written."""
+        """Adds the bytes at `end_lsn`, which were written."""
         end_lsn, crc = self.end
         room = BLOCK_BYTES - end_lsn % BLOCK_BYTES
         if len(data) < room:  # nearly always
@@ -63,8 +63,8 @@ class BlockSums:
         return cut
 
     def find_damage(self, lsn: int, data: memoryview, end: tuple[int, int]) -> int | None:
-        """The first block of `data` that is not what was written; None if all are. `data` begins
-        and ends with a block, or ends at the lsn of `end`, which was read before the data was."""
+        """Returns the lsn of the first damaged block in `data`, or None. `data` begins at a block
+        and ends at one, or at the lsn of `end`, which was read before the data was."""
         end_lsn, tail_crc = end
         index = (lsn - self.begin_lsn) // BLOCK_BYTES
         for offset in range(0, len(data), BLOCK_BYTES):
@@ -77,14 +77,14 @@ class BlockSums:
 
 
 def encode_block_sums(sums: BlockSums) -> bytes:
-    """Of a whole segment."""
+    """Encodes the checksums of a whole segment."""
     assert sums.end_lsn % BLOCK_BYTES == 0
     content = _HEAD.pack(MAGIC, FORMAT_VERSION, BLOCK_BYTES) + _swapped(sums.crcs).tobytes()
     return content + _CRC.pack(crc32c(content))
 
 
 def decode_block_sums(data: bytes, begin_lsn: int, wal_seg_size: int) -> BlockSums | None:
-    """None for what is damaged, or of another version: then the records themselves are checked."""
+    """Returns None for damaged data or another version: then the records themselves are checked."""
     count = wal_seg_size // BLOCK_BYTES
     if len(data) != _HEAD.size + 4 * count + _CRC.size:
         return None
@@ -99,7 +99,7 @@ def decode_block_sums(data: bytes, begin_lsn: int, wal_seg_size: int) -> BlockSu
 
 
 def _swapped(crcs: array[int]) -> array[int]:
-    """To and from big-endian."""
+    """Converts to and from big-endian."""
     swapped = crcs[:]
     if sys.byteorder == "little":
         swapped.byteswap()

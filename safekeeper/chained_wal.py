@@ -1,13 +1,13 @@
-"""The daisy chain's end: WAL from another safekeeper, in place of the leader's, for one connection.
+"""The receiving end of a daisy chain: WAL from another safekeeper, for one leader's connection.
 
     source --START_REPLICATION (node_id, chained)--> this thread --ChainedWal--> timeline: write,
                                                                      one fdatasync, one answer
-    the connection's own thread <--wake-- the answer, or why no more comes
+    the connection's own thread <--wake-- the answer, or the reason why the chain ended
 
-A thread reads; whatever arrived together shares a flush. What is answered, and the end, go out by
-the thread of the leader's connection: nobody else may write to it. Laws: nothing is written that
-the acceptor does not take for this very connection and ballot; an end of the source's stream, for
-whatever reason, ends the leader's connection, which tells it to stream itself.
+A thread reads; batches that arrive together share a flush. The thread of the leader's connection
+sends the answers and the error: no other thread may write to that connection. Laws: only WAL that
+the acceptor takes for this connection and ballot is written. When the source's stream ends, for any
+reason, the leader's connection is closed, and the leader then streams to this member itself.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ WRONG_STATE = "55000"
 
 
 class ChainedReader:
-    """Of one TakeWal. `conninfo`: what libpq needs besides host and port; `wake` is called when
-    `take_answer` has news."""
+    """Serves one TakeWal. `conninfo`: what libpq needs besides host and port. `wake` is called when
+    `take_answer` has a new answer or an error."""
 
     def __init__(
         self, timeline: Timeline, order: TakeWal, conninfo: str, wake: Callable[[], None]
@@ -63,13 +63,13 @@ class ChainedReader:
         Thread(target=self._run, name=f"chain-{self._order.connection}", daemon=True).start()
 
     def close(self) -> None:
-        """It ends by itself with the next word of the source, or when that is silent for too long;
-        what it reads until then is nobody's."""
+        """Tells the thread to end. It ends with the next message of the source, or when the source
+        is silent for too long; it discards what it reads until then."""
         self._is_over = True
 
     def take_answer(self) -> bytes | None:
-        """The newest one, which says all that those before it said. Raises SafekeeperError when no
-        more WAL comes."""
+        """Returns the newest answer, which replaces those before it. Raises SafekeeperError when
+        the chain has ended."""
         if self._error is not None:
             raise self._error
         answer, self._answer = self._answer, None

@@ -1,11 +1,11 @@
-"""WAL that is checked each time it leaves this member: a donor's, an archive's, a replica's.
+"""WAL that is checked each time it leaves this member: for a donor's reader, archive or replica.
 
     wal/000000010000000000000003          a segment
     checksums/0000000000000003            the checksums of its blocks, without a timeline
 
-The checksums of the segment that is being written are in memory; those of a full one are saved off
-the append path. A segment without any (it is older than this release, the file is gone, or the
-process ended before it was saved) has its records checked instead, once.
+The checksums of the segment that is being written are in memory. Those of a full segment are saved
+off the append path. If a segment has none (it was written by an older release, the file was
+removed, or the process ended before it was saved), its records are checked instead, once.
 
 Law: what `read` returns is what was written, or it raises WalDamaged.
 """
@@ -30,38 +30,38 @@ from safekeeper.record_check import SLICE_BYTES, Read, WalFacts, check_records
 from storage import durable
 from storage.errors import StorageError
 
-#: What is left of an XLOG_SWITCH that a segment's end cuts: the rest of the segment may be its
-#: padding, in which there are no records.
+#: Bytes of an XLOG_SWITCH record that continue in the next segment. The rest of that segment may
+#: be its padding, which holds no records.
 SWITCH_REST_MAX = 16
-#: Segments whose checksums are kept in memory: a reader needs one or two.
+#: Segments whose checksums are kept in memory; one reader needs one or two.
 SEGMENTS_KEPT = 16
 
 
 class CheckedWal:
-    """`read_raw(lsn, length)` reads one segment's file. The thread that writes calls `written`,
-    `cutting` and `cut`, any thread the others."""
+    """`read_raw(lsn, length)` reads one segment's file. Only the writing thread calls `written`,
+    `cutting` and `cut`; any thread may call the others."""
 
     def __init__(self, directory: Path, wal_seg_size: int, read_raw: Read) -> None:
         self.directory = directory
         self.wal_seg_size = wal_seg_size
         self._read_raw = read_raw
         self._open: BlockSums | None = None
-        #: Full, and not saved yet.
+        #: Checksums of full segments, not saved yet.
         self._full: dict[int, BlockSums] = {}
         self._kept: OrderedDict[int, BlockSums] = OrderedDict()
         self._cuts_count = 0
         self._is_cut_damaged = False
-        #: Held while files of checksums come or go: those of a cut log must not be saved behind it.
+        #: Held while checksum files are written or removed: none of a cut log may be saved after.
         self._files = Lock()
-        #: Held for an instant by who reads; after `_files` by who needs both.
+        #: Held for an instant by readers. A thread that needs both locks takes `_files` first.
         self._lock = Lock()
-        #: Held while a whole segment's records are checked, which takes seconds.
+        #: Held while all records of a segment are checked, which takes seconds.
         self._computing = Lock()
 
     # ---- writing
 
     def written(self, begin_lsn: int, data: bytes | memoryview) -> None:
-        """On the append path: these bytes were written; within one segment."""
+        """On the append path: these bytes of one segment were written."""
         sums = self._open
         if sums is None or sums.end[0] != begin_lsn:
             assert begin_lsn % self.wal_seg_size == 0, "a log that was not cut to its end"
@@ -72,15 +72,15 @@ class CheckedWal:
             self._open = None
 
     def open_sums(self, end_lsn: int) -> BlockSums | None:
-        """Of the segment that is being written, up to `end_lsn`: who writes on in it may extend
-        them himself, but not to its end."""
+        """The checksums of the segment that is being written, up to `end_lsn`. The writer may
+        extend them itself, but not to the segment's end."""
         sums = self._open
         return sums if sums is not None and sums.end_lsn == end_lsn else None
 
     def cutting(self, end_lsn: int) -> None:
-        """Before the log is cut to `end_lsn`. What was saved of the segments from there on goes
-        durably: were it to come back after a power loss, the log that follows would look damaged.
-        Raises StorageError."""
+        """Called before the log is cut to `end_lsn`. Durably removes the checksums of the segments
+        from there on: if one came back after a power loss, the new log would look damaged. Raises
+        StorageError."""
         self._cuts_count += 1
         first = end_lsn // self.wal_seg_size
         opened, self._open = self._open, None
@@ -95,14 +95,14 @@ class CheckedWal:
             self._remove(lambda segno: segno >= first, is_durable=True)
 
     def _is_damaged_at(self, sums: BlockSums, lsn: int) -> bool:
-        """Whether the block that `lsn` is in is not what was written. Raises StorageError."""
+        """Whether the block that contains `lsn` is damaged. Raises StorageError."""
         begin_lsn, end = lsn - lsn % BLOCK_BYTES, sums.end
         data = self._read_raw(begin_lsn, max(0, min(BLOCK_BYTES, end[0] - begin_lsn)))
         return sums.find_damage(begin_lsn, memoryview(data), end) is not None
 
     def cut(self, end_lsn: int) -> None:
-        """After it was cut: the log goes on at `end_lsn`. A block that was damaged before is not
-        made good by the cut: its checksum stays wrong. Raises StorageError."""
+        """Called after the log was cut: it continues at `end_lsn`. If the last block was damaged
+        before the cut, its checksum stays wrong. Raises StorageError."""
         begin_lsn = end_lsn - end_lsn % self.wal_seg_size
         sums = self._open or BlockSums(begin_lsn)
         if sums.begin_lsn != begin_lsn:
@@ -119,7 +119,7 @@ class CheckedWal:
     # ---- off the append path
 
     def save(self) -> None:
-        """The checksums of segments that became full. Raises StorageError."""
+        """Saves the checksums of segments that became full. Raises StorageError."""
         for segno in sorted(self._full):
             with self._files:
                 self._save(segno)
@@ -132,17 +132,17 @@ class CheckedWal:
             durable.make_directory(self.directory)
         durable.replace_file(self._file(segno), encode_block_sums(sums))
         with self._lock:
-            if self._full.get(segno) is sums:  # it may have been mended
+            if self._full.get(segno) is sums:  # the segment may have been repaired
                 del self._full[segno]
                 self._keep(segno, sums)
 
-    def mended(self, sums: BlockSums) -> None:
-        """A whole segment is there anew."""
+    def repaired(self, sums: BlockSums) -> None:
+        """A whole segment was written again."""
         with self._lock:
             self._full[sums.begin_lsn // self.wal_seg_size] = sums
 
     def forget(self, segno: int) -> None:
-        """The segment is no longer there, or will be another one. Raises StorageError."""
+        """The segment was removed or will be replaced. Raises StorageError."""
         with self._files, self._lock:
             self._full.pop(segno, None)
             self._kept.pop(segno, None)
@@ -155,7 +155,7 @@ class CheckedWal:
             self._remove(lambda segno: segno < first, is_durable=False)
 
     def _remove(self, is_meant: Callable[[int], bool], *, is_durable: bool) -> None:
-        """`_files` is held."""
+        """The caller holds `_files`."""
         if not self.directory.is_dir():
             return
         names = [entry.name for entry in self.directory.iterdir() if len(entry.name) == 16]
@@ -168,15 +168,15 @@ class CheckedWal:
     # ---- reading
 
     def read(self, lsn: int, length: int, facts: WalFacts) -> bytes:
-        """Up to `length` bytes at `lsn`, of one segment; fewer only where no more exist. Raises
-        WalDamaged, StorageError."""
+        """Returns up to `length` bytes at `lsn`, of one segment; fewer only at the end of the log.
+        Raises WalDamaged, StorageError."""
         segno = lsn // self.wal_seg_size
         cuts_count = self._cuts_count
         try:
             sums = self.sums_of(segno, facts)
         except WalDamaged:
             if cuts_count != self._cuts_count:
-                return b""  # what was read was being cut
+                return b""  # the log was cut during the read
             raise
         end = sums.end
         begin_lsn = lsn - lsn % BLOCK_BYTES
@@ -191,11 +191,11 @@ class CheckedWal:
                 return data[lsn - begin_lsn : lsn - begin_lsn + length]
             damaged_lsn = found_lsn
         if cuts_count != self._cuts_count:
-            return b""  # what was read was being cut
-        raise WalDamaged(damaged_lsn, "its bytes are not what was written")
+            return b""  # the log was cut during the read
+        raise WalDamaged(damaged_lsn, "its bytes are not the bytes that were written")
 
     def sums_of(self, segno: int, facts: WalFacts) -> BlockSums:
-        """Of a segment that is there. Raises WalDamaged, StorageError."""
+        """The checksums of an existing segment. Raises WalDamaged, StorageError."""
         opened = self._open
         if opened is not None and opened.begin_lsn == segno * self.wal_seg_size:
             return opened
@@ -210,15 +210,15 @@ class CheckedWal:
             sums = self._compute(segno, facts)
             with self._lock:
                 if cuts_count != self._cuts_count:
-                    return sums  # of what was there before the cut
-                return self._full.setdefault(segno, sums)  # it may have been mended
+                    return sums  # of the segment before the cut
+                return self._full.setdefault(segno, sums)  # it may have been repaired
 
     def _known(self, segno: int) -> BlockSums | None:
         with self._lock:
             return self._find(segno)
 
     def _find(self, segno: int) -> BlockSums | None:
-        """The lock is held."""
+        """The caller holds `_lock`."""
         return self._full.get(segno) or self._kept.get(segno) or self._load(segno)
 
     def _load(self, segno: int) -> BlockSums | None:
@@ -240,8 +240,8 @@ class CheckedWal:
             self._kept.popitem(last=False)
 
     def _compute(self, segno: int, facts: WalFacts) -> BlockSums:
-        """Of a segment that nothing is known of: its records are checked. Those at its edges reach
-        into its neighbours, so decoding begins with the segment before and ends in the one after.
+        """Checks the records of a segment without saved checksums. Records at its edges reach into
+        its neighbours, so decoding begins in the segment before and ends in the one after.
         """
         begin_lsn = segno * self.wal_seg_size
         end_lsn = begin_lsn + self.wal_seg_size
@@ -253,12 +253,12 @@ class CheckedWal:
         while sums.end_lsn < end_lsn:
             data = self._read_raw(sums.end_lsn, SLICE_BYTES)
             if not data:
-                raise WalDamaged(sums.end_lsn, "it is not there")
+                raise WalDamaged(sums.end_lsn, "it is missing")
             sums.extend(data)
         return sums
 
     def _reaches_back(self, first_lsn: int, begin_lsn: int) -> bool:
-        """Whether decoding must begin a segment earlier, which is there."""
+        """Whether decoding must begin a segment earlier, and that segment exists."""
         header = parse_page_header(self._read_raw(first_lsn, LONG_HEADER_SIZE), 0)
         is_padding = header is not None and 0 < header.remaining_length <= SWITCH_REST_MAX
         is_there = bool(self._read_raw(first_lsn - self.wal_seg_size, 1))

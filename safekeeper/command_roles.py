@@ -1,6 +1,6 @@
 """Which role may run which command of a safekeeper: one table.
 
-Law: a command that the table does not name is the admin's alone. A `client` has no business here.
+Law: only the admin may run a command that the table does not name. A `client` may run none.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from pgwire import commands
 from pgwire.commands import Command, OptionCommand, StartLogicalReplication, StartReplication
 from pgwire.monitoring_query import MonitoringQuery
 
-#: What proposers call themselves unless they are told otherwise: walproposer/safekeeper_client.py.
+#: The proposers' default user name: walproposer/safekeeper_client.py.
 PROPOSER_USER = "walproposer"
 
 _PROPOSER = frozenset({Role.PROPOSER})
 _REPLICA = frozenset({Role.REPLICA})
 _OBSERVER = frozenset({Role.PROPOSER, Role.MONITOR})
 _ALL = frozenset(Role) - {Role.CLIENT}
-_NOBODY: frozenset[Role] = frozenset()
-
-#: Where nobody has to prove anything, so that idle clients of other names do not keep it out.
+_ADMIN_ONLY: frozenset[Role] = frozenset()
+#: Used without authentication, so that idle clients of other names do not keep a proposer out.
 TRUSTED: Mapping[str, frozenset[Role]] = {PROPOSER_USER: _PROPOSER}
 
-#: Besides ADMIN. Our own commands by their word, Postgres's by their type.
+#: Roles besides ADMIN. Our own commands by their word, Postgres's by their type.
 ROLES: Mapping[str | type, frozenset[Role]] = {
     "IDENTIFY_SAFEKEEPER": _ALL,
     "LIST_TIMELINES": _OBSERVER,
@@ -37,9 +36,9 @@ ROLES: Mapping[str | type, frozenset[Role]] = {
     "JOIN_TIMELINE": _PROPOSER,
     "LEAVE_TIMELINE": _PROPOSER,
     "MEND_SEGMENT": _PROPOSER,
-    "DELETE_TIMELINE": _NOBODY,
-    "FORCE_MEMBERSHIP": _NOBODY,
-    "FORGET_PAGESERVER": _NOBODY,
+    "DELETE_TIMELINE": _ADMIN_ONLY,
+    "FORCE_MEMBERSHIP": _ADMIN_ONLY,
+    "FORGET_PAGESERVER": _ADMIN_ONLY,
     commands.IdentifySystem: _REPLICA,
     commands.Show: _REPLICA,
     commands.TimelineHistory: _REPLICA,
@@ -48,31 +47,31 @@ ROLES: Mapping[str | type, frozenset[Role]] = {
     commands.DropReplicationSlot: _REPLICA,
     commands.ReadReplicationSlot: _REPLICA,
     commands.AlterReplicationSlot: _REPLICA,
-    # Not supported: a replica is told so, and where to go instead.
+    # Not supported: the error says so and names an alternative.
     commands.StartLogicalReplication: _REPLICA,
     commands.BaseBackup: _REPLICA,
     commands.UploadManifest: _REPLICA,
-    # What clients that follow WAL ask by SQL.
+    # SQL queries of clients that follow WAL.
     **dict.fromkeys(get_args(MonitoringQuery), _REPLICA),
 }
 
 
 def roles_for(command: Command) -> frozenset[Role]:
-    """Those that may run it."""
+    """The roles that may run `command`."""
     match command:
         case StartReplication(options={"node_id": _}):
             roles = _PROPOSER  # a donor's reader gets WAL that is not committed yet
         case OptionCommand("DELETE_TIMELINE", {"unfinished": "true"}):
-            roles = _PROPOSER  # what is left of a creation that failed
+            roles = _PROPOSER  # the remains of a creation that failed
         case OptionCommand(name):
-            roles = ROLES.get(name, _NOBODY)
+            roles = ROLES.get(name, _ADMIN_ONLY)
         case _:
-            roles = ROLES.get(type(command), _NOBODY)
+            roles = ROLES.get(type(command), _ADMIN_ONLY)
     return roles | {Role.ADMIN}
 
 
 def command_name(command: Command) -> str:
-    """As it is written: START_REPLICATION."""
+    """The command's words: START_REPLICATION."""
     if isinstance(command, OptionCommand):
         return command.name
     if isinstance(command, StartLogicalReplication):

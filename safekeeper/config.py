@@ -1,4 +1,4 @@
-"""What a safekeeper is told."""
+"""The configuration of a safekeeper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from safekeeper.tenant_limits import NO_LIMITS, TenantLimits
 
 @dataclass(frozen=True, slots=True)
 class SafekeeperConfig:
-    """`http_token_file` None: whoever reaches the HTTP port may read it."""
+    """`http_token_file` None: every client that reaches the HTTP port may read it."""
 
     safekeeper_id: int
     data_dir: Path
@@ -29,18 +29,18 @@ class SafekeeperConfig:
     access: AccessConfig = TRUST
     tenant_limits: TenantLimits = NO_LIMITS
     http_token_file: Path | None = None
-    #: to try when that port is in use
+    #: Ports to try if `http_port` is in use.
     http_spare_ports: Sequence[int] = ()
     retention: RetentionPolicy = DEFAULT_RETENTION
     archive: ArchiveSettings | None = None
     scrub: ScrubSettings = DEFAULT_SCRUB
-    #: How long a replica may be silent; 0: for ever.
+    #: How long a replica may be silent; 0 means for ever.
     wal_sender_timeout_seconds: float = WAL_SENDER_TIMEOUT_SECONDS
-    #: A timeline that nobody uses for so long sleeps.
+    #: A timeline that is not used for so long goes to sleep.
     idle_seconds: float = IDLE_SECONDS
-    #: So many have metrics of their own.
+    #: Timelines that have metrics of their own.
     metrics_timelines_max: int = SERIES_TIMELINES_MAX
-    #: Where it stands, as the operator calls the place: two copies at one site may go together.
+    #: The operator's name for the place: two copies at one site may be lost together.
     site: str = ""
     #: What libpq needs to read from another safekeeper (daisy chain): user, passfile, sslmode ...
     peer_conninfo: str = ""

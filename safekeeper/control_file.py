@@ -1,4 +1,4 @@
-"""The control file on disk: read once at a start, replaced atomically ever after."""
+"""The control file on disk: read once at a start, then only replaced atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage import durable
 
 CONTROL_FILE_NAME = "control"
 
-#: Positions that are saved beside the acceptor, whose copies of them are those of its start.
+#: Positions that hints update; the acceptor's copies of them are as old as its start.
 HINTS = (
     "local_start_lsn",
     "commit_lsn",
@@ -25,7 +25,7 @@ HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Positions that may lag; 0 where there is nothing new."""
+    """Positions that may lag; 0 means no new value."""
 
     flush_lsn: int
     commit_lsn: int
@@ -35,10 +35,10 @@ class Hints:
 
 
 class ControlFile:
-    """`state` is what is on disk, no more and no less.
+    """`state` is always equal to the file on disk.
 
     Two threads write it: the one that steps the acceptor (promises, histories), and the one that
-    saves hints. The lock lets hints only ever be laid over what was already published.
+    saves hints. The lock makes sure that hints only ever update the state published last.
     """
 
     def __init__(self, directory: Path, state: ControlState) -> None:
@@ -65,8 +65,10 @@ class ControlFile:
     def persist(self, state: ControlState) -> None:
         """Persist, then publish. Raises StorageError.
 
-        The hints in `state` are as old as the acceptor; those saved since are kept. `flush_lsn` is
-        taken as it is: a truncation lowers it first, that of a damaged log below its commit_lsn.
+
+        The hints in `state` may be older than the saved ones; the greater values are kept. The
+        given `flush_lsn` is kept as it is: a truncation lowers it first, and that of a damaged log
+        may lower it below commit_lsn.
         """
         with self._lock:
             hints = {hint: max(getattr(state, hint), getattr(self.state, hint)) for hint in HINTS}
@@ -76,8 +78,8 @@ class ControlFile:
             self.state = state
 
     def finish(self, state: ControlState) -> None:
-        """Persist the last state of this log, hints and all, and publish it: whatever is saved for
-        it from here on is too late. Raises StorageError."""
+        """Persist and publish the last state of this log, including its hints. Nothing is saved
+        for this log afterwards. Raises StorageError."""
         with self._lock:
             if state != self.state:
                 durable.replace_file(self.path, encode_control_state(state))
@@ -87,9 +89,10 @@ class ControlFile:
     def persist_hints(self, read: Callable[[], Hints]) -> None:
         """Save what `read` returns. Raises StorageError.
 
-        It is called under the lock: who lowers a position publishes that first and persists it
-        then, so what is read here is either lowered already, or replaced in a moment. Without that,
-        a truncation could be followed by a `flush_lsn` of before.
+
+        `read` is called under the lock. A thread that lowers a position publishes it first and
+        persists it afterwards. So `read` returns the lowered position, or that thread replaces the
+        file next. Otherwise a truncation could be followed by a save of the old `flush_lsn`.
         """
         with self._lock:
             if self._is_final:

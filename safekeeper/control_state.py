@@ -1,4 +1,4 @@
-"""What a safekeeper must never forget about one timeline, and its bytes on disk. Pure.
+"""The durable state of one timeline on a safekeeper, and its bytes on disk. Pure.
 
     0        4         8             8+n      8+n+4
     | "QWAL" | version | body ...    | CRC32C of all bytes before it |
@@ -12,9 +12,10 @@
     (node_id and histories as in `consensus/wire.py`, membership as in `membership_codec.py`;
     version 2 ended before the flags, version 1 before `flush`; their memberships had no stamp)
 
+
 Law: only the promise, the histories, the membership, `lost` and the flags are persisted
-synchronously; the other positions are hints that may lag. `flush` never claims more than is on
-disk: it is lowered before a truncation. A file that fails any check is refused, never reset.
+synchronously. The other positions are hints that may lag. `flush` is never above the WAL on disk:
+it is lowered before a truncation. A file that fails any check is refused, never reset.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from safekeeper.errors import ControlFileError
 
 MAGIC = b"QWAL"
 FORMAT_VERSION = 3
-#: Without stamps, and without `has_left`.
+#: Has no stamps and no `has_left`.
 FORMAT_VERSION_2 = 2
-#: Without `flush` and `lost`, too.
+#: Has no `flush` and `lost` either.
 FORMAT_VERSION_1 = 1
 
 _HEAD = struct.Struct("!4sI")
@@ -54,12 +55,13 @@ _CRC = struct.Struct("!I")
 class ControlState:
     """One immutable version of the durable state; changed by dataclasses.replace, then persisted.
 
+
     `active` is False between the two steps of a creation; an inactive timeline never votes.
-    `flush_lsn` is how far the log was surely flushed, and maybe acknowledged: an end found below it
-    is damage, not the torn end of a log. `lost_lsn` is up to where the log was flushed once and was
-    damaged since; until the member is whole again, when it is 0, it follows without a vote.
-    `has_left`: it is in no set of its membership and has no WAL any more; the promise and the
-    membership are kept for ever.
+    `flush_lsn`: the log was flushed up to here, and may be acknowledged. An end found below it is
+    damage, not a torn tail. `lost_lsn`: the log was flushed up to here and was damaged since. The
+    member follows without a vote until the log is repaired; then `lost_lsn` is 0.
+    `has_left`: the safekeeper is in no set of its membership and has removed the WAL. It keeps the
+    promise and the membership for ever.
     """
 
     timeline: TimelineId
@@ -79,8 +81,8 @@ class ControlState:
     flush_lsn: int = 0
     lost_lsn: int = 0
     has_left: bool = False
-    #: An operator made this one the only member (`force_rule.py`). All others know of that by the
-    #: membership, which of a force by an older release says nothing.
+    #: An operator made this safekeeper the only member (`force_rule.py`). The others learn this
+    #: from the membership; one that an older release forced has no mark.
     forced: bool = False
 
     @property
@@ -95,12 +97,13 @@ class ControlState:
 
     @property
     def is_unproven(self) -> bool:
-        """Nothing was acknowledged yet of a log that was joined. It may begin inside a record whose
-        head is elsewhere: no checksum proves the rest of that, and a start believes none of it."""
+        """True for a joined log of which nothing is acknowledged. It may begin inside a record
+        whose head is missing here. No checksum covers the rest of that record, so a start trusts
+        none of this log."""
         return self.horizon_lsn == self.local_start_lsn != self.timeline_start_lsn
 
     def found_to_end(self, end_lsn: int) -> ControlState:
-        """After a start: a log that was flushed further than it is valid has lost its end."""
+        """The state after a start that found the log's end; sets `lost_lsn` if WAL is missing."""
         if end_lsn >= self.horizon_lsn:
             return self
         return replace(self, lost_lsn=max(self.lost_lsn, self.horizon_lsn))
@@ -129,7 +132,7 @@ def encode_control_state(state: ControlState) -> bytes:
 
 
 def decode_control_state(data: bytes, name: str) -> ControlState:
-    """The state in the control file called `name` in messages. Raises ControlFileError."""
+    """Decodes the control file; messages call it `name`. Raises ControlFileError."""
     version = _check_frame(data, name)
     body = Reader(memoryview(data)[_HEAD.size : -_CRC.size])
     try:
@@ -162,10 +165,10 @@ _HINT = (
 
 
 def _check_frame(data: bytes, name: str) -> int:
-    """The format version."""
+    """Checks magic, version and checksum; returns the format version."""
     if len(data) < _HEAD.size + _CRC.size:
         raise ControlFileError(
-            f"control file {name} has {len(data)} bytes, too few to be one", hint=_HINT
+            f"control file {name} has {len(data)} bytes, too few for a control file", hint=_HINT
         )
     magic, version = _HEAD.unpack_from(data)
     if magic != MAGIC:
@@ -175,7 +178,7 @@ def _check_frame(data: bytes, name: str) -> int:
     if version not in (FORMAT_VERSION_1, FORMAT_VERSION_2, FORMAT_VERSION):
         raise ControlFileError(
             f"control file {name} has format version {version}, expected {FORMAT_VERSION}",
-            hint="It was written by another release; run that release, or upgrade in its order.",
+            hint="Another release wrote it. Run that release, or upgrade in the documented order.",
         )
     (stored,) = _CRC.unpack_from(data, len(data) - _CRC.size)
     computed = crc32c.crc32c(data[: -_CRC.size])

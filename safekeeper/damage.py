@@ -1,13 +1,13 @@
-"""Damaged segments of a timeline: taken out of the log, told, and put back when they are mended.
+"""Damaged segments of a timeline: taken out of the log, logged, and put back when repaired.
 
     wal/000000010000000000000003         a segment
-    damaged/000000010000000000000003     one that was found damaged: evidence
+    damaged/000000010000000000000003     a damaged segment, kept as evidence
 
-A hole is a committed segment that is not in wal/. The log goes on above it, so this member follows
-and acknowledges as before; it gives no vote and serves nothing of the hole. The names on disk are
-the memory: a start finds the same holes.
+A hole is a committed segment that is not in wal/. The log continues above it, so this member
+follows and acknowledges as before; it grants no vote and serves nothing of the hole. The file names
+are the durable record: a start finds the same holes.
 
-Law: only committed segments become holes: there the bytes of any other member are the same ones.
+Law: only committed segments become holes: every other member has the same bytes for them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = structlog.get_logger()
 
 
 class Holes:
-    """Of one timeline. Thread-safe; `store` is the one that the caller uses now."""
+    """The holes of one timeline. Thread-safe; `store` is the timeline's present WAL store."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "damaged"
-        #: Why, by the number of the segment.
+        #: The reason for each hole, by segment number.
         self._reasons: dict[int, str] = {}
         self._is_over = False
         self._lock = Lock()
@@ -45,7 +45,7 @@ class Holes:
         return dict(self._reasons)
 
     def find(self, store: WalStore, begin_lsn: int, end_lsn: int) -> None:
-        """After a start: the segments of [begin_lsn, end_lsn) that are not there whole. Raises
+        """At a start: finds the segments of [begin_lsn, end_lsn) that are missing or short. Raises
         StorageError."""
         with self._lock:
             self._reasons.clear()
@@ -72,39 +72,39 @@ class Holes:
         )
 
     def finish(self) -> None:
-        """The log has gone: the files under these names may be another's from now on."""
+        """The log was removed: files under these names may belong to another log from now on."""
         with self._lock:
             self._is_over = True
             self._reasons.clear()
 
     def close(self, store: WalStore, segno: int) -> None:
-        """A mended segment is in its place: what was damaged goes. Raises StorageError."""
+        """A repaired segment is in its place: removes the damaged files. Raises StorageError."""
         with self._lock:
             for path in self._kept(store, segno):
                 durable.remove_file(path)
             self._reasons.pop(segno, None)
 
     def forget_below(self, store: WalStore, lsn: int) -> bool:
-        """The log begins at `lsn` now; whether it had holes and has none any more."""
+        """The log begins at `lsn` now. Returns whether this removed the last hole."""
         with self._lock:
-            gone = [s for s in self._reasons if s < segno_of(lsn, store.wal_seg_size)]
-            for segno in gone:
+            removed = [s for s in self._reasons if s < segno_of(lsn, store.wal_seg_size)]
+            for segno in removed:
                 for path in self._kept(store, segno):
                     durable.remove_file(path)
                 del self._reasons[segno]
-            return bool(gone) and not self._reasons
+            return bool(removed) and not self._reasons
 
-    def mended_path(self, store: WalStore, segno: int) -> Path:
-        """Where a segment is put together before it takes its place."""
+    def repair_path(self, store: WalStore, segno: int) -> Path:
+        """The file in which a segment is assembled before it is moved to its place."""
         return self.directory / f"{self.name(store, segno)}.mended"
 
     def name(self, store: WalStore, segno: int) -> str:
-        """That of the file which a whole segment is read from."""
+        """The name of the file that holds the whole segment."""
         tli = store.history.tli_at((segno + 1) * store.wal_seg_size - 1)
         return format_segment_name(tli, segno, store.wal_seg_size)
 
     def _quarantine(self, store: WalStore, segno: int) -> bool:
-        """Whether there was anything."""
+        """Moves the segment's files to `damaged/`. Returns whether there were any."""
         paths = store.files_of(segno)
         if paths:
             durable.make_directory(self.directory)
@@ -115,6 +115,6 @@ class Holes:
         return bool(paths)
 
     def _kept(self, store: WalStore, segno: int) -> list[Path]:
-        """What was taken out, under the names it had."""
+        """The files that were taken out; they keep their names."""
         suffix = format_segment_name(0, segno, store.wal_seg_size)[8:]
         return list(self.directory.glob(f"*{suffix}")) if self.directory.is_dir() else []

@@ -1,4 +1,4 @@
-"""The data directory of one safekeeper: whose it is, that one process has it, what lies where.
+"""The data directory of one safekeeper: its identity, its lock, and its layout.
 
 DIR/safekeeper.json                         {"format": 2, "safekeeper_id": 1, "instance": "hex"}
 DIR/lock                                    held while a process runs
@@ -6,8 +6,9 @@ DIR/timelines/<tenant>.<timeline>/control
 DIR/timelines/<tenant>.<timeline>/wal/...
 DIR/tombstones/<tenant>.<timeline>          a deleted timeline: its name is never used again
 
-The instance is drawn when the directory is made: a disk that was lost, and replaced by an empty one
-under the same id, is another safekeeper, and this is how others tell.
+
+The instance is drawn when the directory is created. If a disk is lost and replaced by an empty one
+under the same id, the instance differs: it is another safekeeper, and the others detect that.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from storage import durable
 from storage.errors import StorageError
 
 FORMAT = 2
-#: Without an instance; one is drawn when it is opened.
+#: Has no instance; one is drawn when the directory is opened.
 FORMAT_1 = 1
-LOST_AND_FOUND = "lost+found"  # of a file system that begins here
+LOST_AND_FOUND = "lost+found"  # in the root of a file system
 
 IDENTITY_FILE = "safekeeper.json"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """safekeeper.json"""
+    """The content of safekeeper.json."""
 
     format: int
     safekeeper_id: int
@@ -52,13 +53,13 @@ class DiskSpace:
 
 
 class DataDirectory:
-    """Opened once per process; raises DataDirError when it is somebody else's."""
+    """Opened once per process. Raises DataDirError if it is locked or not this safekeeper's."""
 
     def __init__(self, path: Path, safekeeper_id: int) -> None:
         self.path = path
         self.safekeeper_id = safekeeper_id
         try:
-            if not (path / IDENTITY_FILE).exists():  # else it was made, and its name is durable
+            if not (path / IDENTITY_FILE).exists():  # otherwise its name is durable already
                 durable.make_directory(path)
             self._lock_fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except StorageError as error:
@@ -68,7 +69,7 @@ class DataDirectory:
                 f'could not open data directory "{path}": {error.strerror}'
             ) from error
         self._take_lock()
-        #: 8 random bytes.
+        #: INSTANCE_BYTES random bytes.
         self.instance = self._open_identity()
         for folder in (self.timelines, self.tombstones):
             durable.make_directory(folder)
@@ -92,7 +93,7 @@ class DataDirectory:
             ) from error
 
     def _open_identity(self) -> bytes:
-        """The instance. Raises DataDirError, StorageError."""
+        """Returns the instance. Raises DataDirError, StorageError."""
         file = self.path / IDENTITY_FILE
         if not file.exists():
             if set(os.listdir(self.path)) - {"lock", LOST_AND_FOUND, file.name + ".tmp"}:
@@ -129,7 +130,7 @@ class DataDirectory:
         if found.format not in (FORMAT_1, FORMAT):
             raise DataDirError(
                 f'data directory "{self.path}" has format {found.format}, expected {FORMAT}',
-                hint="It was written by another release; run that release.",
+                hint="Another release wrote it; run that release.",
             )
         if found.safekeeper_id != self.safekeeper_id:
             raise DataDirError(
@@ -147,8 +148,8 @@ class DataDirectory:
         return self.timelines / folder_name(timeline)
 
     def existing(self) -> list[Path]:
-        """The folders of all timelines; an interrupted creation or deletion is swept away. One with
-        another name is among them: a timeline was in it, or a mistake is."""
+        """The folders of all timelines. Removes the remains of an interrupted creation or deletion.
+        Includes folders with invalid names: one may be a renamed timeline."""
         folders = []
         for entry in sorted(self.timelines.iterdir()):
             if entry.name.endswith(".tmp") or (self.tombstones / entry.name).exists():
@@ -163,7 +164,8 @@ class DataDirectory:
         return (self.tombstones / folder_name(timeline)).exists()
 
     def delete(self, timeline: TimelineId) -> None:
-        """The tombstone first: from then on the timeline does not exist, whatever happens."""
+        """Writes the tombstone first: from then on the timeline does not exist, even after a
+        crash."""
         durable.replace_file(self.tombstones / folder_name(timeline), b"")
         try:
             shutil.rmtree(self.folder(timeline), ignore_errors=False)
@@ -172,8 +174,8 @@ class DataDirectory:
         durable.sync_directory(self.timelines)
 
     def remove_log(self, timeline: TimelineId) -> None:
-        """All that one that has left does not need, durably: everything but its control file. What
-        is gone already is fine. Raises StorageError."""
+        """Durably removes everything but the control file of a timeline that was left. May be
+        repeated. Raises StorageError."""
         folder = self.folder(timeline)
         with durable.storage_errors(folder, "read"):
             folders = [folder, *sorted(p for p in folder.iterdir() if p.is_dir())]
@@ -204,5 +206,5 @@ def parse_folder_name(name: str) -> TimelineId | None:
 def no_such_timeline(timeline: TimelineId) -> TimelineError:
     return TimelineError(
         f"no such timeline {timeline}",
-        hint="If other members have it, this one lost its data: it must be replaced by a new id.",
+        hint="If other members have it, this one lost its data: replace it by one with a new id.",
     )

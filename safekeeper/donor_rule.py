@@ -1,14 +1,15 @@
-"""Whether a donor's stream may go on: rule 8 of the safekeeper. Pure.
+"""Whether a donor's stream may continue: rule 8 of the safekeeper. Pure.
 
-A donor's reader is a proposer. It names the NodeId it recovers for, and gets the log beyond the
-commit, which a greater NodeId may cut at any time and write anew. So the promise is looked at
-twice: before a read, which also ends a stream that waits, and after it, before the bytes go out.
+A donor's reader is a proposer. It names the NodeId for which it recovers, and gets the log beyond
+the commit. A greater NodeId may cut that part at any time and rewrite it. So the promise is
+checked twice: before a read, which also ends a stream that waits, and after it, before the bytes
+are sent.
 
     limit_lsn -> read -> checked -> send
 
-A chained reader is a safekeeper, which takes what it gets for its own log at once. For it the
-promise is not enough: one that has voted for a NodeId may still have a diverged tail, which its
-Elected will cut. So the log that it reads must follow that NodeId: its history ends with it.
+A chained reader is a safekeeper, which adds what it reads to its own log at once. For it the
+promise is not enough: a safekeeper that has voted for a NodeId may still have a diverged tail,
+which Elected will cut. So the history of the log that it reads must end with that NodeId.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ WRONG_STATE = "55000"
 
 
 class DonorRule:
-    """`look` returns what is published now, the promise and flush_lsn; it may raise, too.
-    `follows`, for a chained reader: the last NodeId of the history that is published."""
+    """`look` returns the published promise and flush_lsn; it may raise. `follows`, given for a
+    chained reader, returns the last NodeId of the published history."""
 
     def __init__(
         self,
@@ -36,14 +37,16 @@ class DonorRule:
         self._follows = follows
 
     def limit_lsn(self) -> int:
-        """How far it may be read now. Raises SafekeeperError when the stream must end."""
-        self._check_follows()  # before its end is looked at, which adopting the history lowers
+        """The position up to which the log may be read. Raises SafekeeperError when the stream must
+        end."""
+        self._check_follows()  # before the end is read, because adopting a history lowers the end
         promised, flush_lsn = self._look()
         self._check(promised)
         return flush_lsn
 
     def checked(self, wal: bytes) -> bytes:
-        """`wal` was read since. Raises SafekeeperError when it may be another ballot's."""
+        """Returns `wal`, which was just read. Raises SafekeeperError if another ballot may have
+        written it."""
         promised, _ = self._look()
         self._check(promised)
         return wal

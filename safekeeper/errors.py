@@ -1,12 +1,13 @@
 """Errors of `safekeeper`.
 
 SafekeeperError          something the user or a peer did; `sqlstate`, `hint`
+SafekeeperError          an error of the user or a peer; `sqlstate`, `hint`
 |-- ControlFileError     the control file is damaged or of another version: never reset it
-|-- DataDirError         the data directory is in use, of another id, or of another version
-`-- TimelineError        no such timeline, one that exists already, one that was deleted
+|-- DataDirError         the data directory is in use, or has another id or version
+`-- TimelineError        the timeline does not exist, exists already, or was deleted
 
-Beside it, StorageError of `storage`: a write or a flush failed, and the timeline stops; and of our
-own WalDamaged, a read that did not bring what was written.
+Besides, StorageError of `storage`: a write or a flush failed, and the timeline stops. Its subclass
+WalDamaged: a read did not return the bytes that were written.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from storage.errors import StorageError
 
 
 class SafekeeperError(Exception):
-    """Base of the tree: one sentence, what to do about it, and what to answer on the wire."""
+    """Base class: the message, the hint, and the SQLSTATE to send to the client."""
 
     sqlstate = "XX000"
 
@@ -28,7 +29,7 @@ class SafekeeperError(Exception):
 
 
 class ControlFileError(SafekeeperError):
-    """data_corrupted: the promise in it must never be forgotten, so nothing is guessed."""
+    """data_corrupted: the promise in the file must not be lost, so nothing is guessed."""
 
     sqlstate = "XX001"
 
@@ -46,7 +47,7 @@ class TimelineError(SafekeeperError):
 
 
 class WalDamaged(StorageError):
-    """data_corrupted: WAL in [lsn, end_lsn), or at `lsn`, is not what was written."""
+    """data_corrupted: WAL in [lsn, end_lsn), or at `lsn`, is not the WAL that was written."""
 
     def __init__(self, lsn: int, reason: str, end_lsn: int = 0) -> None:
         self.lsn = int(lsn)

@@ -1,7 +1,7 @@
-"""What goes into the acceptor and what it orders: its table of contents. Pure values.
+"""The events of the acceptor and the actions that it orders. Pure values.
 
-The shell executes a list of actions in its order and stops the timeline at the first one that
-fails; the order is the safety argument (persist before reply).
+The shell executes a list of actions in its order and stops the timeline at the first that fails.
+The order is the safety argument (persist before reply).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Received(Struct, frozen=True, gc=False):
 
 @final
 class BatchEnded(Struct, frozen=True, gc=False):
-    """All that had arrived on the connection has been stepped: time to flush and to answer."""
+    """All messages that had arrived on the connection are stepped: flush and answer now."""
 
     connection: int
 
 
 @final
 class ChainedWal(Struct, frozen=True, gc=False):
-    """What TakeWal ordered for the connection, read for this ballot from the log of another one
-    that had processed its Elected; BatchEnded follows."""
+    """WAL that TakeWal ordered for the connection, read for this ballot. The source had processed
+    the Elected of this ballot. BatchEnded follows."""
 
     connection: int
     node_id: NodeId
@@ -46,29 +46,29 @@ class ChainedWal(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection is gone; what it wrote must not stay unflushed."""
+    """The connection ended; the WAL that it wrote must be flushed."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackChanged:
-    """What the replicas of this safekeeper need the primary to keep; the next answers carry it."""
+    """The feedback of this safekeeper's replicas to the primary; the next answers carry it."""
 
     feedback: HotStandbyFeedback
 
 
 @dataclass(frozen=True, slots=True)
 class HolesChanged:
-    """Committed segments here are damaged, or they are mended."""
+    """Committed segments here are damaged, or were repaired."""
 
     has_holes: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SteadyTaken:
-    """The steady path ends: by the greatest positions that its Appends named, all of their WAL is
-    written up to `end_lsn`, flushed and answered for."""
+    """The steady path ends. The positions are the greatest ones of its Appends; their WAL is
+    written up to `end_lsn`, flushed and answered."""
 
     end_lsn: int
     record_end_lsn: int
@@ -85,7 +85,7 @@ Event = (
 
 @final
 class WriteWal(Struct, frozen=True, gc=False):
-    """Hand the bytes to the OS at `begin_lsn`, which is where the last write ended."""
+    """Hand the bytes to the OS at `begin_lsn`, the end of the last write."""
 
     begin_lsn: int
     wal: bytes | memoryview
@@ -98,7 +98,7 @@ class FlushWal(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class TruncateWal:
-    """Durably forget everything at and above `end_lsn`; the next write begins there."""
+    """Durably remove everything at and above `end_lsn`; the next write begins there."""
 
     end_lsn: int
 
@@ -118,7 +118,7 @@ class Reply(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer with an error and close the connection; nothing else happened."""
+    """Answer with an error and close the connection. No state was changed."""
 
     connection: int
     sqlstate: str
@@ -128,9 +128,9 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class TakeWal:
-    """Read the log of the safekeeper there from `begin_lsn` on, as far as it is flushed, for as
-    long as that one follows `node_id` and nobody else, and bring it as ChainedWal. Until the
-    connection ends; it is ended when that cannot be done any more."""
+    """Read the flushed log of that safekeeper from `begin_lsn` on and deliver it as ChainedWal, as
+    long as that log follows `node_id`. Ends with the connection; the connection is closed if
+    reading fails."""
 
     connection: int
     node_id: NodeId

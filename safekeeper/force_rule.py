@@ -1,9 +1,9 @@
-"""FORCE_MEMBERSHIP: other members by an operator's word, when a quorum is lost for good. Pure.
+"""FORCE_MEMBERSHIP: an operator sets other members after a quorum is lost for good. Pure.
 
-Nobody has voted on it. Laws: the stamp only grows, and so does the promise, which becomes the new
-author's: whoever led before is fenced. The membership is marked, and so is every later one, as
-commits that were acknowledged may be missing in the log of the only member, which all others will
-get; those that hear of it keep theirs, and are in no set.
+There is no vote. Laws: the stamp and the promise only grow. The promise becomes the new author's,
+so the previous leader is fenced. This membership and every later one are marked: acknowledged
+commits may be missing in the log of the only member, and all later members get this log.
+Other safekeepers that receive this membership keep their log, and are in no set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INVALID_PARAMETER = "22023"
 def forced(
     safekeeper_id: int, instance: bytes, control: ControlState, membership: Membership
 ) -> ControlState:
-    """What the safekeeper has after it; `control` itself when it came before. Raises
+    """The state after FORCE_MEMBERSHIP; `control` itself if the request was served before. Raises
     TimelineError."""
     refusal = absence(control) or membership_refusal(control.membership, membership)
     if refusal:
@@ -42,11 +42,11 @@ def forced(
 
 
 def _check_members(membership: Membership) -> None:
-    """One alone: a second one may lack WAL that the first has dropped."""
+    """One member only: a second one may lack WAL that the first has removed."""
     if membership.is_joint or len(membership.members) != 1:
         raise TimelineError(
             f"members {membership.groups} are forced, expected a single one",
-            hint="sk member add makes it more.",
+            hint="Force one member, then add others with sk member add.",
             sqlstate=INVALID_PARAMETER,
         )
 
@@ -54,22 +54,22 @@ def _check_members(membership: Membership) -> None:
 def _check_keeper(instance: bytes, control: ControlState, named: bytes) -> None:
     if instance != named:
         raise TimelineError(
-            f"safekeeper with instance {named.hex()} is to be the only member, this one is "
+            f"safekeeper with instance {named.hex()} must be the only member, this one is "
             f"{instance.hex()}",
             sqlstate=INVALID_PARAMETER,
         )
     if control.lost_lsn:
         raise TimelineError(
             f"the log here was flushed up to {format_lsn(control.lost_lsn)} and is damaged",
-            hint="One whose log is whole must go on; sk restore makes a server of the archive.",
+            hint="Force a member whose log is whole, or restore the archive with sk restore.",
             sqlstate=DATA_CORRUPTED,
         )
 
 
 def streaming_refusal(address: str) -> TimelineError:
-    """While a proposer lives, commits may still be acknowledged."""
+    """While a proposer runs, commits may still be acknowledged."""
     return TimelineError(
         f"a proposer ({address}) streams to this safekeeper",
-        hint="Stop it first, and whatever would start it again.",
+        hint="Stop the proposer first, and everything that would start it again.",
         sqlstate=WRONG_STATE,
     )

@@ -1,10 +1,10 @@
-"""JOIN_TIMELINE and LEAVE_TIMELINE: which durable state follows. Pure.
+"""JOIN_TIMELINE and LEAVE_TIMELINE: the durable state that follows. Pure.
 
     no such timeline --JOIN--> has the log from start_lsn on --LEAVE--> has left --JOIN--> ...
 
-Laws. Who is named by a membership is a member, and is given no log: had it lost its own, it would
-have forgotten its promises (condition A3). One that has left keeps promise and membership, and
-refuses what is less than either (A2). Who is named keeps its log (A3).
+Laws. A safekeeper that the membership names is a member and is given no log: if it had lost its
+own, it would also have lost its promises (condition A3). A safekeeper that has left keeps promise
+and membership, and refuses lesser ones (A2). A safekeeper that is named keeps its log (A3).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DUPLICATE_OBJECT = "42710"
 def joined(
     safekeeper_id: int, timeline: TimelineId, offer: TimelineOffer, existing: ControlState | None
 ) -> ControlState:
-    """What the safekeeper has after JOIN_TIMELINE; `existing` itself when it came before. Raises
+    """The state after JOIN_TIMELINE; `existing` itself if the request was served before. Raises
     TimelineError, WalError."""
     _check_offer(safekeeper_id, offer)
     if existing is not None:
@@ -52,18 +52,18 @@ def joined(
 
 
 def activated(control: ControlState) -> ControlState:
-    """What it has after ACTIVATE_TIMELINE, the second step of a creation. Raises TimelineError."""
+    """The state after ACTIVATE_TIMELINE, the second step of a creation. Raises TimelineError."""
     check_not_left(control)
     return replace(control, active=True)
 
 
 def departed(safekeeper_id: int, control: ControlState, membership: Membership) -> ControlState:
-    """What the safekeeper has after LEAVE_TIMELINE; `control` itself when it came before. Raises
+    """The state after LEAVE_TIMELINE; `control` itself if the request was served before. Raises
     TimelineError."""
     if safekeeper_id in membership.all_members:
         raise TimelineError(
-            f"safekeeper {safekeeper_id} is told to leave timeline {control.timeline} by a "
-            f"membership that names it: {membership.all_members}",
+            f"safekeeper {safekeeper_id} must leave timeline {control.timeline}, but the "
+            f"membership names it: {membership.all_members}",
             sqlstate=INVALID_PARAMETER,
         )
     _check_stamp(control.membership, membership)
@@ -87,7 +87,7 @@ def departed(safekeeper_id: int, control: ControlState, membership: Membership) 
 
 
 def check_not_left(control: ControlState) -> None:
-    """For whoever wants the log. Raises TimelineError, which names the present members."""
+    """For requests that need the log. Raises TimelineError, which names the present members."""
     if control.has_left:
         refusal = departure(control)
         raise TimelineError(refusal.message, hint=refusal.hint, sqlstate=refusal.sqlstate)
@@ -103,7 +103,7 @@ def _check_offer(safekeeper_id: int, offer: TimelineOffer) -> None:
         )
     if safekeeper_id in offer.membership.all_members:
         raise TimelineError(
-            f"safekeeper {safekeeper_id} is a member already, and members are not given the log "
+            f"safekeeper {safekeeper_id} is a member already, and a member is not given the log "
             "again",
             hint="If it lost its data, replace it: sk member replace, with a new id.",
             sqlstate=WRONG_STATE,
@@ -111,7 +111,7 @@ def _check_offer(safekeeper_id: int, offer: TimelineOffer) -> None:
 
 
 def _is_answered(existing: ControlState, offer: TimelineOffer) -> bool:
-    """The same offer came before, and its answer was lost."""
+    """The same offer was served before, and its answer was lost."""
     return not existing.has_left and (
         (existing.server, existing.timeline_start_lsn, existing.local_start_lsn)
         == (offer.server, offer.timeline_start_lsn, offer.start_lsn)
@@ -123,12 +123,12 @@ def _check_may_return(existing: ControlState, offer: TimelineOffer) -> None:
     if not existing.has_left:
         raise TimelineError(
             f"timeline {existing.timeline} exists already",
-            hint="It may be streamed to as it is; to begin anew, it has to leave first.",
+            hint="Stream to it as it is, or let it leave the timeline first.",
             sqlstate=DUPLICATE_OBJECT,
         )
     if (existing.server, existing.timeline_start_lsn) != (offer.server, offer.timeline_start_lsn):
         raise TimelineError(
-            f"timeline {existing.timeline} that was left here has other parameters",
+            f"timeline {existing.timeline} was left here with other parameters",
             sqlstate=DUPLICATE_OBJECT,
         )
     if offer.node_id < existing.promised:

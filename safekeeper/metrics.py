@@ -1,8 +1,8 @@
-"""The metrics of a safekeeper, collected from its state when they are asked for.
+"""The metrics of a safekeeper, collected from its state when they are scraped.
 
-Only the flush histogram is fed on the append path; everything else costs nothing until a scrape.
-Law: a scrape is bounded, however many timelines there are: the first so many have series of their
-own, those in trouble before those awake, and these before those asleep; all are counted.
+Only the flush histogram is updated on the append path; everything else costs nothing until a
+scrape. Law: a scrape is bounded, however many timelines there are. Only the first so many have
+their own series: those with problems first, then those awake, then those asleep. All are counted.
 """
 
 from __future__ import annotations
@@ -43,46 +43,46 @@ TIMELINE_GAUGES = {
     "sk_timeline_wal_bytes": "Size of the segments on disk",
     "sk_timeline_active": "1 when the timeline can take part, 0 when it is stopped or damaged",
     "sk_timeline_proposer_connected": "1 while a proposer streams",
-    "sk_timeline_proposer_silent_seconds": "Time since the proposer that streams was last heard",
+    "sk_timeline_proposer_silent_seconds": "Time since the streaming proposer last sent anything",
     "sk_timeline_local_start_lsn": "Position of the oldest WAL kept, in bytes",
     "sk_timeline_replicas": "Replicas that stream now",
     "sk_timeline_slots": "Replication slots",
     "sk_timeline_archived_lsn": "Position up to which the WAL is in the archive, in bytes",
     "sk_timeline_archive_backlog_bytes": "Committed WAL that is not in the archive yet",
-    "sk_timeline_archive_failures": "Tries at the archive that failed since the start",
+    "sk_timeline_archive_failures": "Failed attempts to archive since the start",
     "sk_timeline_holes": "Committed segments that are damaged here, or missing",
-    "sk_timeline_lost_lsn": "Position up to which a damaged end of the log is missed, 0 if whole",
-    "sk_timeline_slots_lost": "Replication slots that are lost or in danger of it",
+    "sk_timeline_lost_lsn": "Position up to which WAL at the log's end is lost, 0 if none is",
+    "sk_timeline_slots_lost": "Replication slots that are lost or in danger of being lost",
     "sk_timeline_pageserver_held_bytes": "WAL here that the pageserver has not made durable",
     "sk_timeline_member_left_behind": "1 when a member lacks WAL that was removed here",
 }
 STATE_GAUGES = {
-    "sk_timelines": "Timelines, by what they do: active, asleep, creating, stopped, damaged",
+    "sk_timelines": "Timelines by state: active, asleep, creating, stopped, damaged",
 }
 PROCESS_GAUGES = {
     "sk_timelines_without_series": "Timelines beyond --metrics-timelines-max",
     "sk_timelines_damaged": "Timelines whose control file cannot be used",
-    "sk_unusable_files": "Files of certificates, users or token that changed and are not in force",
+    "sk_unusable_files": "Certificate, user or token files that changed and could not be loaded",
     "sk_disk_free_bytes": "Free space of the data directory",
     "sk_connections": "Connections of users to the WAL port",
-    "sk_connections_unauthenticated": "Connections that have proven nothing yet",
+    "sk_connections_unauthenticated": "Connections that are not authenticated yet",
 }
 ROLE_GAUGES = {
-    "sk_connections_of_role": "Connections of users, by the role that they count as",
+    "sk_connections_of_role": "Connections of users, by role",
 }
 COUNTERS = {
     "sk_scrub_bytes": "WAL that the scrub has checked since the start",
-    "sk_scrub_passes": "Times that the scrub went through all cold WAL since the start",
-    "sk_scrub_damages": "Damages that the scrub found since the start",
+    "sk_scrub_passes": "Complete passes of the scrub over all cold WAL since the start",
+    "sk_scrub_damages": "Damaged places that the scrub found since the start",
     "sk_connections_refused": "Connections refused by a limit, or after too many wrong passwords",
     "sk_refusals": "Commands and connections of clients that were refused, for any reason",
-    "sk_connections_evicted": "Connections that gave way to newer ones before authentication",
+    "sk_connections_evicted": "Unauthenticated connections that were closed for newer ones",
 }
 HISTOGRAMS = {"sk_wal_flush_seconds": "Time of one fdatasync of WAL"}
 
 
 class FlushCollector(Collector):
-    """The histogram of flushes. Our own: the library's takes two locks to count one."""
+    """The histogram of flushes. Our own: the library takes two locks for each count."""
 
     def __init__(self, times: FlushTimes) -> None:
         self._times = times
@@ -122,7 +122,7 @@ class StateCollector(Collector):
             name: GaugeMetricFamily(name, text, labels=("tenant_id", "timeline_id"))
             for name, text in TIMELINE_GAUGES.items()
         }
-        # Of one that has left there is nothing to watch.
+        # A timeline that was left has no metrics.
         timelines = [t for t in self._timelines.all() if not t.control.has_left]
         shown = sorted(timelines, key=_rank)[: self._timelines_max]
         for timeline in shown:
@@ -155,7 +155,7 @@ class StateCollector(Collector):
         return [*families.values(), self._states(timelines), of_role, *counters]
 
     def _states(self, timelines: Iterable[Timeline]) -> GaugeMetricFamily:
-        """Those whose control file cannot be used are damaged, too."""
+        """Counts timelines whose control file cannot be used as damaged, too."""
         counts = Counter(map(_state, timelines))
         counts[TimelineState.DAMAGED.value] += len(self._timelines.damaged)
         family = GaugeMetricFamily(*next(iter(STATE_GAUGES.items())), labels=("state",))
@@ -169,9 +169,9 @@ def _state(timeline: Timeline) -> str:
 
 
 def _rank(timeline: Timeline) -> int:
-    """Who has series first."""
-    is_well = timeline.state in (TimelineState.ACTIVE, TimelineState.CREATING)
-    if not is_well or timeline.holes or timeline.control.lost_lsn:
+    """Order in which timelines get series; lower first."""
+    is_healthy = timeline.state in (TimelineState.ACTIVE, TimelineState.CREATING)
+    if not is_healthy or timeline.holes or timeline.control.lost_lsn:
         return 0
     if log_extent(timeline).is_member_left_behind:
         return 1

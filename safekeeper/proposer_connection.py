@@ -1,4 +1,4 @@
-"""What a timeline needs of a connection that pushes WAL to it, and what it remembers of one."""
+"""The connection that pushes WAL to a timeline, as the timeline sees it; its last description."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from safekeeper.events import TakeWal
 
 
 class ProposerConnection(Protocol):
-    """Made and ended by `receive_wal.py`; the timeline only asks it to close, and to take the
-    log's WAL from another safekeeper. Neither may wait for anything."""
+    """Created and ended by `receive_wal.py`. The timeline only asks it to close, or to take the
+    log's WAL from another safekeeper. Neither call may wait."""
 
     number: int
 
@@ -25,13 +25,13 @@ class ProposerConnection(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class GoneProposer:
-    """What is remembered of one that is gone: what it told of itself, and none of its buffers."""
+class DisconnectedProposer:
+    """The last description of a proposer that disconnected, without its buffers."""
 
     description: dict[str, object]
 
     @classmethod
-    def of(cls, connection: ProposerConnection) -> GoneProposer:
+    def of(cls, connection: ProposerConnection) -> DisconnectedProposer:
         return cls(connection.describe())
 
     def describe(self) -> dict[str, object]:
@@ -40,18 +40,18 @@ class GoneProposer:
 
 @dataclass(slots=True)
 class LastProposers:
-    """Whom to ask when nobody streams. Both may be gone, and live on without a connection."""
+    """The proposers to ask while none streams. Both may be disconnected, and still run."""
 
-    #: It connected last: a candidate, maybe, that has no quorum yet.
-    newest: ProposerConnection | GoneProposer | None = None
-    #: It was followed last: it waits for its primary, maybe, while others came and were fenced.
-    leader: ProposerConnection | GoneProposer | None = None
+    #: The one that connected last; it may be a candidate without a quorum.
+    newest: ProposerConnection | DisconnectedProposer | None = None
+    #: The last one that led here; it may wait for its primary while others came and were fenced.
+    leader: ProposerConnection | DisconnectedProposer | None = None
 
-    def gone(self, connection: ProposerConnection) -> None:
-        """What it told of itself stays, without its buffers."""
-        gone = GoneProposer.of(connection)
-        self.newest = gone if self.newest is connection else self.newest
-        self.leader = gone if self.leader is connection else self.leader
+    def disconnected(self, connection: ProposerConnection) -> None:
+        """Keeps the description of the connection, without its buffers."""
+        last = DisconnectedProposer.of(connection)
+        self.newest = last if self.newest is connection else self.newest
+        self.leader = last if self.leader is connection else self.leader
 
     def describe(self) -> dict[str, dict[str, object] | None]:
         named = (("last_proposer", self.newest), ("last_leader", self.leader))

@@ -1,7 +1,8 @@
-"""Reading WAL that leaves this member, and what happens when it is found damaged.
+"""Reading WAL that leaves this member, and the reaction to damage.
 
-A committed segment becomes a hole, which others can fill; what lies above is the lost end of the
-log, which a leader brings back. Either way the reader is sent away before it gets a bad byte.
+A committed segment becomes a hole, which other members can fill. Damage above the committed
+segments becomes the lost end of the log, which a leader sends again. In both cases the reader gets
+an error before it gets a bad byte.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from safekeeper.timeline_state import TimelineState
 
 
 def read_wal(timeline: Timeline, lsn: int, length: int) -> bytes:
-    """Up to `length` bytes at `lsn`, of one segment, as they were written; fewer only where no more
-    exist. Raises WalDamaged, StorageError."""
+    """Returns up to `length` bytes at `lsn`, of one segment, as they were written; fewer only at
+    the end of the log. Raises WalDamaged, StorageError."""
     store = timeline.store
     check_not_hole(timeline, lsn)
     while True:
@@ -22,8 +23,8 @@ def read_wal(timeline: Timeline, lsn: int, length: int) -> bytes:
         try:
             return store.checked.read(lsn, length, store.facts(first_lsn))
         except WalDamaged as damage:
-            # Where the log begins moves up before a file goes, and who leaves has left before: what
-            # went meanwhile is no damage.
+            # local_start_lsn moves up before files are removed, and a timeline is marked as left
+            # before its log is removed. WAL that was removed meanwhile is not damaged.
             is_left = timeline.state is TimelineState.LEFT
             if is_left or lsn < timeline.control.local_start_lsn:
                 return b""
@@ -36,11 +37,11 @@ def check_not_hole(timeline: Timeline, lsn: int) -> None:
     """Raises WalDamaged."""
     segno = segno_of(lsn, timeline.store.wal_seg_size)
     if segno in timeline.holes:
-        raise WalDamaged(lsn, timeline.holes.all().get(segno, "it is being mended"))
+        raise WalDamaged(lsn, timeline.holes.all().get(segno, "it is being repaired"))
 
 
 def found_damage(timeline: Timeline, damage: WalDamaged) -> None:
-    """From here on this member gives no vote, also after a restart. Raises StorageError."""
+    """From here on this member grants no vote, also after a restart. Raises StorageError."""
     store, positions = timeline.store, timeline.positions
     first, last = (segno_of(lsn, store.wal_seg_size) for lsn in (damage.lsn, damage.end_lsn - 1))
     tail = segno_of(min(positions.commit_lsn, positions.flush_lsn), store.wal_seg_size)

@@ -2,9 +2,10 @@
 
     drain (one recv) -> decode -> acceptor -> write -> one fdatasync -> one answer
 
-Nearly always this is done by `steady_path.py`, which leaves the rest to what is here. One blocking
-thread a connection. Whatever arrived together shares one flush. One that is chained behind another
-safekeeper brings positions only, and the answers to what the chain brings (`chained_wal.py`).
+Nearly always `steady_path.py` does this, and leaves only the other cases to this module. There is
+one blocking thread a connection. All messages that arrive together share one flush. The connection
+of a chained member brings positions only, and carries the answers for the chain's WAL
+(`chained_wal.py`).
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from storage.errors import StorageError
 
 log = structlog.get_logger()
 
-# How often one that is chained looks around although nobody woke it.
+# How often a chained connection checks for news although it was not woken.
 CHAINED_WAIT_SECONDS = 10.0
 
 
 @dataclass(slots=True)
 class WalReceiver:
     """One proposer's connection; the timeline may close it from another thread. `peer_conninfo`:
-    how this safekeeper reads from another one."""
+    libpq's parameters to read from another safekeeper."""
 
     number: int
     session: Session
@@ -43,12 +44,12 @@ class WalReceiver:
     peer_conninfo: str = ""
     closed_reason: str = ""
     connected_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
-    #: When something last came, by the monotonic clock; a proposer that lives sends each second.
+    #: When data last arrived, by the monotonic clock; a live proposer sends every second.
     heard_at: float = field(default_factory=time.monotonic)
-    #: The last one, which notes by itself when something came.
+    #: The last steady path, which records arrivals itself.
     _steady: SteadyPath | None = None
     _chain: ChainedReader | None = None
-    #: What `take_wal` is asked for, until the batch that asked is done.
+    #: The order that `take_wal` was given, until the current batch is done.
     _order: TakeWal | None = None
 
     @property
@@ -74,7 +75,8 @@ class WalReceiver:
         self._order = order
 
     def run(self, timeline: Timeline) -> None:
-        """Until the proposer leaves. Raises SafekeeperError, MessageError and ProtocolError."""
+        """Runs until the proposer disconnects. Raises SafekeeperError, MessageError and
+        ProtocolError."""
         timeline.connect(self)
         log.info("proposer connected", client=self.client_address)
         try:
@@ -84,7 +86,7 @@ class WalReceiver:
                 if steady is not None:
                     self._steady = steady
                     steady.run(stream)
-                if self._chain is None or self._hears(stream, self._chain):
+                if self._chain is None or self._has_message(stream, self._chain):
                     self._batch(stream, timeline)
         except CopyEnded:
             return
@@ -94,7 +96,11 @@ class WalReceiver:
         finally:
             self._end_chain()
             timeline.disconnect(self)
-            log.info("proposer left", client=self.client_address, reason=self.closed_reason or None)
+            log.info(
+                "proposer disconnected",
+                client=self.client_address,
+                reason=self.closed_reason or None,
+            )
 
     def _batch(self, stream: CopyStream, timeline: Timeline) -> None:
         payloads = stream.drain()
@@ -107,8 +113,8 @@ class WalReceiver:
             self._order = None
             self._chain.start()
 
-    def _hears(self, stream: CopyStream, chain: ChainedReader) -> bool:
-        """Answers for the chain, and waits for its next one; True when the proposer says something.
+    def _has_message(self, stream: CopyStream, chain: ChainedReader) -> bool:
+        """Sends the chain's answer and waits; returns True if the proposer has sent a message.
         Raises SafekeeperError when the chain has ended."""
         answer = chain.take_answer()
         if answer is not None:

@@ -3,8 +3,8 @@
     control file: commit_lsn, flush_lsn        WAL: whole records up to ...
                   `-- decoding begins here, in that segment --'
 
-Law: an end below what was flushed is damage, not a torn tail. It is remembered, durably, before a
-vote can be asked for, and nothing behind it is zeroed.
+Law: an end below the flushed position is damage, not a torn tail. It is recorded durably before a
+vote can be requested, and nothing behind it is zeroed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ log = structlog.get_logger()
 
 
 class DamagedLog(SafekeeperError):
-    """Nothing of the log can be believed (data_corrupted)."""
+    """No part of the log is valid (data_corrupted)."""
 
     sqlstate = "XX001"
 
 
 def recovered_end(timeline: Timeline, control_file: ControlFile, valid_lsn: int | None) -> int:
-    """The end of the last whole record; what lies beyond is zeroed, what was read is synced.
+    """Returns the end of the last whole record. The bytes beyond are zeroed, those read are synced.
 
-    Decoding begins with the segment of the last known commit_lsn, so that the newest part is
-    verified although everything up to there must be good. From `valid_lsn` on the log is known to
-    be damaged; of an unproven one nothing is believed. Raises StorageError, DamagedLog.
+    Decoding begins in the segment of the last known commit_lsn: so the newest part is verified,
+    although everything up to there should be valid. From `valid_lsn` on the log is known to be
+    damaged; of an unproven log nothing is trusted. Raises StorageError, DamagedLog.
     """
     control = timeline.control
     seg_size = control.server.wal_seg_size
@@ -62,7 +62,7 @@ def recovered_end(timeline: Timeline, control_file: ControlFile, valid_lsn: int 
 
 
 def _remember_loss(control_file: ControlFile, end: EndOfWal) -> None:
-    """Durably, if the log ends below what was flushed. Raises StorageError."""
+    """Records durably that the log ends below the flushed position. Raises StorageError."""
     control = control_file.state
     found = control.found_to_end(int(end.end_lsn))
     if found != control:

@@ -1,8 +1,8 @@
-"""The log lines of what clients were refused.
+"""The log lines of refused requests.
 
-Each refusal is answered, and counted. A client that asks the same again, as a proposer does twice a
-second of a timeline that is stopped, gets one line a minute, which says how often it asked.
-Law: memory is bounded, however many clients and reasons there are; the oldest is forgotten first.
+Each refusal is answered and counted. A client that repeats a refused request gets one log line a
+minute, with the number of requests. (A proposer asks twice a second for a stopped timeline.) Law:
+memory is bounded, however many clients and reasons there are; the oldest entry is forgotten first.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import structlog
 
 log = structlog.get_logger()
 
-#: Between two lines that say the same.
+#: Minimum time between two equal lines.
 SAME_SECONDS_MIN = 60.0
 REFUSALS_MAX = 1000
 
 
 @dataclass(slots=True)
-class _Said:
+class _Logged:
     at: float
-    unsaid_count: int = 0
+    unlogged_count: int = 0
 
 
 class RefusalLog:
@@ -33,36 +33,36 @@ class RefusalLog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        #: By address without the port, and what was refused; the last one asked for is the last.
-        self._said: dict[tuple[str, ...], _Said] = {}
+        #: By address without port, and refusal; the most recent one is last.
+        self._logged: dict[tuple[str, ...], _Logged] = {}
         self._count = 0
 
     @property
     def count(self) -> int:
-        """Refusals so far, said or not."""
+        """Refusals so far, logged or not."""
         return self._count
 
     def note(self, event: str, client: str, **fields: str) -> None:
-        """Of a client at "HOST:PORT"; `fields` are those of the line."""
-        times = self._times_to_say((event, client.rpartition(":")[0], *fields.values()))
+        """Logs a refusal of a client at "HOST:PORT"; `fields` are the fields of the line."""
+        times = self._times_to_log((event, client.rpartition(":")[0], *fields.values()))
         if times == 1:
             log.warning(event, client=client, **fields)
         elif times:
             log.warning(event, client=client, **fields, times=times)
 
-    def _times_to_say(self, refusal: tuple[str, ...]) -> int:
-        """How often this came since it was last said; 0 when it was said just before."""
+    def _times_to_log(self, refusal: tuple[str, ...]) -> int:
+        """The number of these refusals since the last line; 0 if no line is due."""
         now = self._clock()
         with self._lock:
             self._count += 1
-            said = self._said.pop(refusal, None)
-            if said is None:
-                said = _Said(now - SAME_SECONDS_MIN)
-            self._said[refusal] = said
-            if len(self._said) > REFUSALS_MAX:
-                del self._said[next(iter(self._said))]
-            said.unsaid_count += 1
-            if now - said.at < SAME_SECONDS_MIN:
+            logged = self._logged.pop(refusal, None)
+            if logged is None:
+                logged = _Logged(now - SAME_SECONDS_MIN)
+            self._logged[refusal] = logged
+            if len(self._logged) > REFUSALS_MAX:
+                del self._logged[next(iter(self._logged))]
+            logged.unlogged_count += 1
+            if now - logged.at < SAME_SECONDS_MIN:
                 return 0
-            times, said.unsaid_count, said.at = said.unsaid_count, 0, now
+            times, logged.unlogged_count, logged.at = logged.unlogged_count, 0, now
             return times

@@ -1,6 +1,6 @@
-"""Why a safekeeper does not do what a proposer asks: its rules as questions. Pure.
+"""Why a safekeeper refuses a proposer's request: its rules as questions. Pure.
 
-Each returns None when there is no reason to refuse. The acceptor asks them before it changes
+Each function returns None if there is no reason to refuse. The acceptor asks before it changes
 anything; so do JOIN_TIMELINE and LEAVE_TIMELINE (`join_rules.py`).
 """
 
@@ -26,7 +26,7 @@ MISMATCH = "42P17"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """As it is answered."""
+    """The error that the client gets."""
 
     sqlstate: str
     message: str
@@ -34,7 +34,7 @@ class Refusal:
 
 
 def absence(control: ControlState) -> Refusal | None:
-    """Why this timeline takes no part: its creation did not finish, or it has left."""
+    """Why this timeline cannot take part: its creation did not finish, or it was left."""
     if control.has_left:
         return departure(control)
     if control.active:
@@ -47,16 +47,16 @@ def absence(control: ControlState) -> Refusal | None:
 
 
 def departure(control: ControlState) -> Refusal:
-    """What one that has left answers to all but greetings."""
+    """A safekeeper that has left answers everything but greetings with this."""
     return Refusal(
         WRONG_STATE,
-        f"this safekeeper has left timeline {control.timeline}: its WAL is not here any more",
-        f"Present members, as far as it is known here: {members_in_words(control.membership)}.",
+        f"this safekeeper has left timeline {control.timeline}: its WAL was removed here",
+        f"Present members, as far as known here: {members_in_words(control.membership)}.",
     )
 
 
 def members_in_words(membership: Membership) -> str:
-    """`2 at 10.0.0.2:5454, 4 at 10.0.0.4:5454`; in a joint membership those of both sets."""
+    """`2 at 10.0.0.2:5454, 4 at 10.0.0.4:5454`; of both sets if the membership is joint."""
     return ", ".join(map(_in_words, map(membership.member, membership.all_members)))
 
 
@@ -65,12 +65,12 @@ def _in_words(member: Member) -> str:
 
 
 def greeting_refusal(control: ControlState, greeting: ProposerGreeting) -> Refusal | None:
-    """One that has left answers greetings, too: it leads on to the present members."""
+    """A safekeeper that has left answers greetings, too: the answer names the present members."""
     ours, theirs = control.server, greeting.server
     if greeting.protocol_version != PROTOCOL_VERSION:
         return Refusal(
             MISMATCH,
-            f"proposer speaks protocol version {greeting.protocol_version}, "
+            f"proposer uses protocol version {greeting.protocol_version}, "
             f"this safekeeper {PROTOCOL_VERSION}",
             "Run the same release on both sides.",
         )
@@ -83,7 +83,7 @@ def greeting_refusal(control: ControlState, greeting: ProposerGreeting) -> Refus
             MISMATCH,
             f"primary has system identifier {theirs.system_id}, "
             f"the timeline belongs to {ours.system_id}",
-            "Attach the primary this timeline was created for, or create another timeline.",
+            "Attach the primary that this timeline was created for, or create another timeline.",
         )
     if theirs.pg_major != ours.pg_major or theirs.wal_seg_size != ours.wal_seg_size:
         return Refusal(
@@ -96,22 +96,20 @@ def greeting_refusal(control: ControlState, greeting: ProposerGreeting) -> Refus
 
 
 def membership_refusal(own: Membership, membership: Membership) -> Refusal | None:
-    """The stamp never goes back, and an equal one means an equal membership (ConfigSafety)."""
+    """The stamp never decreases, and equal stamps mean equal memberships (ConfigSafety)."""
     if membership.stamp < own.stamp:
-        return Refusal(
-            WRONG_STATE, f"membership {membership.stamp} is older than {own.stamp}, which is here"
-        )
+        return Refusal(WRONG_STATE, f"membership {membership.stamp} is older than {own.stamp} here")
     if membership.stamp == own.stamp and membership != own:
         return Refusal(
             DATA_CORRUPTED,
-            f"membership {own.stamp} has the sets {own.groups} here, with other sets or addresses "
-            f"it came again: {membership.groups}",
+            f"membership {own.stamp} has the sets {own.groups} here, but was sent with other sets "
+            f"or addresses: {membership.groups}",
         )
     return None
 
 
 def author_refusal(node_id: NodeId, membership: Membership) -> Refusal | None:
-    """A leader sends what it wrote itself, and nothing else (condition M2)."""
+    """A leader sends only memberships that it wrote itself (condition M2)."""
     if membership.stamp.author == node_id:
         return None
     return Refusal(
@@ -123,7 +121,7 @@ def author_refusal(node_id: NodeId, membership: Membership) -> Refusal | None:
 def elected_refusal(
     control: ControlState, elected: Elected, flush_lsn: int, commit_lsn: int
 ) -> Refusal | None:
-    """Why this Elected of one that may lead cannot be obeyed."""
+    """Why this safekeeper cannot follow an Elected whose NodeId is not below its promise."""
     refusal = author_refusal(elected.node_id, elected.membership)
     refusal = refusal or membership_refusal(control.membership, elected.membership)
     if refusal:
@@ -152,8 +150,8 @@ def _misfit(control: ControlState, elected: Elected) -> str:
 
 
 def _other_history(control: ControlState, elected: Elected, flush_lsn: int) -> str:
-    """A ballot has one history, also of what lies above the end of the log here; one that has
-    joined, and has no WAL yet, was told of what lies below its start."""
+    """A ballot has one history, also above the end of the log here. A safekeeper that has joined,
+    and has no WAL yet, knows only the part below its start."""
     ours = (control.term_history, control.tli_history)
     theirs = (elected.term_history, elected.tli_history)
     if ours[0].entries[-1].node_id != elected.node_id or ours == theirs:
@@ -164,13 +162,13 @@ def _other_history(control: ControlState, elected: Elected, flush_lsn: int) -> s
         return ""
     return (
         f"proposer {elected.node_id} was elected with term history {ours[0]} and Postgres "
-        f"timelines {_brief(ours[1])}, now it says {theirs[0]} and {_brief(theirs[1])}"
+        f"timelines {_brief(ours[1])}, but now sends {theirs[0]} and {_brief(theirs[1])}"
     )
 
 
 def _parting(control: ControlState, elected: Elected, flush_lsn: int, commit_lsn: int) -> str:
-    """Elected may follow unflushed WAL: none is lost, since a proposer that was elected by our vote
-    got the flushed position."""
+    """Elected may cut unflushed WAL: nothing is lost, because our vote for that proposer named the
+    flushed position."""
     start_lsn, history = elected.start_streaming_at, control.term_history.clipped(flush_lsn)
     try:
         common_lsn = highest_common_point(elected.term_history, history, flush_lsn)
@@ -179,7 +177,7 @@ def _parting(control: ControlState, elected: Elected, flush_lsn: int, commit_lsn
     if start_lsn != common_lsn:
         return (
             f"proposer {elected.node_id} wants to stream from {format_lsn(start_lsn)}, "
-            f"the logs part at {format_lsn(common_lsn)}"
+            f"but the logs diverge at {format_lsn(common_lsn)}"
         )
     if start_lsn < commit_lsn:
         return (
@@ -199,6 +197,6 @@ def _parting(control: ControlState, elected: Elected, flush_lsn: int, commit_lsn
 
 
 def _brief(history: TimelineHistory) -> str:
-    """`1 to 0/3000110, 2`: which timeline wrote the log up to where."""
+    """`1 to 0/3000110, 2`: the Postgres timelines, each with the end of its WAL."""
     left = [f"{entry.tli} to {format_lsn(entry.switch_lsn)}" for entry in history.entries]
     return ", ".join([*left, str(history.tli)])

@@ -1,9 +1,10 @@
 """A replica: a stock client that streams the committed log, on one Postgres timeline.
 
-Laws. Nothing beyond `committed_lsn` is sent or named: a client may take any position it hears of
-for durable. A timeline's end is told only when the log has been committed beyond it: until then
-another primary may still go on with the older timeline. A pageserver is a replica that says who it
-is, and is sent away when a newer one has come: of what it says as `apply` (trim_rule.py).
+Laws. Nothing beyond `committed_lsn` is sent or named: a client may treat every position that it
+receives as durable. The end of a timeline is reported only after the log is committed beyond it:
+until then another primary may continue the older timeline. A pageserver is a replica that sends its
+suffix; it is disconnected when a newer one has connected. Its `apply` position: trim_rule.py.
+
 Source: Postgres `walsender.c`, `StartReplication`, `ProcessRepliesIfAny`, `WalSndCheckTimeOut`.
 """
 
@@ -37,7 +38,7 @@ GATHER_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who streams. `timeout_seconds` is how long it may be silent; 0: for ever."""
+    """The client of a stream. `timeout_seconds` is how long it may be silent; 0 means for ever."""
 
     number: int
     address: str
@@ -46,25 +47,25 @@ class Client:
 
 
 def committed_lsn(timeline: Timeline) -> int:
-    """How far replicas are served. Raises SafekeeperError when they are not (57P03)."""
+    """The end of the WAL for replicas. Raises SafekeeperError if none may be served (57P03)."""
     check_active(timeline)
     positions = timeline.positions
     return min(positions.commit_lsn, positions.flush_lsn)
 
 
 def committed_tli(history: TimelineHistory, committed_lsn: int) -> int:
-    """The timeline that wrote the last committed byte: on a newer one nothing is sure yet."""
+    """The timeline of the last committed byte. Nothing is certain on a newer one yet."""
     return history.tli_at(max(committed_lsn - 1, 0))
 
 
 def next_tli(history: TimelineHistory, tli: int) -> int:
-    """Which timeline the history goes on with after `tli`."""
+    """The timeline that follows `tli` in the history."""
     tlis = [*(entry.tli for entry in history.entries), history.tli]
     return tlis[tlis.index(tli) + 1]
 
 
 class ReplicaSender(WalSender):
-    """One stream to a replica. Its positions and its feedback are what the client said last.
+    """One stream to a replica. Its positions and feedback are the last ones that the client sent.
     `suffix` is a pageserver's."""
 
     def __init__(
@@ -108,7 +109,7 @@ class ReplicaSender(WalSender):
             "catalog_xmin": self.feedback.catalog_xmin or None,
         }
 
-    # ---- how far
+    # ---- limits
 
     def limit_lsn(self) -> int:
         if self.slot is not None:
@@ -120,11 +121,11 @@ class ReplicaSender(WalSender):
         return limit_lsn if switch_lsn is None else min(limit_lsn, switch_lsn)
 
     def _switch_lsn(self) -> int | None:
-        """Where the history leaves its timeline, committed or not; None while it is the newest."""
+        """The end of the timeline in the history, committed or not; None for the newest one."""
         return self.timeline.control.tli_history.switch_lsn_of(self.tli)
 
     def next_timeline(self) -> tuple[int, int] | None:
-        """After the end of its timeline: the next one and its start. Raises WalError."""
+        """After the timeline's end: the next timeline and its start. Raises WalError."""
         switch_lsn = self._switch_lsn()
         if switch_lsn is None or not switch_lsn < committed_lsn(self.timeline):
             return None
@@ -140,8 +141,8 @@ class ReplicaSender(WalSender):
         return self.tli
 
     def wait(self, stream: CopyStream) -> None:
-        """No commit waits for a replica, but each of its wake-ups delays those that wait for the
-        log: so what follows closely is gathered. What follows a silence leaves at once."""
+        """Gathers WAL that follows closely: no commit waits for a replica, but each wake-up of one
+        delays the threads that commit. WAL that follows a pause is sent at once."""
         now = time.monotonic()
         if self.sent_lsn != self._gathered_lsn:
             self._gathered_lsn = self.sent_lsn
@@ -150,7 +151,7 @@ class ReplicaSender(WalSender):
             time.sleep(self._gather_until - now)
         super().wait(stream)
 
-    # ---- what it says
+    # ---- messages of the client
 
     def take_answers(self, stream: CopyStream) -> None:
         heard, reply_requested = False, False
@@ -163,12 +164,12 @@ class ReplicaSender(WalSender):
         self._check_silence(stream, heard=heard)
 
     def _take(self, payload: memoryview) -> bool:
-        """One message; whether it asks for a reply."""
+        """Takes one message; returns whether it requests a reply."""
         message = parse_standby_message(payload)
         if isinstance(message, StandbyStatus):
             self.status = message
             if self.slot is not None:
-                # Not beyond what is committed here, whatever the client says.
+                # Never beyond the WAL sent, whatever the client reports.
                 flush_lsn = min(message.flush_lsn, self.sent_lsn)
                 self.timeline.slots.advance(self.slot, flush_lsn)
             if self.suffix is not None:
@@ -188,7 +189,7 @@ class ReplicaSender(WalSender):
         self.timeline.replicas.combine_feedback()
 
     def _check_silence(self, stream: CopyStream, *, heard: bool) -> None:
-        """Ask after half of the timeout, give up after all of it."""
+        """Requests a reply after half of the timeout, ends the stream after all of it."""
         now, timeout = time.monotonic(), self.client.timeout_seconds
         if heard:
             self._heard_at, self._reply_requested = now, False
@@ -202,8 +203,8 @@ class ReplicaSender(WalSender):
 
 
 def check_timeline(history: TimelineHistory, tli: int, start_lsn: int, committed: int) -> None:
-    """Whether `tli` may be streamed from `start_lsn`. Loosely, as Postgres does: a client may ask
-    for the segment of a switch on the newer timeline from its first byte.
+    """Checks that `tli` may be streamed from `start_lsn`, as loosely as Postgres: a client may
+    request the segment of a switch on the newer timeline from its first byte.
 
     Raises SafekeeperError.
     """
@@ -221,7 +222,7 @@ def check_timeline(history: TimelineHistory, tli: int, start_lsn: int, committed
 
 
 def first_lsn_of(history: TimelineHistory, tli: int, wal_seg_size: int) -> int:
-    """The first byte that Postgres has under the name of timeline `tli`."""
+    """The first byte that Postgres stores under the name of timeline `tli`."""
     switches = [int(e.switch_lsn) for e in history.entries if e.tli < tli]
     switch_lsn = switches[-1] if switches else 0
     return switch_lsn - switch_lsn % wal_seg_size
@@ -232,6 +233,6 @@ def _reported(lsn: int) -> str | None:
 
 
 def stop_replicas(timeline: Timeline) -> None:
-    """Every stream to a replica ends when it has sent what is committed."""
+    """Every stream to a replica ends after it has sent the committed WAL."""
     timeline.replicas.stopping = True
     timeline.watchers.notify()

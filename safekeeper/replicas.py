@@ -1,4 +1,4 @@
-"""The replicas that stream a timeline from this safekeeper now, and what their queries need."""
+"""The replicas that stream a timeline from this safekeeper now, and their combined feedback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consensus.standby_feedback import oldest_feedback
 
 
 class Replica(Protocol):
-    """A stream to a replica, as others see it."""
+    """A stream to a replica, as other modules see it."""
 
     feedback: HotStandbyFeedback
     suffix: int | None  #: of a pageserver
@@ -20,12 +20,12 @@ class Replica(Protocol):
 
 
 class Replicas:
-    """Thread-safe. `report` is told the combined feedback whenever it changes; it leaves with the
-    replica."""
+    """Thread-safe. `report` is called with the combined feedback whenever it changes. A replica's
+    feedback is dropped when it disconnects."""
 
     def __init__(self, report: Callable[[HotStandbyFeedback], None]) -> None:
         self.feedback = NO_FEEDBACK
-        #: The safekeeper shuts down: every stream ends when it has sent what there is.
+        #: The safekeeper shuts down: every stream ends after it has sent the WAL that exists.
         self.stopping = False
         self._report = report
         self._replicas: list[Replica] = []
@@ -47,13 +47,13 @@ class Replicas:
             self._lock.notify_all()
         self.combine_feedback()
 
-    def wait_gone(self, timeout_seconds: float) -> None:
-        """Until nobody streams, or until the timeout."""
+    def wait_empty(self, timeout_seconds: float) -> None:
+        """Waits until no replica streams, or until the timeout."""
         with self._lock:
             self._lock.wait_for(lambda: not self._replicas, timeout_seconds)
 
     def combine_feedback(self) -> None:
-        """A replica's feedback has changed."""
+        """Called when a replica's feedback has changed."""
         with self._lock:
             combined = oldest_feedback(replica.feedback for replica in self._replicas)
             if combined != self.feedback:

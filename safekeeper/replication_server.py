@@ -4,8 +4,8 @@ WAL server. Answers, codes and their order are those of `walsender.c`.
     IDENTIFY_SYSTEM  SHOW  TIMELINE_HISTORY  START_REPLICATION
     CREATE_REPLICATION_SLOT  DROP_REPLICATION_SLOT  READ_REPLICATION_SLOT
 
-What needs the data files or a catalog (base backups, everything logical) is refused, and all SQL
-but what `monitoring_query.py` has.
+Commands that need data files or a catalog (base backups, logical replication) are refused. So is
+all SQL, except for the queries of `monitoring_query.py`.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ UNDEFINED_OBJECT = "42704"
 UNDEFINED_FILE = "58P01"
 INVALID_PARAMETER = "22023"
 
-# What changed in the answers from one major version of Postgres to the next.
+# The major versions of Postgres in which an answer changed.
 HISTORY_IS_TEXT_SINCE = 14
 TIMELINE_IS_INT8_SINCE = 16
 NEXT_TIMELINE = (Column("next_tli", INT8_OID), Column("next_tli_startpos"))
 
 
 def select_timeline(timelines: Timelines, parameters: Mapping[str, str]) -> Timeline:
-    """What `options=-c tenant_id=... -c timeline_id=...` names; without any, the only one there is.
-
-    A lone timeline_id belongs to the tenant of zeros, a lone tenant_id means the only one it has.
-    One that was left is meant only where there is no other. Raises SafekeeperError, ConsensusError.
+    """The timeline that `options=-c tenant_id=... -c timeline_id=...` names; without options, the
+    only one. Without a tenant_id, the tenant is all zeros; without a timeline_id, it is the only
+    one of the tenant. A timeline that was left is selected only if there is no other. Raises
+    SafekeeperError, ConsensusError.
     """
     if "timeline_id" in parameters:
         tenant_id = parse_id(parameters.get("tenant_id", "0" * 32), "tenant id")
@@ -103,11 +103,11 @@ class ReplicationServer:
         self._session = session
         self._timelines = timelines
         self._client = client
-        self._held: list[Timeline] = []  # awake until the session ends
+        self._held: list[Timeline] = []  # kept awake until the session ends
         self._used: set[Timeline] = set()
 
     def execute(self, command: Command) -> None:
-        """Answer it. Raises SafekeeperError, ConsensusError, WalError, WireError."""
+        """Answers the command. Raises SafekeeperError, ConsensusError, WalError, WireError."""
         match command:
             case IdentifySystem():
                 self._identify_system()
@@ -131,28 +131,28 @@ class ReplicationServer:
             case SelectSlot(name):
                 self._select_slot(name)
             case SelectMayMonitor():
-                self._send_value("?column?", "t", BOOL_OID)  # or it would have been refused
+                self._send_value("?column?", "t", BOOL_OID)  # the role was checked before
             case SetApplicationName(name):
                 self._session.set_parameter("application_name", name)
             case _:
                 raise _unsupported(command)
 
     def close(self) -> None:
-        """The session ends, and its temporary slots with it."""
+        """The session ends; its temporary slots are dropped."""
         for timeline in self._used:
             timeline.slots.end_session(self._client.number)
         while self._held:
-            self._held.pop().sleep.let_come()
+            self._held.pop().sleep.allow()
 
     def _timeline(self) -> Timeline:
         timeline = select_timeline(self._timelines, self._session.parameters)
         check_not_left(timeline.control)
         if timeline not in self._held:
-            timeline.sleep.hold_off()
+            timeline.sleep.prevent()
             self._held.append(timeline)
         return timeline
 
-    # ---- questions
+    # ---- queries
 
     def _identify_system(self) -> None:
         timeline = self._timeline()
@@ -173,14 +173,14 @@ class ReplicationServer:
         control = self._timeline().control
         settings = {
             **shown_settings(control.server, application_name),
-            # Ours: below it no member has WAL, nor ever had.
+            # Our own setting: no member has, or ever had, WAL below it.
             "timeline_start_lsn": format_lsn(control.timeline_start_lsn),
         }
         found = find_setting(settings, name)
         if found is None:
             raise SafekeeperError(
                 f'unrecognized configuration parameter "{name}"',
-                hint="A safekeeper knows the settings that replication needs; ask the primary.",
+                hint="A safekeeper has only the settings for replication; ask the primary.",
                 sqlstate=UNDEFINED_OBJECT,
             )
         own_name, value = found
@@ -225,7 +225,7 @@ class ReplicationServer:
         self._session.send_rows(columns, [row], "CREATE_REPLICATION_SLOT")
 
     def _read_slot(self, name: str) -> None:
-        """Of a slot that does not exist, nulls: not an error."""
+        """Returns nulls, not an error, if the slot does not exist."""
         timeline = self._timeline()
         slot = timeline.slots.find(name)
         row: tuple[str | int | None, ...] = (None, None, None)
@@ -254,8 +254,8 @@ class ReplicationServer:
         if unknown:
             raise SafekeeperError(
                 f"unrecognized option: {min(unknown)}",
-                hint="Those that START_REPLICATION may have here are node_id, of a proposer, "
-                "chained, of a safekeeper that follows it, and pageserver.",
+                hint="START_REPLICATION has the options node_id (for proposers), chained (for "
+                "safekeepers that follow this one) and pageserver.",
                 sqlstate=INVALID_PARAMETER,
             )
         timeline = self._timeline()
@@ -266,7 +266,7 @@ class ReplicationServer:
         slots, slot, suffix = timeline.slots, None, None
         if "pageserver" in command.options:
             suffix = parse_suffix(command.options["pageserver"])
-            slots.introduce(suffix)
+            slots.register(suffix)
         if command.slot is not None:
             slot = slots.acquire(command.slot, self._client.number)
         try:
@@ -290,7 +290,7 @@ class ReplicationServer:
     def _start_stream(
         self, timeline: Timeline, command: StartReplication, slot: Slot | None, suffix: int | None
     ) -> None:
-        """As StartReplication(): which timeline, from where, and whether there is anything."""
+        """As StartReplication(): checks timeline and position, then streams if there is WAL."""
         start_lsn, history = int(command.start_lsn), timeline.control.tli_history
         lsn = committed_lsn(timeline)
         tli = command.timeline or committed_tli(history, lsn)
@@ -300,7 +300,7 @@ class ReplicationServer:
             row = (next_tli(history, tli), format_lsn(start_lsn))
             self._session.send_rows(NEXT_TIMELINE, [row], "START_STREAMING", "START_REPLICATION")
             return
-        # Before its client hears that the stream begins: a stop that comes now waits for its end.
+        # Before the client is told that the stream begins: a stop that comes now waits for it.
         timeline.replicas.add(sender)
         try:
             stream = self._session.start_copy_both()
@@ -327,10 +327,10 @@ class ReplicationServer:
             reason = str(error)
             raise
         finally:
-            log.info("replica left", client=self._client.address, reason=reason)
+            log.info("replica disconnected", client=self._client.address, reason=reason)
 
     def _end_stream(self, sender: ReplicaSender, stream: CopyStream) -> str:
-        """All was sent: of its timeline, or before the safekeeper shuts down. Which of the two."""
+        """All WAL of the timeline was sent, or the safekeeper shuts down. Returns which."""
         following = sender.next_timeline()
         if following is None or sender.sent_lsn < following[1]:
             stream.stop()
@@ -352,7 +352,8 @@ class ReplicationServer:
 
 
 def _ancestors(history: TimelineHistory, tli: int) -> TimelineHistory | None:
-    """The history of `tli`, itself or one that it came from; the first of all has none."""
+    """The history of `tli`, which is `history`'s timeline or an ancestor. None for the first one,
+    which has no history, and for an unknown one."""
     before: tuple[TimelineSwitch, ...] = tuple(e for e in history.entries if e.tli < tli)
     is_known = tli == history.tli or any(e.tli == tli for e in history.entries)
     return TimelineHistory(tli, before) if is_known and before else None
@@ -370,8 +371,8 @@ def _about(sender: ReplicaSender) -> dict[str, object]:
 
 def _unsupported(command: Command) -> SafekeeperError:
     return SafekeeperError(
-        f"{command_name(command)} is not supported by a safekeeper: it has the WAL, but neither "
-        "the data files nor the catalogs; connect to the primary for it",
-        hint="Only physical replication is served here; take base backups from the primary.",
+        f"{command_name(command)} is not supported by a safekeeper: it stores WAL, but no data "
+        "files and no catalogs; connect to the primary for it",
+        hint="A safekeeper serves physical replication only. Take base backups from the primary.",
         sqlstate=FEATURE_NOT_SUPPORTED,
     )

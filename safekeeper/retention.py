@@ -1,21 +1,21 @@
-"""How much WAL a safekeeper keeps, and for whom. Pure.
+"""How much WAL a safekeeper keeps, and for which users of it. Pure.
 
     oldest WAL ... | slots | pageserver | members or archive | wal_keep | tail | commit_lsn
-                   ^ the least of these horizons; WAL below its segment may go
+                   ^ the least of these horizons; WAL below its segment may be removed
 
-slots       restart_lsn of the slot that needs most, but no more than the limit for slots
-pageserver  what the newest pageserver has not made durable as pages, with the same limit: below it
-            gets the WAL from the archive
-members     truncate_lsn: what a member that was away will ask another one for, but no more than the
-            limit for members
-archive     archived_lsn: what is not in the object store yet; when there is one, a member that was
-            away gets from there what has left the disks
+slots       the least restart_lsn of a slot, but no more WAL than the limit for slots
+pageserver  WAL that the newest pageserver has not made durable as pages, with the same limit; below
+            it the pageserver reads the WAL from the archive
+members     truncate_lsn: WAL that a lagging member will request from another one, but no more than
+            the limit for members
+archive     archived_lsn: WAL that is not in the object store yet; with an archive, a lagging member
+            reads removed WAL from there
 wal_keep    a configured amount, for replicas without a slot
-tail        what the next proposer compares with the primary before it leads
+tail        WAL that the next proposer compares with the primary before it leads
 
-Law: what goes lies below the tail of what is committed here. So a quorum has flushed it, no
-election compares it, and only a member that lacks it misses it: that one is left behind, votes on,
-and can confirm nothing until it gets the WAL from elsewhere.
+Law: removed WAL lies below the tail of the committed WAL. So a quorum has flushed it, and no
+election compares it. Only a member that lacks this WAL needs it: that member is left behind. It
+still votes, but confirms nothing until it gets the WAL from elsewhere.
 
 Source of the states of a slot: Postgres `xlog.c`, `GetWALAvailability`.
 """
@@ -29,20 +29,20 @@ from pgwal.lsn import format_lsn
 
 GIB = 1 << 30
 WAL_KEEP_BYTES = 1 * GIB
-# A slot that nobody uses must not fill the disk: a safekeeper without space stops acknowledging
-# commits. A standby with a slot on each of three safekeepers moves only one of them at a time.
+# An unused slot must not fill the disk: a safekeeper without space stops acknowledging commits. A
+# standby with a slot on each of three safekeepers advances only one of them at a time.
 MAX_SLOT_WAL_KEEP_BYTES = 64 * GIB
-# Nor must a lost member, on the disks of the others: that one loss would end in the loss of all.
+# A lost member must not fill the disks of the others either: the loss of one would stop all.
 MAX_MEMBER_WAL_KEEP_BYTES = 64 * GIB
-# No new segment is begun below this much free space: control files must always find room.
+# No new segment is created below this much free space: control files must always find room.
 DISK_RESERVE_BYTES = 32 << 20
-# The proposer compares the last segment if the log ends with it, else the last MiB.
+# The proposer compares the last segment if the log ends with it, otherwise the last MiB.
 TAIL_SEGMENTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What the operator configures. A maximum of 0 is no limit."""
+    """The operator's settings. A maximum of 0 means no limit."""
 
     wal_keep_bytes: int = WAL_KEEP_BYTES
     max_slot_wal_keep_bytes: int = MAX_SLOT_WAL_KEEP_BYTES
@@ -66,8 +66,8 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class LogExtent:
-    """What there is: from the oldest WAL to the end that is committed, what members need, and how
-    much is archived; None without an archive."""
+    """The WAL that exists: its oldest position and its committed end, the position that members
+    need, and the archived position (None without an archive)."""
 
     local_start_lsn: int
     commit_lsn: int
@@ -77,7 +77,7 @@ class LogExtent:
 
     @property
     def is_member_left_behind(self) -> bool:
-        """A member lacks WAL that has gone from here, and is not in an archive."""
+        """A member lacks WAL that was removed here and is not in an archive."""
         return self.archived_lsn is None and self.truncate_lsn < self.local_start_lsn
 
 
@@ -86,8 +86,8 @@ class WalStatus(Enum):
 
     RESERVED = "reserved"  #: within wal_keep
     EXTENDED = "extended"  #: beyond it, held by the slot
-    UNRESERVED = "unreserved"  #: beyond the limit for slots: may go at any time, has not yet
-    LOST = "lost"  #: gone
+    UNRESERVED = "unreserved"  #: beyond the limit for slots: not removed yet, may be at any time
+    LOST = "lost"  #: removed
 
 
 def wal_horizon(
@@ -97,9 +97,9 @@ def wal_horizon(
     damaged: bool = False,
     pageserver_lsn: int | None = None,
 ) -> Horizon:
-    """The first byte to keep, and why; a segment's start. `slot` is the name and restart_lsn of
-    the slot that needs most; `damaged` slots might need all. `pageserver_lsn`: the horizon of a
-    pageserver; None when none is known."""
+    """The first byte to keep, a segment's start, and the reason. `slot` is the name and restart_lsn
+    of the slot that needs the oldest WAL. `damaged` slots may need all WAL. `pageserver_lsn` is the
+    horizon of a pageserver, or None."""
     if damaged:
         return Horizon(log.local_start_lsn, "slots that cannot be read")
     horizons = [
@@ -123,13 +123,13 @@ def wal_horizon(
 
 
 def slot_limit_lsn(policy: RetentionPolicy, log: LogExtent) -> int:
-    """Slots below this are beyond the limit; a segment's start."""
+    """Slots below this position are beyond the limit; a segment's start."""
     return _limit_lsn(policy.max_slot_wal_keep_bytes, log)
 
 
 def member_safe_wal_bytes(policy: RetentionPolicy, log: LogExtent) -> int | None:
-    """WAL that may still be written before the slowest member is left behind; None when it never
-    is: without a limit, or with an archive."""
+    """WAL that may still be written before the slowest member is left behind. None without a limit
+    or with an archive: then it never is."""
     if not policy.max_member_wal_keep_bytes or log.archived_lsn is not None:
         return None
     limit_lsn = _limit_lsn(policy.max_member_wal_keep_bytes, log)
@@ -139,7 +139,7 @@ def member_safe_wal_bytes(policy: RetentionPolicy, log: LogExtent) -> int | None
 def wal_status(
     policy: RetentionPolicy, log: LogExtent, restart_lsn: int, *, is_lost: bool
 ) -> WalStatus | None:
-    """None for a slot that reserves nothing."""
+    """Returns None for a slot that reserves nothing."""
     if is_lost or 0 < restart_lsn < log.local_start_lsn:
         return WalStatus.LOST
     if not restart_lsn:
@@ -158,7 +158,7 @@ def safe_wal_bytes(policy: RetentionPolicy, log: LogExtent, restart_lsn: int) ->
 
 
 def _limit_lsn(limit_bytes: int, log: LogExtent) -> int:
-    """What lies below is beyond this limit; a segment's start. 0 without a limit."""
+    """WAL below this position is beyond the limit; a segment's start. 0 without a limit."""
     if not limit_bytes:
         return 0
     return _segment_start(log.commit_lsn, log) - _segment_start(limit_bytes, log)

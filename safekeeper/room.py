@@ -1,10 +1,10 @@
-"""Whether a timeline's log may grow by a segment, and when one that ran out of room may go on.
+"""Whether a timeline's log may grow by a segment, and when a log that ran out of space may resume.
 
     disk      free space, less the reserve for control files
-    archive   WAL that waits for it, up to the limit of the backlog
+    archive   WAL that is not archived yet, up to the limit of the backlog
     tenant    WAL of all its timelines here, up to its quota
 
-Law: who has no room stops alone, before the disk is full for all.
+Law: a timeline without space stops alone, before the disk is full for all.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
     from safekeeper.tenant_limits import WalQuota
     from safekeeper.timeline import Timeline
 
-#: A timeline that ran out begins again with room for the segment that is open, the next one and the
+#: A timeline that ran out of space resumes with room for the open segment, the next one and the
 #: spare one.
-SEGMENTS_TO_BEGIN = 3
+SEGMENTS_TO_RESUME = 3
 
 
 class Room:
-    """Of one timeline. `quota` is its tenant's; None: no limit."""
+    """Of one timeline. `quota` is its tenant's; None means no limit."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self.quota: WalQuota | None = None
 
     @property
-    def bytes_to_begin(self) -> int:
-        """Free space that a stopped timeline begins again with."""
+    def bytes_to_resume(self) -> int:
+        """Free space that a stopped timeline needs to resume."""
         timeline = self._timeline
         seg_size = timeline.control.server.wal_seg_size
-        return SEGMENTS_TO_BEGIN * seg_size + timeline.retention.disk_reserve_bytes
+        return SEGMENTS_TO_RESUME * seg_size + timeline.retention.disk_reserve_bytes
 
     def check(self) -> None:
-        """Before the log grows by a segment. Raises StorageError."""
+        """Called before the log grows by a segment. Raises StorageError."""
         self._check_archive()
         if self.quota is not None:
             self.quota.check(self._timeline.control.server.wal_seg_size)
         self._check_disk()
 
-    def is_back(self, free_bytes: int) -> bool:
-        """Whether a timeline that has stopped for want of room has it again."""
+    def is_sufficient(self, free_bytes: int) -> bool:
+        """Whether a timeline that stopped for lack of space may resume."""
         timeline = self._timeline
-        if free_bytes < self.bytes_to_begin:
+        if free_bytes < self.bytes_to_resume:
             return False
         archive, quota = timeline.archive, self.quota
         if archive is not None and archive.is_backlog_full(timeline.positions.commit_lsn):
@@ -57,7 +57,7 @@ class Room:
         return quota is None or not quota.is_reached(timeline.control.server.wal_seg_size)
 
     def warn_of_backlog(self) -> None:
-        """Once each time that the archive's backlog has become high."""
+        """Logs one warning each time the archive's backlog becomes high."""
         timeline = self._timeline
         if timeline.archive is not None:
             timeline.archive.warn_of_backlog(
@@ -69,8 +69,8 @@ class Room:
         if archive is None:
             return
         commit_lsn = timeline.positions.commit_lsn
-        # What is not committed cannot be archived yet, and needs room of its own: a member that is
-        # behind must be able to follow up to the end of the log, or nothing would be committed.
+        # WAL that is not committed cannot be archived yet, and has the same limit for itself: a
+        # lagging member must be able to follow to the log's end, or nothing would be committed.
         if archive.is_backlog_full(commit_lsn) or archive.is_limit_reached(
             timeline.store.end_lsn - commit_lsn
         ):
@@ -89,6 +89,6 @@ class Room:
             raise StorageError(
                 f'could not create a segment in "{directory}": No space left on device but '
                 f"{free_bytes} of the {reserve_bytes} bytes reserved for control files",
-                hint="Free some space; the timeline comes back by itself.",
+                hint="Free some space; the timeline then resumes without a restart.",
                 sqlstate=DISK_FULL,
             )

@@ -1,9 +1,9 @@
-"""The scrub: goes through the cold segments of all timelines, slowly, and finds what has rotted.
+"""The scrub: slowly reads the cold segments of all timelines and finds damage.
 
-Every byte is compared with the checksums of what was written, and every record is decoded, with its
-CRC: what came damaged already, from a donor of an older release, is found as well. The segment that
-is being written is not cold. Slices are small: the interpreter is held for less than a millisecond
-at a time, and the rate is that of the operator.
+It compares every byte with the checksums of the WAL that was written, and decodes every record with
+its CRC. So it also finds damage that came from a donor of an older release. The segment that is
+being written is not cold. Slices are small: the interpreter is held for less than a millisecond at
+a time. The operator sets the rate.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ log = structlog.get_logger()
 MEGABYTE = 1 << 20
 RATE_MEGABYTES = 8.0
 PERIOD_HOURS = 24.0
-#: Between two looks whether a pass is due, or whether there is a timeline at all.
+#: Between two checks whether a pass is due.
 IDLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubSettings:
-    """What the operator configures; a rate of 0 is no scrub."""
+    """The operator's settings; a rate of 0 disables the scrub."""
 
     bytes_per_second: float = RATE_MEGABYTES * MEGABYTE
     period_seconds: float = PERIOD_HOURS * 3600
@@ -47,7 +47,7 @@ DEFAULT_SCRUB = ScrubSettings()
 
 
 class Scrub:
-    """`run` in a thread of its own, until `stopping`; others read the fields one at a time."""
+    """`run` uses a thread of its own, until `stopping`; others read the fields one at a time."""
 
     def __init__(self, timelines: Timelines, settings: ScrubSettings) -> None:
         self._timelines = timelines
@@ -55,7 +55,7 @@ class Scrub:
         self.scrubbed_bytes = 0
         self.passes_count = 0
         self.damages_count = 0
-        #: Where it is; "" between two passes.
+        #: The current timeline and lsn; "" between two passes.
         self.position = ""
         self.pass_began_at: datetime | None = None
         self.pass_ended_at: datetime | None = None
@@ -88,7 +88,7 @@ class Scrub:
         for timeline in self._timelines.all():
             try:
                 self._scrub(timeline, stopping)
-            except Exception as error:  # of ours, too: the others are scrubbed all the same
+            except Exception as error:  # bugs too: the other timelines must still be scrubbed
                 name = str(timeline.control.timeline)
                 reason = str(error) if isinstance(error, StorageError) else repr(error)
                 log.warning("scrub failed", timeline=name, reason=reason)
@@ -104,12 +104,12 @@ class Scrub:
             )
 
     def _scrub(self, timeline: Timeline, stopping: Event) -> None:
-        """All that is cold now. Raises StorageError."""
+        """Scrubs all segments that are cold now. Raises StorageError."""
         lsn = timeline.control.local_start_lsn
         lsn -= lsn % timeline.store.wal_seg_size
         if lsn >= cold_end_lsn(timeline):
-            return  # one that sleeps goes on to
-        with timeline.sleep.held_off():
+            return  # a timeline that sleeps is not woken
+        with timeline.sleep.prevented():
             self._scrub_from(timeline, lsn, stopping)
 
     def _scrub_from(self, timeline: Timeline, lsn: int, stopping: Event) -> None:
@@ -119,11 +119,11 @@ class Scrub:
             except WalDamaged as damage:
                 seg_size = timeline.store.wal_seg_size
                 if segno_of(damage.lsn, seg_size) not in timeline.holes:
-                    return  # it was removed meanwhile, or the log has lost its end
+                    return  # it was removed meanwhile, or it became the lost end of the log
                 lsn = damage.end_lsn + -damage.end_lsn % seg_size
 
     def _scrub_run(self, timeline: Timeline, lsn: int, stopping: Event) -> int:
-        """From the start of a segment up to a hole or the end of what is cold; where the next run
+        """Scrubs from a segment's start to a hole or to the cold end. Returns where the next run
         begins. Raises WalDamaged, StorageError."""
         store, seg_size = timeline.store, timeline.store.wal_seg_size
         while segno_of(lsn, seg_size) in timeline.holes:
@@ -148,14 +148,14 @@ class Scrub:
         return int(max(check.fed_lsn, lsn + seg_size))
 
     def _found(self, timeline: Timeline, damage: WalDamaged) -> None:
-        """By the checksums, which have told it already, or by the records."""
+        """Damage found by the checksums, which reported it already, or by the records."""
         if damage.lsn >= timeline.control.local_start_lsn:
             self.damages_count += 1
             found_damage(timeline, damage)
 
 
 def cold_end_lsn(timeline: Timeline) -> int:
-    """The start of the segment that holds the newest committed byte; 0 for a log that has gone."""
+    """The start of the segment with the newest committed byte; 0 if the log was left."""
     if timeline.state is TimelineState.LEFT:
         return 0
     positions = timeline.positions

@@ -1,8 +1,8 @@
 """START_REPLICATION: the log, from disk to a reader.
 
-Messages end at the limit, which is a record boundary, or at a page boundary, as a walsender's do;
-so a reader may use the walsender's rule to find boundaries. Two kinds of readers: a donor's, below,
-and a replica (`replica.py`). Source: Postgres `walsender.c`, `XLogSendPhysical`.
+A message ends at the limit, which is a record boundary, or at a page boundary, like a walsender's.
+So a reader may find boundaries by the walsender's rule. There are two kinds of readers: a donor's,
+below, and a replica (`replica.py`). Source: Postgres `walsender.c`, `XLogSendPhysical`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from safekeeper.timeline_state import TimelineState
 SEND_BYTES_MAX = 128 * 1024  # one message, as MAX_SEND_SIZE
 READ_BYTES_MAX = 1024 * 1024  # one read: finding and opening the file costs as much as 100 KiB
 KEEPALIVE_SECONDS = 1.0
-# A reader answers whatever is sent to it. While WAL flows its answers are read along with the next
-# message, and wake nobody; after so long a silence they are waited for.
+# A reader answers each message. While WAL flows, its answers are read together with the next send
+# and wake no thread. After this much silence the sender waits for them.
 ANSWERS_WAIT_SECONDS = 0.02
 
 UNDEFINED_FILE = "58P01"
@@ -36,33 +36,34 @@ CANNOT_CONNECT_NOW = "57P03"
 
 
 class WalSender(ABC):
-    """A stream that begins at `sent_lsn`, which is where the next byte comes from."""
+    """A stream to a reader; `sent_lsn` is the position of the next byte to send."""
 
     def __init__(self, timeline: Timeline, start_lsn: int) -> None:
         self.timeline = timeline
         self.sent_lsn = start_lsn
-        self._said_at = time.monotonic()
+        self._sent_at = time.monotonic()
 
     @abstractmethod
     def limit_lsn(self) -> int:
-        """How far it may be sent now. Raises SafekeeperError when the reader must be sent away."""
+        """The position up to which WAL may be sent now. Raises SafekeeperError if the stream must
+        end."""
 
     def checked(self, wal: bytes) -> bytes:
-        """What was just read. Raises SafekeeperError when it must not be sent any more."""
+        """Returns `wal`, which was just read. Raises SafekeeperError if it may not be sent."""
         self.limit_lsn()
         return wal
 
     @abstractmethod
     def take_answers(self, stream: CopyStream) -> None:
-        """Read what the reader has sent, without waiting for it."""
+        """Reads the messages that the reader has sent, without waiting."""
 
     def is_over(self) -> bool:
-        """Nothing more will ever be sent."""
+        """Whether all WAL was sent and the stream ends."""
         return False
 
     def run(self, stream: CopyStream) -> None:
-        """Until it is over. Raises CopyEnded when the reader leaves or cancels, SafekeeperError
-        when it must be sent away."""
+        """Sends until `is_over`. Raises CopyEnded when the reader disconnects or cancels,
+        SafekeeperError when the stream must end."""
         while not self.is_over():
             stream.check_canceled()
             limit_lsn = self.limit_lsn()
@@ -73,7 +74,7 @@ class WalSender(ABC):
             self.take_answers(stream)
 
     def tli_to_name(self) -> int:
-        """The timeline under whose name the reader knows its WAL."""
+        """The timeline in the segment name that the reader knows."""
         return self.timeline.control.tli_history.tli_at(self.sent_lsn)
 
     def check_not_removed(self) -> None:
@@ -81,7 +82,7 @@ class WalSender(ABC):
             raise self.removed()
 
     def removed(self) -> SafekeeperError:
-        """In the words of Postgres, by which some clients know it."""
+        """Postgres's text, which some clients recognize."""
         seg_size = self.timeline.control.server.wal_seg_size
         segment = format_segment_name(
             self.tli_to_name(), segno_of(self.sent_lsn, seg_size), seg_size
@@ -95,7 +96,7 @@ class WalSender(ABC):
 
     def _send(self, stream: CopyStream, limit_lsn: int) -> None:
         end_lsn = self.sent_lsn + READ_BYTES_MAX
-        # Whole blocks are checked: what begins and ends with one is not copied out of them.
+        # Whole blocks are checked: a read that begins and ends at a block is not copied.
         end_lsn = limit_lsn if end_lsn >= limit_lsn else end_lsn - end_lsn % BLOCK_BYTES
         wal = memoryview(self._read(end_lsn - self.sent_lsn))
         while wal:
@@ -104,14 +105,14 @@ class WalSender(ABC):
             stream.send(pack_xlog_data_header(self.sent_lsn, limit_lsn, _now_us()), part)
             self.sent_lsn += len(part)
             wal = wal[len(part) :]
-        self._said_at = time.monotonic()
+        self._sent_at = time.monotonic()
 
     def _read(self, length: int) -> bytes:
         """At least a byte. Raises SafekeeperError."""
         self.check_not_removed()
         wal = self.checked(read_wal(self.timeline, self.sent_lsn, length))
         if not wal:
-            # The file went between its finding and its opening: removed, or another one has it now.
+            # The file was removed, or got another name, between finding and opening it.
             self.check_not_removed()
             wal = self.checked(read_wal(self.timeline, self.sent_lsn, length))
         if not wal:
@@ -119,31 +120,31 @@ class WalSender(ABC):
         return wal
 
     def wait(self, stream: CopyStream) -> None:
-        """Until there is more to send or to read, the reader leaves or cancels, or it is time for
-        a keepalive."""
+        """Waits until there is more to send or to read, the reader disconnects or cancels, or a
+        keepalive is due."""
         now = time.monotonic()
-        keepalive_at, hears_at = self._said_at + KEEPALIVE_SECONDS, now + ANSWERS_WAIT_SECONDS
+        keepalive_at, answers_at = self._sent_at + KEEPALIVE_SECONDS, now + ANSWERS_WAIT_SECONDS
         with self.timeline.watchers.woken(stream.wake):
             while self.limit_lsn() <= self.sent_lsn and not self.is_over():
                 stream.check_canceled()
                 if now >= keepalive_at:
                     self.send_keepalive(stream)
                     return
-                hears = now >= hears_at
-                until = keepalive_at if hears else min(keepalive_at, hears_at)
-                if stream.wait(until - now, hears=hears):
+                for_data = now >= answers_at
+                until = keepalive_at if for_data else min(keepalive_at, answers_at)
+                if stream.wait(until - now, for_data=for_data):
                     return
                 now = time.monotonic()
 
     def send_keepalive(self, stream: CopyStream, *, reply_requested: bool = False) -> None:
         stream.send(Keepalive(self.sent_lsn, _now_us(), reply_requested).encode())
-        self._said_at = time.monotonic()
+        self._sent_at = time.monotonic()
 
 
 class DonorSender(WalSender):
-    """For a proposer that recovers or catches up another safekeeper: it names its NodeId and gets
-    everything flushed, as long as nobody greater was promised. `is_chained`: for a safekeeper that
-    takes its log from here."""
+    """Sends to a proposer that recovers, or that catches up another safekeeper. It names its NodeId
+    and gets everything flushed, as long as no greater NodeId was promised. `is_chained`: sends to a
+    safekeeper that takes its log from this one."""
 
     def __init__(
         self, timeline: Timeline, start_lsn: int, node_id: NodeId, *, is_chained: bool = False
@@ -153,8 +154,8 @@ class DonorSender(WalSender):
         self._rule = DonorRule(node_id, self._look, self._follows if is_chained else None)
 
     def check_start(self) -> None:
-        """Before the stream begins. One that is to be chained may have more than is flushed here:
-        both got it from the leader just now. Raises SafekeeperError."""
+        """Called before the stream begins. A safekeeper that will be chained may have more than is
+        flushed here: the leader has just sent the WAL to both. Raises SafekeeperError."""
         if self.timeline.read_archived is None:
             self.check_not_removed()
         limit_lsn = self.limit_lsn()
@@ -175,20 +176,20 @@ class DonorSender(WalSender):
         return self._rule.checked(wal)
 
     def _read(self, length: int) -> bytes:
-        """What has left the disk comes from the archive, when there is one."""
+        """Reads WAL that was removed from the disk from the archive, if there is one."""
         read_archived = self.timeline.read_archived
         if read_archived is None or self.sent_lsn >= self.timeline.control.local_start_lsn:
             return super()._read(length)
         return self.checked(read_archived(self.sent_lsn, length))
 
     def take_answers(self, stream: CopyStream) -> None:
-        """Read, so that a closed connection is noticed; they say nothing."""
+        """Reads and ignores them, so that a closed connection is noticed."""
         while stream.drain(timeout=0):
             continue
 
 
 def check_active(timeline: Timeline) -> None:
-    """Raises SafekeeperError: 57P03, or 55000 for one that has left."""
+    """Raises SafekeeperError: 57P03, or 55000 if the timeline was left."""
     check_not_left(timeline.control)
     if timeline.state is not TimelineState.ACTIVE:
         raise SafekeeperError(

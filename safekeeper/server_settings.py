@@ -1,17 +1,17 @@
-"""What a stock client asks of a server's configuration: the answers of SHOW. Pure."""
+"""The server settings that stock clients request: the answers of SHOW. Pure."""
 
 from __future__ import annotations
 
 from consensus.messages import ServerFacts
 
-# A server that has no timeline yet says it is this; every client of ours is content with it.
+# The version reported while there is no timeline; all our clients accept it.
 FALLBACK_VERSION = "16.0"
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def find_setting(settings: dict[str, str], name: str) -> tuple[str, str] | None:
-    """The name as Postgres spells it, and the value; names have no case."""
+    """Returns the name as Postgres spells it, and the value. Names are case-insensitive."""
     for own_name, value in settings.items():
         if own_name.lower() == name.lower():
             return own_name, value
@@ -24,7 +24,7 @@ def version_text(server_version_num: int) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """As Postgres shows a size: the largest unit that leaves a whole number."""
+    """A size as Postgres shows it: the largest unit that leaves a whole number."""
     for unit, name in ((_GIB, "GB"), (_MIB, "MB"), (_KIB, "kB")):
         if size_bytes % unit == 0:
             return f"{size_bytes // unit}{name}"
@@ -32,8 +32,8 @@ def size_text(size_bytes: int) -> str:
 
 
 def plain_settings(server: ServerFacts) -> dict[str, str]:
-    """As pg_settings has them, in bytes and seconds. No segment is switched after a time, and no
-    checkpoint is made: 0."""
+    """The values of pg_settings, in bytes and seconds. 0: there are no timed segment switches and
+    no checkpoints."""
     return {
         "wal_segment_size": str(server.wal_seg_size),
         "archive_timeout": "0",
@@ -42,7 +42,7 @@ def plain_settings(server: ServerFacts) -> dict[str, str]:
 
 
 def shown_settings(server: ServerFacts, application_name: str) -> dict[str, str]:
-    """By name. Replication clients ask for the first ones, drivers for the rest."""
+    """By name. Replication clients request the first ones, drivers the rest."""
     return {
         "data_directory_mode": "0700",
         "wal_segment_size": size_text(server.wal_seg_size),

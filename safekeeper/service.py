@@ -1,8 +1,9 @@
-"""The safekeeper process: the one file that knows everybody.
+"""The safekeeper process: the one file that connects all parts.
 
-Threads: one accepts, one per client, one saves positions, one keeps house (spare segments, healing,
-old WAL), one serves HTTP. Blocking threads measured better than an event loop on the append path,
-where each message is four system calls: see `docs/decisions/`.
+Threads: one accepts connections, one per client, one saves positions, one does housekeeping (spare
+segments, restarting stopped timelines, old WAL), one serves HTTP. Blocking threads measured better
+than an event loop on the append path, where each message is four system calls: see
+`docs/decisions/`.
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 HOUSEKEEPING_SECONDS = 5.0
-# How far the log is flushed is saved so often while it moves. Rot in what was flushed since cannot
-# be told from the torn end of a log after a power loss.
+# How often the flushed position is saved while it moves. Damage in WAL that was flushed since the
+# last save cannot be distinguished from a torn tail after a power loss.
 SAVE_POSITIONS_SECONDS = 1.0
 LISTEN_BACKLOG = 64
-# A thread that wakes up with WAL in hand waits at most this long for one that computes.
+# A thread that wakes up with WAL to write waits at most this long for a thread that computes.
 SWITCH_INTERVAL_SECONDS = 0.0005
-# How long an orderly stop waits for replicas to get what is committed.
+# How long an orderly stop waits for replicas to receive the committed WAL.
 REPLICAS_STOP_SECONDS = 2.0
 # How long it then waits for the threads of all clients.
 STOP_TIMEOUT_SECONDS = 5.0
 
 
 class Safekeeper:
-    """Context manager: listening and serving inside, everything flushed and saved after it."""
+    """Context manager: listens and serves inside; everything is flushed and saved at its end."""
 
     def __init__(self, config: SafekeeperConfig) -> None:
         self.config = config
@@ -137,7 +138,7 @@ class Safekeeper:
             stack.callback(self._end_threads)
             self._acceptor = Thread(target=self._accept, name="accept", daemon=True)
             self._acceptor.start()
-            Thread(target=self._keep_house, name="keep_house", daemon=True).start()
+            Thread(target=self._run_housekeeping, name="housekeeping", daemon=True).start()
             Thread(target=self._save_positions, name="save_positions", daemon=True).start()
             for work in (self.scrub, StartCheck(self.timelines)):
                 name = type(work).__name__.lower()
@@ -184,11 +185,11 @@ class Safekeeper:
         }
 
     def _unusable_files(self) -> dict[str, str]:
-        """Certificates, users or a token that have changed, and are not in force, and why."""
+        """Certificate, user or token files that changed and could not be loaded; with reasons."""
         return unusable_files(self._files)
 
     def health(self) -> str:
-        """One line on the first timeline that cannot take part, or not vote; "" when all can."""
+        """One line on the first timeline that cannot take part or vote; "" if there is none."""
         for timeline in self.timelines.all():
             if timeline.state in (TimelineState.STOPPED, TimelineState.DAMAGED):
                 name = timeline.control.timeline
@@ -200,12 +201,12 @@ class Safekeeper:
     # ---- listening
 
     def _server_version(self, parameters: Mapping[str, str]) -> str:
-        """That of the primary whose WAL the client may stream: clients refuse a newer server.
-        Raises ConnectionRefused: the next host may have it."""
+        """The version of the primary whose WAL the client may stream: clients refuse a newer
+        server. Raises ConnectionRefused: libpq then tries the next host."""
         try:
             timeline = select_timeline(self.timelines, parameters)
         except (SafekeeperError, StorageError, ConsensusError):
-            return FALLBACK_VERSION  # the command that needs a timeline tells the client
+            return FALLBACK_VERSION  # the command that needs a timeline raises the error
         check_may_stream(timeline.control, parameters)
         return version_text(timeline.control.server.pg_version)
 
@@ -276,7 +277,7 @@ class Safekeeper:
     def _serve(self, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         host, client = address[0], f"{address[0]}:{address[1]}"
         try:
-            session = self._let_in(sock, host, number)
+            session = self._authenticate(sock, host, number)
             if session is None:
                 return
             with session:
@@ -289,15 +290,15 @@ class Safekeeper:
                 "connection refused", client, sqlstate=error.sqlstate, reason=str(error)
             )
         except (WireError, OSError) as error:
-            log.debug("client lost", client=client, reason=str(error))
+            log.debug("client connection lost", client=client, reason=str(error))
         finally:
             self.access.leave(number)
             with self._sessions_lock:
                 self._sessions.pop(number, None)
             self._threads.pop(number, None)
 
-    def _let_in(self, sock: socket.socket, host: str, number: int) -> Session | None:
-        """Through TLS and authentication. Raises WireError after telling the client why."""
+    def _authenticate(self, sock: socket.socket, host: str, number: int) -> Session | None:
+        """Negotiates TLS and authenticates. Sends an error to the client, then raises WireError."""
         config = self.access.server_config(self._server_config, number, host)
         try:
             return accept_connection(sock, config)
@@ -306,7 +307,7 @@ class Safekeeper:
             raise
 
     def _cancel(self, process_id: int, key: bytes) -> None:
-        """Whoever knows the key of a session may end what it streams; others are told nothing."""
+        """Ends the stream of the session with that key; a wrong key gets no answer."""
         with self._sessions_lock:
             sessions = [s for s in self._sessions.values() if s.key.process_id == process_id]
         for session in sessions:
@@ -315,53 +316,53 @@ class Safekeeper:
 
     # ---- housekeeping
 
-    def _keep_house(self) -> None:
+    def _run_housekeeping(self) -> None:
         self._wake_housekeeper.set()
         while not self._stopping.is_set():
             self._wake_housekeeper.wait(HOUSEKEEPING_SECONDS)
             self._wake_housekeeper.clear()
             if self._archiving is not None:
-                self._archiving.attend()
+                self._archiving.update_readers()
             for timeline in self.timelines.awake():
-                self._keep_timeline(timeline)
+                self._maintain(timeline)
 
     def _save_positions(self) -> None:
-        """In a thread of its own: housekeeping may wait for the disk much longer than this."""
+        """In a thread of its own: housekeeping may wait much longer for the disk."""
         while not self._stopping.wait(SAVE_POSITIONS_SECONDS):
             for timeline in self.timelines.awake():
                 try:
                     timeline.save_positions()
-                except Exception as error:  # of ours, too: it is another timeline's turn
+                except Exception as error:  # bugs too: the other timelines must still be saved
                     _failed("positions not saved", timeline, error)
 
     def _open_archive(self) -> Archiving | None:
         """Raises ObjectStoreError."""
         if self.config.archive is None:
             return None
-        from safekeeper.archiving import Archiving  # what it needs is not for every safekeeper
+        from safekeeper.archiving import Archiving  # its dependencies are not always needed
 
         return Archiving(self.config.archive, self.timelines)
 
-    def _keep_timeline(self, timeline: Timeline) -> None:
+    def _maintain(self, timeline: Timeline) -> None:
         try:
-            remove_old_wal(timeline)  # first: the next line counts the room that it leaves
-            timeline.maybe_heal(self.data_directory.disk_space().free_bytes)
+            remove_old_wal(timeline)  # first: the next call counts the space that it frees
+            timeline.maybe_resume(self.data_directory.disk_space().free_bytes)
             if (archive := timeline.archive) is not None:
                 archive.warn_of_backlog(
                     str(timeline.control.timeline), timeline.positions.commit_lsn
                 )
-            timeline.keep_house()
+            timeline.maintain_files()
             timeline.sleep.maybe_begin(self.config.idle_seconds)
-        except Exception as error:  # of ours, too: it is another timeline's turn
+        except Exception as error:  # bugs too: the other timelines still need housekeeping
             _failed("housekeeping failed", timeline, error)
 
     def _end_threads(self) -> None:
         self._stopping.set()
         self._wake_housekeeper.set()
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._acceptor.join(STOP_TIMEOUT_SECONDS)  # whom it accepted last has a thread to end, too
-        self.access.admission.turn_away()
-        self._let_replicas_go()
+        self._acceptor.join(STOP_TIMEOUT_SECONDS)  # the client it accepted last has a thread, too
+        self.access.admission.close_unauthenticated()
+        self._stop_replicas()
         with self._sessions_lock:
             for session in self._sessions.values():
                 session.shutdown()
@@ -369,14 +370,14 @@ class Safekeeper:
         for thread in list(self._threads.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _let_replicas_go(self) -> None:
-        """Each gets what is committed and a clean end, unless it reads too slowly."""
+    def _stop_replicas(self) -> None:
+        """Each gets the committed WAL and an orderly end, unless it reads too slowly."""
         deadline = time.monotonic() + REPLICAS_STOP_SECONDS
         timelines = self.timelines.all()
         for timeline in timelines:
             stop_replicas(timeline)
         for timeline in timelines:
-            timeline.replicas.wait_gone(max(0.0, deadline - time.monotonic()))
+            timeline.replicas.wait_empty(max(0.0, deadline - time.monotonic()))
 
 
 def _failed(what: str, timeline: Timeline, error: Exception) -> None:

@@ -1,6 +1,6 @@
-"""One client's connection: authentication, then command after command, until it leaves.
+"""One client's connection: authentication, then one command after another until it disconnects.
 
-Every error a client can cause is answered with its SQLSTATE and harms nobody else.
+Every error that a client can cause is answered with its SQLSTATE and affects no other client.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pgwire.errors import CommandSyntaxError
 from pgwire.messages import Column
 from safekeeper.command_roles import command_name, roles_for
 from safekeeper.errors import SafekeeperError
-from safekeeper.mend import Mender
 from safekeeper.receive_wal import WalReceiver
 from safekeeper.refusals import members_in_words
 from safekeeper.replica import Client
 from safekeeper.replication_server import ReplicationServer
+from safekeeper.segment_repair import SegmentRepair
 from safekeeper.status import damaged_status, timeline_status
 from safekeeper.timeline import Timeline
 from safekeeper.wal_removal import forget_pageserver
@@ -43,10 +43,10 @@ log = structlog.get_logger()
 
 INVALID_PARAMETER = "22023"
 
-DECIMAL_DIGITS_MAX = 20  # of 64 bits
+DECIMAL_DIGITS_MAX = 20  # of a 64-bit number
 
 _TIMELINE = frozenset({"tenant_id", "timeline_id"})
-#: What may be in the parentheses; of the other commands nothing.
+#: The options allowed in the parentheses; the other commands have none.
 OPTIONS: Mapping[str, frozenset[str]] = {
     "TIMELINE_STATUS": _TIMELINE,
     "CREATE_TIMELINE": _TIMELINE
@@ -84,7 +84,7 @@ class ClientSession:
         )
 
     def run(self) -> None:
-        """Until the client leaves. OSError means that it left in the middle of an answer."""
+        """Runs until the client disconnects. OSError: it did so during an answer."""
         try:
             self._run()
         finally:
@@ -150,8 +150,8 @@ class ClientSession:
     def _mend_segment(self, options: Mapping[str, str]) -> None:
         lsn = int(Lsn.parse(_option(options, "lsn")))
         timeline = self._timeline(self._session.parameters)
-        with timeline.sleep.held_off():
-            Mender(timeline, lsn).run(self._session)
+        with timeline.sleep.prevented():
+            SegmentRepair(timeline, lsn).run(self._session)
 
     # ---- answers in rows
 
@@ -167,7 +167,7 @@ class ClientSession:
         self._send_rows(("safekeeper_id", "version", "http", "instance", "site"), [row])
 
     def _list_timelines(self, _: Mapping[str, str]) -> None:
-        """Those that cannot be opened, too: they exist, and whoever creates one must know."""
+        """Includes timelines that cannot be opened: a client must know them to create another."""
         timelines = self._safekeeper.timelines
         statuses = [timeline_status(timeline) for timeline in timelines.all()]
         statuses += [damaged_status(folder, why) for folder, why in timelines.damaged.items()]
@@ -247,14 +247,14 @@ class ClientSession:
 
 
 def _check_options(command: str, options: Mapping[str, str]) -> None:
-    """A misspelt one is not taken for none: it may be what keeps a command from harm."""
+    """Refuses a misspelt option: without it the command might do harm."""
     unknown = options.keys() - OPTIONS.get(command, frozenset())
     if unknown:
         known = ", ".join(sorted(OPTIONS.get(command, ())))
         raise SafekeeperError(
             f'unrecognized option "{min(unknown)}" of {command}',
             sqlstate=INVALID_PARAMETER,
-            hint=f"It has {known}." if known else "It has none.",
+            hint=f"Its options are {known}." if known else "It has no options.",
         )
 
 
@@ -290,7 +290,7 @@ def _hex(options: Mapping[str, str], name: str) -> bytes:
 
 
 def _unsigned(text: str, name: str, bits: int) -> int:
-    """The number in an option. Its digits are counted first: int() refuses thousands of them."""
+    """The number in an option. Counts the digits first: int() refuses thousands of them."""
     if text.isascii() and text.isdecimal() and len(text) <= DECIMAL_DIGITS_MAX:
         number = int(text)
         if number < 1 << bits:

@@ -1,8 +1,8 @@
-"""Names as Postgres 13 to 18 know them: of the settings of a session, and of encodings. Data only.
+"""Names that Postgres 13 to 18 accept: session settings and encodings. Data only.
 
 A test compares them with pg_settings and pg_char_to_encoding() of the server it runs on. Sources:
-pg_settings of 15, 16 and 18 (contexts user, superuser and backend), `guc_tables.c` for those that
-it does not show and those that only 13 or 14 had; `encnames.c`.
+pg_settings of 15, 16 and 18 (contexts user, superuser and backend); `guc_tables.c` for settings
+that pg_settings hides and those that only 13 or 14 had; `encnames.c`.
 """
 
 from __future__ import annotations
@@ -70,5 +70,5 @@ windows1257 windows1258 windows866 windows874 windows932 windows936 windows949 w
 
 #: In lower case.
 SESSION_SETTINGS = frozenset(_SETTINGS.split())
-#: In lower case, without what is no letter or digit.
+#: In lower case, letters and digits only.
 ENCODINGS = frozenset(_ENCODINGS.split())

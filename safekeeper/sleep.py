@@ -1,13 +1,14 @@
-"""A timeline that nobody uses sleeps: no file is open, no thread works for it, no timer asks it.
+"""An unused timeline sleeps: it has no open file, no thread and no timer.
 
-    awake ──nobody uses it, nothing is left to do──> asleep
+    awake ──unused, and nothing is left to do──> asleep
     asleep ──a proposer, a reader, the scrub, the first check──> awake, loaded as after a start
 
-What status, metrics and retention ask for stays in memory: the control state, positions, slots and
-holes. The log itself is not looked at: whoever wakes it has its end decoded, as a start does.
+Status, metrics and retention use values that stay in memory: the control state, positions, slots
+and holes. They do not read the log. A timeline that wakes decodes the end of its log, as at a
+start.
 
-Law: no vote is given and no byte served of a log that was not loaded since it was put away last.
-Who uses a timeline holds it awake; it falls asleep under the lock that all of them take first.
+Law: a log must be loaded after it was last closed before it votes or serves a byte. Users of a
+timeline keep it awake; it goes to sleep under the lock that all of them take first.
 """
 
 from __future__ import annotations
@@ -23,76 +24,76 @@ from storage.errors import StorageError
 if TYPE_CHECKING:
     from safekeeper.timeline import Timeline
 
-#: Long enough that a proposer which restarts, and a client that asks now and then, meet it awake.
+#: Long enough to stay awake for a proposer that restarts, or for a client that asks periodically.
 IDLE_SECONDS = 60.0
 
 
 class Sleep:
-    """Of one timeline; changed under its lock. `load` finds the end of its log, `put_away` leaves
-    nothing open, and raises StorageError when not all is on disk."""
+    """Of one timeline; changed under its lock. `load` finds the end of its log. `save_and_close`
+    leaves nothing open, and raises StorageError if not all is on disk."""
 
     def __init__(
-        self, timeline: Timeline, load: Callable[[], None], put_away: Callable[[], None]
+        self, timeline: Timeline, load: Callable[[], None], save_and_close: Callable[[], None]
     ) -> None:
         self._timeline = timeline
         self._load = load
-        self._put_away = put_away
+        self._save_and_close = save_and_close
         self.is_asleep = False
-        #: The end of its log was decoded since the start of the process.
+        #: The end of its log was decoded since the process started.
         self.is_checked = False
-        #: How many hold it awake, beside proposers.
+        #: The number of users that keep it awake, besides proposers.
         self._users = 0
-        #: When somebody last did, by the monotonic clock.
+        #: The time of the last use, by the monotonic clock.
         self._used_at = time.monotonic()
         self._wal_bytes = 0
 
-    # ---- being used
+    # ---- use
 
     @contextmanager
-    def held_off(self) -> Iterator[None]:
-        """Inside the timeline is awake, if it can be."""
-        self.hold_off()
+    def prevented(self) -> Iterator[None]:
+        """Keeps the timeline awake inside the block, if it can be loaded."""
+        self.prevent()
         try:
             yield
         finally:
-            self.let_come()
+            self.allow()
 
-    def hold_off(self) -> None:
-        """The timeline is awake until `let_come`, which is called as often."""
+    def prevent(self) -> None:
+        """Keeps the timeline awake until `allow`, which must be called as often."""
         with self._timeline.lock:
             self.end()
-            self._users += 1  # not of one who could not wake it
+            self._users += 1  # after `end`: a failure to wake it does not count
 
-    def let_come(self) -> None:
+    def allow(self) -> None:
         with self._timeline.lock:
             self._users -= 1
             self.used()
 
     def wake(self) -> None:
-        """For now: what is wrong with its log is known then."""
+        """Loads the timeline once, so that damage of its log is found."""
         with self._timeline.lock:
             self.end()
 
     def used(self) -> None:
-        """The lock is held. Somebody used it just now."""
+        """Records a use. The caller holds the lock."""
         self._used_at = time.monotonic()
 
     def end(self) -> None:
-        """The lock is held. The timeline is loaded, if it was not."""
+        """Loads the timeline if it is asleep. The caller holds the lock."""
         timeline = self._timeline
         if not self.is_asleep:
             return
         if timeline.archive is not None and timeline.archive.state is ArchiverState.STARTING:
-            # What was in the archive once may be gone: nothing is removed before it is seen.
+            # The archive may have lost WAL: nothing is removed before the archive is read again.
             timeline.archive.archived_lsn = timeline.control.local_start_lsn
         self._load()
         self.is_asleep = False
 
-    # ---- falling asleep
+    # ---- going to sleep
 
-    def misses_wal(self) -> bool:
-        """At a start, before anything was loaded: the end of its log was found damaged before, or
-        a segment is not there whole, or cannot be asked for."""
+    def is_wal_missing(self) -> bool:
+        """At a start, before anything is loaded: true if the log's end was found damaged before,
+        or if a segment is missing, short or unreadable."""
         timeline, control = self._timeline, self._timeline.control
         if control.lost_lsn:
             return True
@@ -103,33 +104,33 @@ class Sleep:
             return True
 
     def begin(self) -> None:
-        """The lock is held, or nobody else knows the timeline yet; nothing of it is open."""
+        """The caller holds the lock, or is the only user of the timeline; all files are closed."""
         timeline = self._timeline
-        timeline.store = timeline.new_store()  # without what another one remembers
+        timeline.store = timeline.new_store()  # without cached state
         self._wal_bytes = timeline.store.size_bytes()
         self.is_asleep = True
 
-    def begin_unseen(self) -> None:
-        """At a start. How far it is archived is what was seen once, until it wakes."""
+    def begin_unloaded(self) -> None:
+        """At a start. Until it wakes, archived_lsn is the saved one."""
         archive, control = self._timeline.archive, self._timeline.control
         if archive is not None:
             archive.archived_lsn = max(control.archived_lsn, control.local_start_lsn)
         self.begin()
 
     def maybe_begin(self, idle_seconds: float) -> None:
-        """When nobody has used it for so long, and nothing is left to do. Raises StorageError; then
-        it stays awake, or has stopped."""
+        """Goes to sleep if unused for `idle_seconds` and nothing is left to do. Raises
+        StorageError; then it stays awake, or has stopped."""
         if not self._is_due(idle_seconds):
             return
         with self._timeline.lock:
-            if self._is_due(idle_seconds):  # else somebody came meanwhile
+            if self._is_due(idle_seconds):  # it may have been used meanwhile
                 self._timeline.store.remove_spares()
-                self._put_away()
+                self._save_and_close()
                 self.begin()
 
     def _is_due(self, idle_seconds: float) -> bool:
         timeline = self._timeline
-        if self.is_asleep or self._users or not timeline.is_at_rest:
+        if self.is_asleep or self._users or not timeline.is_idle:
             return False
         if time.monotonic() - self._used_at < idle_seconds:
             return False
@@ -138,13 +139,13 @@ class Sleep:
             return True
         return archive.is_settled(timeline.positions.commit_lsn)
 
-    # ---- what is told
+    # ---- reports
 
     @property
     def wal_bytes(self) -> int:
-        """What the timeline's segments occupy; where its folder cannot be read, what they did when
-        it could. Others ask, too, and what is wrong with this one is not theirs to stop for: who
-        needs its files next says so."""
+        """The size of the timeline's segments. If its folder cannot be read, the last known size:
+        other timelines need the value, and must not fail because of this one. The next user of
+        its files gets the error."""
         if not self.is_asleep:
             with suppress(StorageError):
                 self._wal_bytes = self._timeline.store.size_bytes()

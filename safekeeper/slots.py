@@ -1,10 +1,11 @@
-"""Physical replication slots of one timeline, and its pageserver: who still needs which WAL of this
-safekeeper.
+"""Physical replication slots of one timeline, and its pageserver: clients that need its WAL.
 
-Laws. What is answered to a command is on disk before. A restart_lsn that a client's flush has moved
-is saved later, by the housekeeper, which removes WAL only below what was saved; so is the horizon
-of a pageserver. A temporary slot is never saved, and ends with its session. A slot that is lost
-stays lost: it must be dropped. A pageserver is never lost: it reads from the archive what has gone.
+
+Laws. A change is on disk before its command is answered. A restart_lsn that a client's flush has
+advanced is saved later, by housekeeping, which removes WAL only below the saved position; so is a
+pageserver's horizon. A temporary slot is never saved, and is dropped with its session. A lost slot
+stays lost: it must be dropped. A pageserver is never lost: it reads removed WAL from the archive.
+
 Source of names, messages and codes: Postgres `replication/slot.c`.
 """
 
@@ -21,7 +22,7 @@ import structlog
 from pgwal.lsn import format_lsn
 from safekeeper.errors import SafekeeperError
 from safekeeper.slots_file import SavedHolders, SavedSlot, decode_slots, encode_slots
-from safekeeper.trim_rule import Trim, check_newest, introduced, reported
+from safekeeper.trim_rule import Trim, check_newest, registered, reported
 from storage import durable
 
 log = structlog.get_logger()
@@ -43,8 +44,8 @@ _NAME = re.compile("[a-z0-9_]+")
 
 @dataclass(slots=True)
 class Slot:
-    """`restart_lsn` 0: no WAL is reserved yet. `holder` is the number of the session that has it.
-    Only `Slots` changes it; anybody may look."""
+    """`restart_lsn` 0: no WAL is reserved yet. `holder` is the number of the session that uses it.
+    Only `Slots` changes it; any thread may read it."""
 
     name: str
     restart_lsn: int = 0
@@ -54,21 +55,21 @@ class Slot:
 
 
 class Slots:
-    """Thread-safe. `damaged` says why the file could not be read: then no slot can be used, and
-    the WAL of all is kept."""
+    """Thread-safe. `damaged` is the reason why the file could not be read: then no slot can be
+    used, and all WAL is kept."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / SLOTS_FILE_NAME
         self._changed = Condition()
         self._slots: dict[str, Slot] = {}
         self._saved = SavedHolders()
-        #: Of the newest pageserver that was ever here, until it is forgotten.
+        #: Of the newest pageserver that ever connected, until it is forgotten.
         self.trim: Trim | None = None
         self.damaged: SafekeeperError | None = None
         try:
             self._saved = decode_slots(self._path.read_bytes(), str(self._path))
         except FileNotFoundError:
-            return  # nobody has made a slot yet
+            return  # no slot was created yet
         except (SafekeeperError, OSError) as error:
             self.damaged = SafekeeperError(
                 str(error), hint=getattr(error, "hint", ""), sqlstate="XX001"
@@ -77,7 +78,7 @@ class Slots:
         self._slots = {s.name: Slot(s.name, s.restart_lsn, s.is_lost) for s in self._saved.slots}
         self.trim = self._saved.trim
 
-    # ---- what the commands do
+    # ---- commands
 
     def find(self, name: str) -> Slot | None:
         self._check_usable()
@@ -139,7 +140,7 @@ class Slots:
             self._changed.notify_all()
 
     def end_session(self, session: int) -> None:
-        """Its temporary slots end with it."""
+        """Drops the temporary slots of the session."""
         with self._changed:
             for slot in self.all():
                 if slot.is_temporary and slot.holder == session:
@@ -148,22 +149,22 @@ class Slots:
             self._changed.notify_all()
 
     def advance(self, slot: Slot, flush_lsn: int) -> None:
-        """Its client has all below `flush_lsn` on disk; 0 says nothing."""
+        """The client has flushed everything below `flush_lsn`; 0 means not reported."""
         with self._changed:
             if not slot.is_lost:
                 slot.restart_lsn = max(slot.restart_lsn, flush_lsn)
 
     # ---- a pageserver
 
-    def introduce(self, suffix: int) -> None:
-        """It is known from now on. Raises SafekeeperError (55006, XX001), StorageError."""
+    def register(self, suffix: int) -> None:
+        """Saves the pageserver's suffix. Raises SafekeeperError (55006, XX001), StorageError."""
         self._check_usable()
         with self._changed:
-            self.trim = self._saved_with(introduced(self.trim, suffix))
+            self.trim = self._saved_with(registered(self.trim, suffix))
 
     def report(self, suffix: int, apply_lsn: int) -> None:
-        """It has made all below durable as pages. Raises SafekeeperError (55006) when a newer one
-        has come."""
+        """The pageserver has made everything below `apply_lsn` durable as pages. Raises
+        SafekeeperError (55006) if a newer one has connected."""
         with self._changed:
             if self.trim is not None:
                 self.trim = reported(self.trim, suffix, apply_lsn)
@@ -180,7 +181,7 @@ class Slots:
                 raise SafekeeperError("no pageserver is known here", sqlstate=UNDEFINED_OBJECT)
             self.trim = self._saved_with(None)
 
-    # ---- what the housekeeper does
+    # ---- housekeeping
 
     def save(self) -> None:
         """Raises StorageError."""
@@ -188,12 +189,13 @@ class Slots:
             self._save(self._slots.values())
 
     def oldest(self) -> Slot | None:
-        """The one that needs the oldest WAL."""
+        """The slot that needs the oldest WAL."""
         needing = [s for s in self.all() if s.restart_lsn and not s.is_lost]
         return min(needing, key=lambda slot: slot.restart_lsn, default=None)
 
     def lose_below(self, lsn: int) -> None:
-        """WAL below `lsn` is about to go: who needs it is lost, durably. Raises StorageError."""
+        """WAL below `lsn` will be removed: durably marks slots that need it as lost. Raises
+        StorageError."""
         with self._changed:
             for slot in self._slots.values():
                 if 0 < slot.restart_lsn < lsn and not slot.is_lost:
@@ -207,7 +209,7 @@ class Slots:
             self._save(self._slots.values())
             self._changed.notify_all()
 
-    # ---- parts; the lock is held
+    # ---- parts; the caller holds the lock
 
     def _check_usable(self) -> None:
         if self.damaged is not None:
@@ -232,7 +234,7 @@ class Slots:
         self._save_holders(slots, self.trim)
 
     def _saved_with(self, trim: Trim | None) -> Trim | None:
-        """On disk before anybody sees it."""
+        """Saves `trim` and returns it, so that it is on disk before it is published."""
         self._save_holders(self._slots.values(), trim)
         return trim
 
@@ -245,7 +247,7 @@ class Slots:
 
 
 def check_slot_name(name: str) -> None:
-    """As ReplicationSlotValidateName. Raises SafekeeperError (42602)."""
+    """Checks the name as ReplicationSlotValidateName does. Raises SafekeeperError (42602)."""
     if not name:
         raise SafekeeperError(f'replication slot name "{name}" is too short', sqlstate=INVALID_NAME)
     if len(name.encode()) > NAME_BYTES_MAX:

@@ -7,10 +7,10 @@
     slot: name length u8 | name | restart_lsn u64 (0: reserves nothing yet) | lost u8
     trim: suffix u64 | horizon_lsn u64 | inherited u8        in version 2 only (trim_rule.py)
 
-Version 1 is written as long as no pageserver is known, as releases before have done.
 
-A file that fails any check is refused, never reset: an empty set of slots would let WAL go that
-somebody was promised.
+Version 1 is written while no pageserver is known, so that older releases can read it. A file that
+fails any check is refused, never reset: an empty set of slots would allow the removal of WAL that
+was promised to clients.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HINT = "Restore the file, or remove it and create the slots again; until then n
 
 @dataclass(frozen=True, slots=True)
 class SavedSlot:
-    """What outlives the process."""
+    """The part of a slot that is saved."""
 
     name: str
     restart_lsn: int
@@ -49,7 +49,7 @@ class SavedSlot:
 
 @dataclass(frozen=True, slots=True)
 class SavedHolders:
-    """All that the file says. `trim` None: no pageserver is known."""
+    """The content of the file. `trim` None: no pageserver is known."""
 
     slots: tuple[SavedSlot, ...] = ()
     trim: Trim | None = None
@@ -69,9 +69,9 @@ def encode_slots(slots: Iterable[SavedSlot], trim: Trim | None = None) -> bytes:
 
 
 def decode_slots(data: bytes, name: str) -> SavedHolders:
-    """What is in the file called `name` in messages. Raises SafekeeperError (XX001)."""
+    """Decodes the file; messages call it `name`. Raises SafekeeperError (XX001)."""
     if len(data) < _HEAD.size + _CRC.size:
-        raise _damaged(f"slots file {name} has {len(data)} bytes, too few to be one")
+        raise _damaged(f"slots file {name} has {len(data)} bytes, too few for a slots file")
     magic, version, count = _HEAD.unpack_from(data)
     if magic != MAGIC or version not in (VERSION_OF_SLOTS, VERSION_WITH_TRIM):
         raise _damaged(
@@ -97,7 +97,7 @@ def decode_slots(data: bytes, name: str) -> SavedHolders:
 
 
 def _read_slots(body: bytes, count: int) -> tuple[list[SavedSlot], int]:
-    """And where they end."""
+    """Returns the slots, and the offset at which they end."""
     slots, at = [], 0
     for _ in range(count):
         (length,) = _LENGTH.unpack_from(body, at)

@@ -1,9 +1,9 @@
-"""After a start: the logs that it had no time to look at, one after another.
+"""After a start: checks the logs that the start did not decode, one after another.
 
-A start reads every control file, and sees whether all segments are there. It decodes the ends of
-as many logs as a few seconds allow, those that were written last first. The others are asleep, and
-here each is woken once: what has rotted in its end is told within minutes, whether somebody uses it
-or not. Law: this takes a share of one processor, however many there are.
+A start reads every control file and checks that all segments exist. It decodes the ends of as many
+logs as a few seconds allow, those that were written last first. The others are asleep; here each of
+them is woken once. So damage at a log's end is reported within minutes, whether the log is used or
+not. Law: this takes a share of one processor, however many logs there are.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from safekeeper.timelines import Timelines
 
 log = structlog.get_logger()
 
-#: A pause is so many times as long as the look before it.
+#: A pause is so many times as long as the check before it.
 PAUSE_FACTOR = 3.0
 
 
 class StartCheck:
-    """`run` in a thread of its own, which ends when all are known, or with `stopping`."""
+    """`run` uses a thread of its own, which ends when all logs are checked, or with `stopping`."""
 
     def __init__(self, timelines: Timelines) -> None:
         self._timelines = timelines
@@ -34,14 +34,14 @@ class StartCheck:
                 return
             if timeline.sleep.is_checked or not timeline.sleep.is_asleep:
                 continue
-            look_begun = time.monotonic()
+            check_begun = time.monotonic()
             try:
                 timeline.sleep.wake()
-            except Exception as error:  # of ours, too: the others are looked at all the same
+            except Exception as error:  # bugs too: the others must still be checked
                 name = str(timeline.control.timeline)
                 log.warning("timeline not checked", timeline=name, reason=repr(error))
             count += 1
-            stopping.wait(PAUSE_FACTOR * (time.monotonic() - look_begun))
+            stopping.wait(PAUSE_FACTOR * (time.monotonic() - check_begun))
         if count:
             log.info(
                 "all timelines checked", count=count, seconds=round(time.monotonic() - begun, 1)

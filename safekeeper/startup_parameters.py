@@ -1,10 +1,10 @@
-"""What a client may set when it connects, by name: what a session of Postgres 13 to 18 may set, and
-what is ours. Pure.
+"""The parameters that a client may set when it connects, by name: the session settings of Postgres
+13 to 18, and our own. Pure.
 
-The settings of Postgres mean nothing here and change nothing; they are taken because clients send
-them to every server: libpq from its environment (PGTZ, PGDATESTYLE, PGOPTIONS), pgjdbc, barman and
-others by themselves. Law: a name that Postgres does not know is refused as Postgres refuses it, so
-that a misspelt `timeline_id` is not taken for none.
+A safekeeper accepts the settings of Postgres and ignores them, because clients send them to every
+server: libpq from its environment (PGTZ, PGDATESTYLE, PGOPTIONS), pgjdbc, barman and others without
+being asked. Law: a name that Postgres does not know is refused as Postgres refuses it, so that a
+misspelt `timeline_id` is not ignored.
 Source: Postgres `postinit.c`, `guc.c`.
 """
 
@@ -24,20 +24,20 @@ from safekeeper.session_settings import ENCODINGS, SESSION_SETTINGS
 UNDEFINED_OBJECT = "42704"
 CANNOT_CONNECT_NOW = "57P03"
 
-#: Which timeline is meant, and where the status page of the proposer is that connects.
+#: The ids of the timeline, and the address of the connecting proposer's status page.
 IDS = ("tenant_id", "timeline_id")
 OWN = frozenset({*IDS, "proposer_http"})
-#: What clients of ours say that they are (`pgclient/connection.py`).
+#: A parameter that only our own clients send (`pgclient/connection.py`).
 OWN_CLIENT = "sk.client"
 
-#: Of the packet itself.
+#: Fields of the startup packet that are not settings.
 _OF_PACKET = frozenset({"user", "database", "options", "replication"})
-#: Of an extension, or of nobody: it need not be known.
+#: Settings of extensions, also unknown ones.
 _QUALIFIED = re.compile(r"[^\W\d][\w$]*(\.[^\W\d][\w$]*)+")
 
 
 def check_startup_parameters(parameters: Mapping[str, str]) -> None:
-    """Names in lower case. Raises ConnectionRefused (42704, 22023)."""
+    """Checks names (in lower case) and ids. Raises ConnectionRefused (42704, 22023)."""
     names = [name for name in parameters if name not in _OF_PACKET]
     names += [name for name in parse_options(parameters.get("options", "")) if name in _OF_PACKET]
     for name in names:
@@ -45,8 +45,8 @@ def check_startup_parameters(parameters: Mapping[str, str]) -> None:
             raise ConnectionRefused(
                 f'unrecognized configuration parameter "{name}"',
                 sqlstate=UNDEFINED_OBJECT,
-                hint="A safekeeper's own are timeline_id and tenant_id; besides, those that a "
-                "session of Postgres can set are taken and mean nothing.",
+                hint="A safekeeper's own parameters are timeline_id and tenant_id. It also accepts "
+                "the session settings of Postgres, and ignores them.",
             )
     encoding = parameters.get("client_encoding", "UTF8")
     if re.sub("[^0-9a-z]", "", encoding.lower()) not in ENCODINGS:
@@ -56,11 +56,10 @@ def check_startup_parameters(parameters: Mapping[str, str]) -> None:
 
 
 def check_may_stream(control: ControlState, parameters: Mapping[str, str]) -> None:
-    """One that has left its timeline lets in those that know how to go on from it. A stock client
-    does not: libpq goes on to the next host of its conninfo when it is refused by this SQLSTATE,
-    before it is authenticated; a WAL receiver that was let in would come back for ever.
-
-    Raises ConnectionRefused (57P03)."""
+    """After the safekeeper has left the timeline, only our own clients may connect: they can find
+    the present members. A stock client is refused before authentication with this SQLSTATE, so that
+    libpq tries the next host of its conninfo. A WAL receiver that was accepted would reconnect
+    here for ever. Raises ConnectionRefused (57P03)."""
     if control.has_left and OWN_CLIENT not in parameters:
         refusal = departure(control)
         raise ConnectionRefused(refusal.message, sqlstate=CANNOT_CONNECT_NOW, hint=refusal.hint)

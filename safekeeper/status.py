@@ -1,4 +1,4 @@
-"""What a safekeeper says of itself: the JSON of its status page and of LIST_TIMELINES."""
+"""The status of a safekeeper as JSON: for its status page and LIST_TIMELINES."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def node_id_status(node_id: NodeId) -> dict[str, Any]:
 
 
 def damage_of(timeline: Timeline) -> list[str]:
-    """What of the WAL here is damaged; with any of it, this member gives no vote."""
+    """The damage of the WAL here; with any, this member grants no vote."""
     store, lost_lsn = timeline.store, timeline.control.lost_lsn
     holes = [
         f"segment {timeline.holes.name(store, segno)} at {format_lsn(segno * store.wal_seg_size)} "
@@ -37,7 +37,7 @@ def damage_of(timeline: Timeline) -> list[str]:
         *holes,
         f"WAL was flushed up to {format_lsn(lost_lsn)} and then lost, it is valid up to "
         f"{format_lsn(timeline.positions.flush_lsn)}: a proposer that is elected without this "
-        "member brings it back",
+        "member's vote sends it again",
     ]
 
 
@@ -90,7 +90,7 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
 
 
 def retention_status(timeline: Timeline) -> dict[str, Any]:
-    """From where on WAL is kept and for whom, and how the members fare that need it."""
+    """The start of the WAL that is kept, the reason, and the state of members that need it."""
     extent = log_extent(timeline)
     return {
         **horizon_of(timeline).describe(),
@@ -100,7 +100,7 @@ def retention_status(timeline: Timeline) -> dict[str, Any]:
 
 
 def pageserver_status(timeline: Timeline) -> dict[str, Any] | None:
-    """The newest that was ever here; `horizon_lsn` None: it has made nothing durable yet."""
+    """The newest pageserver that ever connected; `horizon_lsn` None: nothing is durable there."""
     trim = timeline.slots.trim
     if trim is None:
         return None
@@ -112,7 +112,7 @@ def pageserver_status(timeline: Timeline) -> dict[str, Any] | None:
 
 
 def pageserver_held_bytes(timeline: Timeline) -> int:
-    """WAL here that a pageserver has not made durable as pages; 0 when none is known."""
+    """WAL here that the pageserver has not made durable as pages; 0 if there is none."""
     trim, extent = timeline.slots.trim, log_extent(timeline)
     if trim is None:
         return 0
@@ -120,12 +120,12 @@ def pageserver_held_bytes(timeline: Timeline) -> int:
 
 
 def damaged_status(folder: str, reason: str) -> dict[str, Any]:
-    """A timeline whose control file cannot be used: its folder's name is all that is known."""
+    """A timeline whose control file cannot be used: only its folder's name is known."""
     return {"folder": folder, "state": TimelineState.DAMAGED.value, "stopped_reason": reason}
 
 
 def is_in_danger(timeline: Timeline, slot: Slot) -> bool:
-    """Its WAL is gone, or may go at any time."""
+    """True if its WAL was removed, or may be at any time."""
     return _wal_status(timeline, slot) in (WalStatus.UNRESERVED, WalStatus.LOST)
 
 

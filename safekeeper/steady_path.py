@@ -1,20 +1,23 @@
-"""The steady path of a connection: Appends and nothing else, from the wire to the disk and back.
+"""The steady path of a connection: only Appends, from the wire to the disk and back.
 
     | 'd' length | tag generation term uuid | begin end record_end commit truncate | WAL ... |
       u8    u32    `_head`: one comparison    five u64                               as it came
 
 Between two commits the process sleeps, and what it runs next is cold; so what counts is how little
-runs between a wake-up and the answer. `step` does what `Acceptor.step` orders for an Append each
-and their BatchEnded, and no more: one write, one fdatasync, one answer. No message is decoded, no
-event, action or answer object is made, and the acceptor is told when the steady state ends.
 
-Laws. The acceptor says when there is a steady state, and takes the outcome itself; every other
-event of the timeline ends it first. What is not just the next bytes of the log, into the open
-segment, is left where it is, with nothing changed: the general path takes the same bytes. The
-answer is sent after the flush.
+Between two commits the process sleeps, so the caches are cold for the code that runs next. Latency
+depends on how little code runs between the wake-up and the answer. `step` does exactly what
+`Acceptor.step` orders for a batch of Appends and its BatchEnded: one write, one fdatasync, one
+answer. It decodes no message and creates no event, action or answer object. The acceptor gets the
+result when the steady state ends.
 
-The same source runs interpreted, or compiled as `steady_path_compiled` where a C compiler was there
-at the installation: its C types are in the .pxd file of that name.
+Laws. The acceptor decides when there is a steady state, and takes its result itself. Every other
+event of the timeline ends it first. Input that is not the next bytes of the log, or does not fit
+into the open segment, is left unread, with no state changed: the general path takes the same bytes.
+The answer is sent after the flush.
+
+The same source runs interpreted, or compiled as `steady_path_compiled` if a C compiler was present
+at the installation. Its C types are in the .pxd file of that name.
 """
 
 from __future__ import annotations
@@ -54,50 +57,50 @@ else:
     positions_at = APPEND_POSITIONS.unpack_from
     put_positions = RESPONSE_POSITIONS.pack_into
 
-#: Where things are in the frame of an Append, and how long it says to be.
+#: Offsets in the frame of an Append, and limits of its length field.
 HEADER_BYTES = 5
 POSITIONS_AT = HEADER_BYTES + APPEND_HEAD.size
 WAL_AT = HEADER_BYTES + APPEND.size
 LENGTH_MIN, LENGTH_MAX = WAL_AT - 1, 4 + MESSAGE_BYTES_MAX
-#: Something else than the next Append has come, or the steady state is over.
-ODD = -1
-# Hints are saved when the log has grown by this much since, which bounds what a start must decode.
+#: The input is not the next Append, or the steady state has ended.
+NOT_STEADY = -1
+# Hints are saved each time the log has grown by this much; this bounds what a start must decode.
 HINTS_BYTES_MAX = 16 * 1024 * 1024
 
 
 class SteadyPath:
-    """Of the connection that streams now, until the next event that is no such batch.
+    """Of the connection that streams now, until the next event that is not a batch of Appends.
 
-    The timeline's lock is held while anything changes, and by who makes and ends one.
+    The timeline's lock is held during changes, and when a steady path is created or ended.
     """
 
     @classmethod
     def of(cls, timeline: Timeline, acceptor: Acceptor | None) -> SteadyPath | None:
-        """None while there is no steady state; the timeline's lock is held."""
-        said = acceptor.steady_state() if acceptor is not None else None
-        if acceptor is None or said is None:
+        """None if there is no steady state. The caller holds the timeline's lock."""
+        state = acceptor.steady_state() if acceptor is not None else None
+        if acceptor is None or state is None:
             return None
         sums = timeline.store.checked.open_sums(acceptor.written_lsn)
         if sums is None or timeline.store.open_file[0] < 0:
             return None
-        return cls(timeline, acceptor, sums, *said)
+        return cls(timeline, acceptor, sums, *state)
 
     def __init__(
         self, timeline: Timeline, acceptor: Acceptor, sums: BlockSums, head: bytes, answer: bytes
     ) -> None:
-        """An Append of the leader begins with `head`, and `answer` is what the acceptor would say
-        now, encoded; `sums` are of the open segment."""
+        """`head` is how the leader's Appends begin. `answer` is the acceptor's answer now, encoded.
+        `sums` are the checksums of the open segment."""
         self.connection = acceptor.streaming
-        #: When something last came, by the monotonic clock; 0 before.
+        #: When data last arrived, by the monotonic clock; 0 before the first.
         self.heard_at = 0.0
         self.is_over = False
-        #: Whether anything was taken.
+        #: Whether any Append was taken.
         self.has_taken = False
         self._timeline = timeline
         self._acquire, self._release = timeline.lock.acquire, timeline.lock.release
         self._wakes = timeline.watchers.wakes
         self._head = head
-        #: The frame of the answer: what is said of positions is put into it each time.
+        #: The frame of the answer; its positions are overwritten each time.
         self.answer = bytearray(pack_header(COPY_DATA, len(answer)) + answer)
         self._sums = sums
         self._fd, self._path, self._file_end_lsn = timeline.store.open_file
@@ -113,9 +116,9 @@ class SteadyPath:
         self.truncate_lsn = acceptor.truncate_lsn
 
     def run(self, stream: CopyStream) -> None:
-        """Until something odd has come, the stream ends or the steady state does; what has come by
-        then is in the stream's buffer. It begins with what is there already: that may be the last
-        that comes. Raises StorageError."""
+        """Runs until other input arrives, the stream ends, or the steady state ends. Bytes received
+        but not taken stay in the stream's buffer. It begins with the bytes already in the buffer:
+        no more may arrive. Raises StorageError."""
         fd = stream.plain_fd
         view, begin, end = stream.lend()
         memory = view
@@ -145,23 +148,23 @@ class SteadyPath:
             stream.give_back(begin, end)
 
     def _answer(self, stream: CopyStream, fd: int) -> bool:
-        """False when the connection is gone."""
+        """Returns False if the connection is closed."""
         if cython.compiled and fd >= 0:
             is_sent: bool = send_all(fd, self.answer) >= 0
             return is_sent
         return stream.send_framed(self.answer)
 
     def step(self, view: memoryview, begin: int, end: int) -> int:
-        """Take all whole frames of view[begin:end]: where they end, or ODD, and then nothing was
-        done. What was taken is flushed, and `answer` is the answer to it; no whole one has none.
-        Raises StorageError, and then the timeline has stopped."""
+        """Takes all whole frames of view[begin:end] and flushes them. Returns the offset where they
+        end, or NOT_STEADY, and then nothing was done. `answer` is the answer to the frames taken;
+        without a whole frame there is none. Raises StorageError; then the timeline has stopped."""
         return self._step(view, view, begin, end)
 
     def _step(self, memory: memoryview, view: memoryview, begin: int, end: int) -> int:
         """`memory` is the same as `view`, with a C type."""
         self._acquire()
         try:
-            return ODD if self.is_over else self._take(memory, view, begin, end)
+            return NOT_STEADY if self.is_over else self._take(memory, view, begin, end)
         except Exception as error:
             self._timeline.fail(error)
             raise
@@ -169,17 +172,18 @@ class SteadyPath:
             self._release()
 
     def positions(self) -> Positions:
-        """What others may see. Asked without the lock: what follows another is read before it."""
+        """The published positions. Reads without the lock: a position that may not be ahead of
+        another one is read before it."""
         truncate_lsn, commit_lsn = self.truncate_lsn, self.commit_lsn
         flush_lsn = self.flush_lsn
         return Positions(self.written_lsn, flush_lsn, commit_lsn, truncate_lsn)
 
     def hand_over(self, acceptor: Acceptor) -> None:
-        """What was taken is the acceptor's from now on: it ended up in the same state."""
+        """Gives the result to the acceptor, which computes the same positions."""
         taken = SteadyTaken(
             self.written_lsn, self.record_end_lsn, self.sent_commit_lsn, self.truncate_lsn
         )
-        assert acceptor.step(taken) == [], "it left something to be done"
+        assert acceptor.step(taken) == [], "no action may be left"
         assert acceptor.flush_lsn == self.flush_lsn
         assert acceptor.commit_lsn == self.commit_lsn
 
@@ -189,24 +193,24 @@ class SteadyPath:
         truncate_lsn = self.truncate_lsn
         while at < end:
             if memory[at] != COPY_DATA:
-                return ODD
+                return NOT_STEADY
             if end - at < HEADER_BYTES:
                 break
             length = u32_at(memory, at + 1)
             if length < LENGTH_MIN or length > LENGTH_MAX:
-                return ODD
+                return NOT_STEADY
             next_at = at + 1 + length
             if next_at > end:
                 break
             if not is_at(memory, at + HEADER_BYTES, self._head):
-                return ODD
+                return NOT_STEADY
             begin_lsn, end_lsn, boundary_lsn, sent_commit_lsn, sent_truncate_lsn = positions_at(
                 memory, at + POSITIONS_AT
             )
             if begin_lsn != lsn or end_lsn - begin_lsn != next_at - at - WAL_AT:
-                return ODD
+                return NOT_STEADY
             if boundary_lsn > end_lsn:
-                return ODD
+                return NOT_STEADY
             lsn = end_lsn
             record_end_lsn = max(record_end_lsn, boundary_lsn)
             commit_lsn = max(commit_lsn, sent_commit_lsn)
@@ -216,7 +220,7 @@ class SteadyPath:
             return at
         if lsn != self.written_lsn:
             if lsn >= self._file_end_lsn:
-                return ODD
+                return NOT_STEADY
             self._write(memory, view, begin, at)
             self._flush()
         self.has_taken = True
@@ -230,7 +234,7 @@ class SteadyPath:
         return at
 
     def _write(self, memory: memoryview, view: memoryview, begin: int, end: int) -> None:
-        """The WAL of the frames in view[begin:end], behind each other, and its checksums."""
+        """Writes the WAL of the frames in view[begin:end], and adds it to the checksums."""
         at, offset = begin, self.written_lsn - self._file_begin_lsn
         while at < end:
             next_at = at + 1 + u32_at(memory, at + 1)
@@ -247,7 +251,7 @@ class SteadyPath:
             offset += next_at - wal_at
 
     def _sum(self, wal: memoryview) -> None:
-        """Does what `BlockSums.extend` does; inside a block, without the interpreter."""
+        """Equal to `BlockSums.extend`; within a block, without the interpreter."""
         sums = self._sums
         lsn, crc = sums.end
         count = len(wal)
@@ -271,7 +275,7 @@ class SteadyPath:
         self._flush_sum_us[0] += int(seconds * 1e6)
 
     def _publish(self) -> None:
-        """What was taken is on disk: others may see it, and the proposer be told."""
+        """The frames taken are on disk: publishes the positions, and updates the answer."""
         put_positions(
             self.answer, HEADER_BYTES + ANSWER_AT, self.flush_lsn, self.written_lsn, self.commit_lsn
         )

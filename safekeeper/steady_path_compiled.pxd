@@ -1,10 +1,10 @@
-# The C types of `steady_path.py`, as it is compiled: docs/decisions/2026-11-22-steady-path.md
+# The C types of `steady_path.py` when it is compiled: docs/decisions/2026-11-22-steady-path.md
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 cdef int COPY_DATA
-cdef Py_ssize_t HEADER_BYTES, POSITIONS_AT, WAL_AT, ANSWER_AT, ODD
+cdef Py_ssize_t HEADER_BYTES, POSITIONS_AT, WAL_AT, ANSWER_AT, NOT_STEADY
 cdef uint32_t LENGTH_MIN, LENGTH_MAX
 cdef uint64_t HINTS_BYTES_MAX, BLOCK_BYTES
 

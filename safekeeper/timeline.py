@@ -1,10 +1,10 @@
 """One timeline on this safekeeper: the shell around its acceptor.
 
 It serialises events under one lock, executes the acceptor's actions in their order, and publishes
-positions only after that; so nobody ever sees a state that is ahead of the disk. At the first
-storage failure it stops: the acceptor is thrown away, its connections are closed, and every later
-command is refused with the reason. Only a full disk heals by itself, by loading the timeline anew
-as after a start; a failed fsync stays failed until an operator restarts the process.
+positions only after that. So a published position is never ahead of the disk. At the first storage
+failure it stops: the acceptor is discarded, its connections are closed, and every later command is
+refused with the reason. After a full disk the timeline resumes without a restart, by loading its
+state again. A failed fsync stays failed until an operator restarts the process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from safekeeper.sleep import Sleep
 from safekeeper.slots import Slots
 from safekeeper.steady_path import HINTS_BYTES_MAX, SteadyPath
 from safekeeper.timeline_hooks import TimelineHooks
-from safekeeper.timeline_state import Positions, TimelineState, resting_state
+from safekeeper.timeline_state import Positions, TimelineState, healthy_state
 from safekeeper.wal_store import WalStore
 from safekeeper.watchers import Watchers
 from storage.compiled import compiled
@@ -72,7 +72,7 @@ class Refused(SafekeeperError):
 class Timeline:
     """Thread-safe; `positions` and `control` may be read without the lock."""
 
-    #: Compiled, where it can be.
+    #: Compiled, if possible.
     steady_path_class: type[SteadyPath] = compiled("safekeeper.steady_path").SteadyPath
 
     def __init__(
@@ -87,7 +87,7 @@ class Timeline:
         *,
         is_awake: bool = True,
     ) -> None:
-        """Without `is_awake` it sleeps until it is used, unless some of its WAL is missed."""
+        """Without `is_awake` it sleeps until it is used, unless some of its WAL is missing."""
         self.safekeeper_id = safekeeper_id
         self.instance = instance
         self.directory = directory
@@ -98,42 +98,43 @@ class Timeline:
         self._positions = Positions(0, 0, 0, 0)
         self.state = TimelineState.CREATING
         self.stopped_reason = ""
-        self._heals = False
+        #: It stopped for lack of space, and resumes when there is space again.
+        self._may_resume = False
         self._connections: dict[int, ProposerConnection] = {}
         self.last_proposers = LastProposers()
         self.hinted_lsn = 0
         self.retention = retention
         self.room = Room(self)
-        self.sleep = Sleep(self, self._load, self._put_away)
-        #: How far the archive is; None without one.
+        self.sleep = Sleep(self, self._load, self._save_and_close)
+        #: Progress of archiving; None without an archive.
         self.archive = ArchiveProgress(archive, control.state.local_start_lsn) if archive else None
-        #: Reads WAL that has left the disk, from (lsn, length); None without an archive.
+        #: Reads WAL that was removed from the disk, by (lsn, length); None without an archive.
         self.read_archived: Callable[[int, int], bytes] | None = None
         self.slots = Slots(directory)
         self.holes = Holes(directory)
         self.replicas = Replicas(self._set_feedback)
         self._acceptor: Acceptor | None = None
         self._steady: SteadyPath | None = None
-        if is_awake or self.control.has_left or self.sleep.misses_wal():
+        if is_awake or self.control.has_left or self.sleep.is_wal_missing():
             self._load()
         else:
-            self._rest()
+            self._start_asleep()
 
     # ---- start and stop
 
     @property
     def control(self) -> ControlState:
-        """What is on disk."""
+        """The control state on disk."""
         return self._control_file.state
 
     def is_of_tenant(self, tenant_id: bytes) -> bool:
-        """It has WAL of him here: one that has left has none."""
+        """Whether it has WAL of the tenant here; a timeline that was left has none."""
         control = self.control
         return control.timeline.tenant_id == tenant_id and not control.has_left
 
     @property
     def positions(self) -> Positions:
-        """What is on disk, and others may see."""
+        """The published positions, which are on disk."""
         steady = self._steady
         return self._positions if steady is None else steady.positions()
 
@@ -145,7 +146,7 @@ class Timeline:
         return self._connections.get(number) if number is not None else None
 
     def _load(self, valid_lsn: int | None = None) -> None:
-        """Begin anew by what is on disk. From `valid_lsn` on the log is known to be damaged."""
+        """Load the state from disk. From `valid_lsn` on the log is known to be damaged."""
         self._end_steady()
         self.store = self.new_store()
         self._acceptor = None
@@ -165,7 +166,7 @@ class Timeline:
         self._acceptor.step(FeedbackChanged(self.replicas.feedback))
         self._acceptor.step(HolesChanged(bool(self.holes)))
         self.hinted_lsn = control.commit_lsn
-        self.state, self.stopped_reason = resting_state(control), ""
+        self.state, self.stopped_reason = healthy_state(control), ""
         self._publish()
 
     def lose_from(self, lsn: int) -> None:
@@ -182,13 +183,13 @@ class Timeline:
             self._load(lsn)
 
     def holes_changed(self) -> None:
-        """Segments were found damaged, or were mended."""
+        """Segments were found damaged, or were repaired."""
         with self.lock:
             if self._acceptor is not None:
                 self._run([HolesChanged(bool(self.holes))])
 
     def _declare_damaged(self, reason: str) -> None:
-        """Nothing on disk is touched: it is evidence, and may be all that is left."""
+        """Changes nothing on disk: the files are evidence, and may be the last copy."""
         self.state = TimelineState.DAMAGED
         self.stopped_reason = reason
         log.error("timeline is damaged", timeline=str(self.control.timeline), reason=reason)
@@ -199,17 +200,17 @@ class Timeline:
         self._stop(error)
 
     def _stop(self, error: SafekeeperError | StorageError) -> None:
-        """From here on nothing is written, and nothing is believed that is not on disk."""
+        """From here on nothing is written, and only the state on disk is trusted."""
         self._end_steady()
         self._acceptor = None
         self.store.abandon()
         self.state = TimelineState.STOPPED
         self.stopped_reason = str(error)
-        self._heals = error.sqlstate == DISK_FULL
-        if self._heals:
+        self._may_resume = error.sqlstate == DISK_FULL
+        if self._may_resume:
             self.stopped_reason += (
-                "; it comes back by itself when that is mended and "
-                f"{self.room.bytes_to_begin} bytes are free"
+                "; the timeline resumes when the cause is removed and "
+                f"{self.room.bytes_to_resume} bytes are free"
             )
         log.error(
             "timeline stopped", timeline=str(self.control.timeline), reason=self.stopped_reason
@@ -219,24 +220,24 @@ class Timeline:
 
     @property
     def is_readable(self) -> bool:
-        """What was committed can be read, and removed: it takes part, or waits for room."""
-        return self.state is TimelineState.ACTIVE or self._heals
+        """Committed WAL can be read and removed: it takes part, or waits for space."""
+        return self.state is TimelineState.ACTIVE or self._may_resume
 
     def _close_connections(self, reason: str) -> None:
-        """What they had sent and nobody has read yet is never looked at."""
+        """Data that they sent and that was not read yet is discarded."""
         for connection in self._connections.values():
             connection.close(reason)
         self._connections.clear()
 
-    def maybe_heal(self, free_bytes: int) -> None:
-        """After a full disk or archive backlog: load again once there is room."""
-        if self._heals and self.room.is_back(free_bytes):
+    def maybe_resume(self, free_bytes: int) -> None:
+        """After a full disk or archive backlog: load again if there is enough space."""
+        if self._may_resume and self.room.is_sufficient(free_bytes):
             with self.lock:
-                self._heals = False
+                self._may_resume = False
                 self._load()
 
     def amend(self, change: Callable[[ControlState], ControlState], reason: str) -> None:
-        """Begin anew by what `change` makes of the durable state. Raises what it raises."""
+        """Load again with the durable state that `change` returns. Raises what `change` raises."""
         with self.lock:
             self.sleep.end()
             self._check_usable()
@@ -256,16 +257,17 @@ class Timeline:
             if self.state is TimelineState.LEFT:
                 self._acceptor = None
             elif self._acceptor is not None:
-                self._put_away()
+                self._save_and_close()
             self.sleep.is_asleep = False
             self.state = TimelineState.STOPPED
             self.stopped_reason = reason
             self._close_connections(reason)
 
     def finish(self, change: Callable[[ControlState], ControlState], reason: str) -> None:
-        """The log of this object ends: after what `change` makes of its state, durably, it does and
-        saves nothing more, and its files are for the caller to remove. In whatever state it was: a
-        damaged member is replaced, and leaves. Raises what `change` raises, and StorageError."""
+        """Ends the log of this object. Durably saves the state that `change` returns; after that
+        this object writes nothing, and the caller removes its files. Works in every state, because
+        a damaged member that was replaced also leaves. Raises what `change` raises, and
+        StorageError."""
         with self.lock:
             state = change(self.control)
             self._end_steady()
@@ -274,15 +276,15 @@ class Timeline:
             except StorageError as error:
                 self._stop(error)
                 raise
-            self._acceptor, self._heals, self.sleep.is_asleep = None, False, False
+            self._acceptor, self._may_resume, self.sleep.is_asleep = None, False, False
             self.store.abandon()
             self.holes.finish()
             self.state, self.stopped_reason = TimelineState.LEFT, reason
             self._close_connections(reason)
             self.watchers.notify()
 
-    def _put_away(self) -> None:
-        """All is on disk, and nothing is open. Raises StorageError."""
+    def _save_and_close(self) -> None:
+        """Saves everything and closes all files. Raises StorageError."""
         self._run([Disconnected(0)])
         self._control_file.persist_hints(self._hints)
         self.store.checked.save()
@@ -294,23 +296,23 @@ class Timeline:
             raise
         self._acceptor = None
 
-    def _rest(self) -> None:
-        """Asleep from the start on: what is known of the log is what was saved, with each second
-        that it moved and with an orderly end."""
+    def _start_asleep(self) -> None:
+        """Asleep from the start on. The positions are the saved ones: they were saved every second
+        while they moved, and at an orderly end."""
         control, flush_lsn = self.control, self.control.horizon_lsn
         self._positions = Positions(flush_lsn, flush_lsn, control.commit_lsn, control.truncate_lsn)
-        self.state = resting_state(control)
-        self.sleep.begin_unseen()
+        self.state = healthy_state(control)
+        self.sleep.begin_unloaded()
 
     @property
-    def is_at_rest(self) -> bool:
-        """It is well, and nobody streams to it or from it. One that has left has nothing open."""
+    def is_idle(self) -> bool:
+        """It works, and no connection streams to it or from it. False for one that was left."""
         if self._acceptor is None or self.state is TimelineState.LEFT:
             return False
         return not (self._connections or self.replicas.all())
 
     def new_store(self) -> WalStore:
-        """Not recovered: nothing is known of what lies there."""
+        """Not recovered: the content of the folder is not known yet."""
         control = self.control
         return WalStore(
             self.directory / "wal", control.server, control.tli_history, self.room.check
@@ -319,7 +321,7 @@ class Timeline:
     # ---- events
 
     def connect(self, connection: ProposerConnection) -> None:
-        """Raises TimelineError when the timeline cannot take part."""
+        """Raises TimelineError if the timeline cannot take part."""
         with self.lock:
             self.sleep.end()
             self._check_usable()
@@ -330,16 +332,15 @@ class Timeline:
         """Flush what the connection wrote, and forget it."""
         with self.lock:
             self.sleep.used()
-            self.last_proposers.gone(connection)
+            self.last_proposers.disconnected(connection)
             if self._connections.pop(connection.number, None) is not None and self._acceptor:
                 self._run([Disconnected(connection.number)])
 
     def receive(
         self, connection: int, messages: Iterable[ProposerMessage]
     ) -> list[SafekeeperMessage]:
-        """One batch: all that has arrived, one flush. Returns the answers, to be sent in order.
-
-        Raises Refused, StorageError or TimelineError; the connection ends then.
+        """Takes one batch: everything that has arrived, with one flush. Returns the answers, to be
+        sent in order. Raises Refused, StorageError or TimelineError; then the connection ends.
         """
         with self.lock:
             self._check_usable()
@@ -354,23 +355,23 @@ class Timeline:
             return replies
 
     def receive_payloads(self, connection: int, payloads: Sequence[memoryview]) -> list[bytes]:
-        """The same on the wire's bytes. Raises MessageError, too."""
+        """Like `receive`, with the bytes of the wire. Raises MessageError, too."""
         messages = [decode_proposer_message(payload) for payload in payloads]
         return [encode(reply) for reply in self.receive(connection, messages)]
 
     def receive_chained(self, connection: int, events: Sequence[ChainedWal]) -> list[bytes]:
-        """One batch of what TakeWal ordered: one flush. Raises as `receive` does."""
+        """Takes one batch that TakeWal ordered, with one flush. Raises like `receive`."""
         with self.lock:
             self._check_usable()
             return [encode(reply) for reply in self._run([*events, BatchEnded(connection)])]
 
     def steady_path(self, connection: int) -> SteadyPath | None:
-        """By which the connection's next Appends may be taken."""
+        """The steady path for the connection's next Appends, if there is one."""
         steady = self._steady
         return steady if steady is not None and steady.connection == connection else None
 
     def _end_steady(self) -> None:
-        """The lock is held. What was taken by the steady path is on disk, and published."""
+        """The caller holds the lock. WAL of the steady path is on disk and published."""
         steady = self._steady
         if steady is None:
             return
@@ -384,15 +385,15 @@ class Timeline:
         if self._acceptor is None:
             raise TimelineError(
                 f"timeline {self.control.timeline} is {self.state.value}: {self.stopped_reason}",
-                # A proposer counts on what a stopped one has acknowledged, not on a damaged one.
+                # A proposer counts what a stopped member has acknowledged, but not a damaged one.
                 sqlstate="XX001" if self.state is TimelineState.DAMAGED else "57P03",
             )
 
     def _run(self, events: Iterable[Event]) -> list[SafekeeperMessage]:
-        """Step and execute; the lock is held.
+        """Step and execute. The caller holds the lock.
 
-        A failure, whatever it is, stops the timeline: the acceptor is ahead of the disk then. Only
-        a refusal is none: it is the acceptor's own answer.
+        Any failure stops the timeline, because then the acceptor is ahead of the disk. The
+        exception is a refusal: it is the acceptor's own answer.
         """
         assert self._acceptor is not None
         self._end_steady()
@@ -410,8 +411,8 @@ class Timeline:
         return replies
 
     def _execute(self, action: Action, replies: list[SafekeeperMessage]) -> None:
-        # The three of every commit come first, and by their type: a class pattern costs five times
-        # as much.
+        # The three actions of every commit come first. They are tested by type: a class pattern
+        # costs five times as much.
         if type(action) is WriteWal:
             self.store.write(action.begin_lsn, action.wal)
             return
@@ -463,9 +464,9 @@ class Timeline:
 
     # ---- off the append path
 
-    def keep_house(self) -> None:
-        """Save the positions, and have the next segment ready. Raises StorageError, which harms
-        nothing here: the append path meets the same disk and stops the timeline itself."""
+    def maintain_files(self) -> None:
+        """Save the positions, and create the next segment in advance. Raises StorageError. The
+        caller may ignore it: the append path meets the same disk and stops the timeline."""
         if self._acceptor is None or self.state is not TimelineState.ACTIVE:
             return
         self.save_positions()
@@ -480,15 +481,15 @@ class Timeline:
         self._control_file.persist_hints(lambda: replace(self._hints(), local_start_lsn=lsn))
 
     def save_positions(self) -> None:
-        """How far the log is flushed, the hints, and the checksums of full segments, as far as they
-        are new. Raises StorageError."""
+        """Save the flushed position, the hints and the checksums of full segments, if they are new.
+        Raises StorageError."""
         if self._acceptor is not None and self.state is TimelineState.ACTIVE:
             self.hinted_lsn = self.positions.commit_lsn
             self._control_file.persist_hints(self._hints)
             self.store.checked.save()
 
     def _hints(self) -> Hints:
-        """What was published, and so is on disk; the acceptor may be in the middle of a step."""
+        """The published positions, which are on disk. The acceptor may be inside a step."""
         positions = self.positions
         return Hints(
             flush_lsn=positions.flush_lsn,

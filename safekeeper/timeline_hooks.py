@@ -1,4 +1,4 @@
-"""What a timeline tells the process it runs in."""
+"""The calls from a timeline to its process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from safekeeper.flush_times import FlushTimes
 
 @dataclass(frozen=True, slots=True)
 class TimelineHooks:
-    """Called on the append path, so they must be quick."""
+    """Used on the append path, so they must be quick."""
 
     wants_housekeeping: Callable[[], None]
     flush_times: FlushTimes

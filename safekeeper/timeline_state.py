@@ -1,4 +1,4 @@
-"""What others may see of a timeline."""
+"""The published state of a timeline."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from safekeeper.control_state import ControlState
 
 
 class TimelineState(Enum):
-    """In order of a timeline's life."""
+    """In the order of a timeline's life."""
 
     CREATING = "creating"  #: created, not yet activated: never votes
     ACTIVE = "active"
-    STOPPED = "stopped"  #: a write failed or the disk is full; `stopped_reason` says which
-    DAMAGED = "damaged"  #: what is on disk cannot be trusted; never votes
-    LEFT = "left"  #: its WAL is gone; promise and membership are kept, and greetings are answered
+    STOPPED = "stopped"  #: a write failed or the disk is full; `stopped_reason` has the cause
+    DAMAGED = "damaged"  #: the files on disk cannot be trusted; never votes
+    LEFT = "left"  #: its WAL was removed; it keeps promise and membership, and answers greetings
 
 
-def resting_state(control: ControlState) -> TimelineState:
-    """Of a timeline that is well."""
+def healthy_state(control: ControlState) -> TimelineState:
+    """The state of a timeline that is neither stopped nor damaged."""
     if control.has_left:
         return TimelineState.LEFT
     return TimelineState.ACTIVE if control.active else TimelineState.CREATING
 
 
 class Positions(Struct, frozen=True, gc=False):
-    """What others may see: published after the actions of a step were executed."""
+    """Published after the actions of a step were executed."""
 
     written_lsn: int
     flush_lsn: int

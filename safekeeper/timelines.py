@@ -1,8 +1,8 @@
 """All timelines of one safekeeper: opened at the start, created and deleted by command only.
 
-A start opens all, and loads those it has the time for (`start_check.py`): however many there are,
-the votes of the first do not wait for the last. One whose log has lost a segment or its end is
-loaded in any case, so that it is told at once.
+A start opens all timelines, but loads only as many as its time allows (`start_check.py` does the
+rest). So the first ones can vote before the last one is loaded. A timeline whose log lacks a
+segment or its end is loaded in any case, so that the damage is reported at once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ START_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TimelinePolicy:
-    """What the operator configures, the same for all of them."""
+    """The operator's settings, the same for all timelines."""
 
     retention: RetentionPolicy = DEFAULT_RETENTION
     archive: ArchiveSettings | None = None
@@ -57,8 +57,8 @@ DEFAULT_POLICY = TimelinePolicy()
 
 
 class Timelines:
-    """Thread-safe map of the timelines. `damaged` maps a folder to why it could not be opened:
-    such a timeline never votes, and the others are served all the same."""
+    """Thread-safe map of the timelines. `damaged` maps a folder to the reason why it could not be
+    opened. Such a timeline never votes; the others are served."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Timelines:
             if parse_folder_name(folder.name) is None:
                 raise ControlFileError(
                     f'"{folder}" does not have the name of a timeline',
-                    hint="Give it back the name that it had, or move it out of the data directory.",
+                    hint="Restore its name, or move it out of the data directory.",
                 )
             control = ControlFile.read(folder)
             self._check_place(folder, control.state)
@@ -115,7 +115,7 @@ class Timelines:
         )
 
     def _of_tenant(self, tenant_id: bytes) -> list[Timeline]:
-        """Without those that have left: nothing of their logs is here."""
+        """Without timelines that were left: their logs were removed."""
         return [t for t in self.all() if t.is_of_tenant(tenant_id)]
 
     def _check_tenant(self, timeline: TimelineId) -> None:
@@ -123,14 +123,14 @@ class Timelines:
         check_timelines(self._policy.tenant_limits, timeline.tenant_id, count)
 
     def _remove_rest(self, timeline: TimelineId) -> None:
-        """What an interrupted LEAVE_TIMELINE has left lying about. It harms nobody."""
+        """Removes the remains of an interrupted LEAVE_TIMELINE. A failure is only logged."""
         try:
             self.data_directory.remove_log(timeline)
         except StorageError as error:
             log.error("WAL not removed", timeline=str(timeline), reason=str(error))
 
     def _check_place(self, folder: Path, state: ControlState) -> None:
-        """A folder copied under another name would be a second memory of the same promises."""
+        """Refuses a folder that was copied under another name: it would repeat the promises."""
         if folder != self.data_directory.folder(state.timeline):
             raise ControlFileError(
                 f'control file "{folder / CONTROL_FILE_NAME}" belongs to timeline {state.timeline}',
@@ -146,7 +146,7 @@ class Timelines:
             raise no_such_timeline(timeline) from None
 
     def _check_not_damaged(self, timeline: TimelineId) -> None:
-        """Amnesia: a member that forgot its promises must not begin anew under the same id."""
+        """A member that lost its promises must not begin again under the same id."""
         folder = self.data_directory.folder(timeline)
         if folder.name in self.damaged:
             raise TimelineError(self.damaged[folder.name], sqlstate="XX001")
@@ -155,7 +155,7 @@ class Timelines:
         return list(self._timelines.values())
 
     def awake(self) -> list[Timeline]:
-        """Those that somebody uses, or did a while ago: what is done now and then is for them."""
+        """The timelines that are used, or were used recently; only they need periodic work."""
         return [timeline for timeline in self.all() if not timeline.sleep.is_asleep]
 
     def create(
@@ -166,9 +166,9 @@ class Timelines:
         start_lsn: int,
         history: TimelineHistory,
     ) -> None:
-        """The first step of a creation; doing it again with equal facts is fine.
+        """The first step of a creation; may be repeated with equal facts.
 
-        Raises TimelineError for one that exists with other facts, or was deleted.
+        Raises TimelineError if it exists with other facts, or was deleted.
         """
         check_wal_seg_size(server.wal_seg_size)
         wal_version(server.pg_major)
@@ -199,13 +199,13 @@ class Timelines:
             self._write_new(state)
 
     def _check_first(self, membership: Membership) -> None:
-        """A creation is the first of all memberships, and names this safekeeper."""
+        """A creation takes only the first membership, which must name this safekeeper."""
         safekeeper_id, instance = self.data_directory.safekeeper_id, self.data_directory.instance
         problem = ""
         if safekeeper_id not in membership.members:
             problem = f"safekeeper {safekeeper_id} is not one of the members {membership.members}"
         elif membership.stamp != Stamp.FIRST or membership.is_joint:
-            problem = f"membership {membership.stamp} is not that of a new timeline"
+            problem = f"membership {membership.stamp} is not the first one of a new timeline"
         elif not membership.member(safekeeper_id).is_instance(instance):
             problem = (
                 f"safekeeper {safekeeper_id} has instance {instance.hex()}, the membership says "
@@ -215,7 +215,7 @@ class Timelines:
             raise TimelineError(problem, sqlstate="22023")
 
     def _check_unused(self, timeline: TimelineId) -> None:
-        """Neither damaged nor deleted: either has forgotten what it promised."""
+        """Checks that it is not damaged or deleted: its promises would be lost."""
         self._check_not_damaged(timeline)
         if self.data_directory.has_tombstone(timeline):
             raise TimelineError(
@@ -225,18 +225,19 @@ class Timelines:
             )
 
     def _check_not_left(self, server: ServerFacts) -> None:
-        """Elsewhere the log of that system lives on: a new one would be a second log of it."""
+        """The log of that system continues on other safekeepers: a new one would be a second."""
         for timeline in self.all():
             control = timeline.control
             if control.has_left and control.server.system_id == server.system_id:
                 raise TimelineError(
-                    f"timeline {control.timeline} of the same system was left here, and lives on",
+                    f"timeline {control.timeline} of the same system was left here, and continues "
+                    "on other safekeepers",
                     hint=departure(control).hint,
                     sqlstate=WRONG_STATE,
                 )
 
     def _check_same(self, existing: ControlState, wanted: ControlState) -> None:
-        """The membership has another stamp as soon as a leader was elected."""
+        """The stamp is not compared: it changes as soon as a leader is elected."""
         same = (existing.server, existing.timeline_start_lsn, existing.membership.groups) == (
             (wanted.server, wanted.timeline_start_lsn, wanted.membership.groups)
         )
@@ -247,7 +248,7 @@ class Timelines:
             )
 
     def _write_new(self, state: ControlState) -> None:
-        """Built under a temporary name, so that a crash leaves all of it or nothing."""
+        """Built under a temporary name, so that a crash leaves either all of it or nothing."""
         folder = self.data_directory.folder(state.timeline)
         temporary = folder.with_name(folder.name + ".tmp")
         durable.make_directory(temporary / "wal")
@@ -256,8 +257,8 @@ class Timelines:
         self._open(folder)
 
     def join(self, timeline: TimelineId, offer: TimelineOffer) -> None:
-        """The log begins here at the offer's start; the same offer again is fine. A crash leaves
-        all of it or what was before. Raises TimelineError, WalError, StorageError."""
+        """Begins the log here at the offer's start; the same offer may be repeated. A crash leaves
+        the old state or the new one. Raises TimelineError, WalError, StorageError."""
         safekeeper_id = self.data_directory.safekeeper_id
         with self._lock:
             existing = self._timelines.get(timeline)
@@ -277,8 +278,8 @@ class Timelines:
                 self._open(self.data_directory.folder(timeline))
 
     def leave(self, timeline: TimelineId, membership: Membership) -> None:
-        """First it has left, durably, then its WAL goes; the same again is fine, and goes on with
-        what was interrupted. Raises TimelineError, StorageError."""
+        """Durably leaves the timeline, then removes its WAL. May be repeated; that continues an
+        interrupted removal. Raises TimelineError, StorageError."""
         safekeeper_id = self.data_directory.safekeeper_id
         with self._lock:
             existing = self.get(timeline)
@@ -292,13 +293,13 @@ class Timelines:
                 self._open(self.data_directory.folder(timeline))
 
     def activate(self, timeline: TimelineId) -> None:
-        """The second step of a creation: every member has the timeline, so it may vote. Raises
+        """The second step of a creation: all members have the timeline, so it may vote. Raises
         TimelineError, StorageError."""
         with self._lock:
             self.get(timeline).amend(activated, "the timeline was activated")
 
     def force(self, timeline: TimelineId, membership: Membership) -> None:
-        """Other members, by an operator's word; the same again is fine. Raises TimelineError,
+        """Sets other members, by an operator's command; may be repeated. Raises TimelineError,
         StorageError."""
         own = self.data_directory
 
@@ -312,10 +313,10 @@ class Timelines:
             self.get(timeline).amend(change, "an operator has forced other members")
 
     def delete(self, timeline: TimelineId, *, unfinished_only: bool = False) -> None:
-        """For good. Raises TimelineError, StorageError.
+        """Deletes it for good. Raises TimelineError, StorageError.
 
-        `unfinished_only` is for who sweeps up after an interrupted creation: it must not hit one
-        that was finished, and has acknowledged commits, since he looked.
+        `unfinished_only` is for the removal of an interrupted creation: it refuses a timeline that
+        was activated meanwhile, and may have acknowledged commits.
         """
         with self._lock:
             folder = self.data_directory.folder(timeline)
@@ -338,8 +339,8 @@ class Timelines:
 
 
 def _written_at(folder: Path) -> int:
-    """When its control file was: within a second of the newest WAL. 0 if that is not to be had."""
+    """When its control file was written: within a second of the newest WAL. 0 if unknown."""
     try:
         return (folder / CONTROL_FILE_NAME).stat().st_mtime_ns
     except OSError:
-        return 0  # the control file is read next, and what is wrong with it is told then
+        return 0  # the control file is read next, and reports the error

@@ -1,12 +1,12 @@
-"""What pageservers have made durable as pages, and which of them is believed. Pure.
+"""The WAL that pageservers have made durable as pages, and which pageserver counts. Pure.
 
-    suffix          whose word it is: the greater number is the newer pageserver (pageserver.md)
-    horizon_lsn     it needs the WAL from there on; 0: it has not said, so it may need all
+    suffix          identifies the pageserver: the greater number is the newer one (pageserver.md)
+    horizon_lsn     it needs the WAL from there on; 0: not reported, so it may need all WAL
 
-Laws. The greatest suffix ever seen is the one that counts: an older pageserver is refused, and what
-it says is passed over. Within a suffix the horizon only moves up. A newer one begins with the
-horizon of the one before, which its index is not behind, until it says its own; that may be lower,
-but WAL that went meanwhile is gone. Being known only ever keeps WAL, no rule lets it go earlier.
+Laws. Only the greatest suffix ever seen counts: an older pageserver is refused and its reports are
+ignored. The horizon of a suffix only moves up. A newer pageserver begins with the horizon of the
+one before, which its index has reached, until it reports its own. That may be lower, but WAL that
+was removed meanwhile is lost. A pageserver can only hold WAL; no rule removes WAL earlier for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SUFFIX = re.compile("[0-9A-F]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """`is_inherited`: the horizon is that of a pageserver before."""
+    """`is_inherited`: the horizon is the one of the pageserver before."""
 
     suffix: int
     horizon_lsn: int = 0
@@ -49,8 +49,8 @@ def format_suffix(suffix: int) -> str:
     return f"{suffix:016X}"
 
 
-def introduced(known: Trim | None, suffix: int) -> Trim:
-    """After a pageserver has said who it is. Raises SafekeeperError (55006) for an older one."""
+def registered(known: Trim | None, suffix: int) -> Trim:
+    """After a pageserver has sent its suffix. Raises SafekeeperError (55006) for an older one."""
     check_newest(known, suffix)
     if known is None:
         return Trim(suffix)
@@ -60,7 +60,7 @@ def introduced(known: Trim | None, suffix: int) -> Trim:
 
 
 def reported(known: Trim, suffix: int, apply_lsn: int) -> Trim:
-    """After the `apply` of a status update, below what was sent; 0 says nothing. Raises
+    """After the `apply` of a status update, at most the WAL sent; 0 means not reported. Raises
     SafekeeperError (55006) for an older one."""
     check_newest(known, suffix)
     if not apply_lsn or (apply_lsn <= known.horizon_lsn and not known.is_inherited):
@@ -73,8 +73,7 @@ def check_newest(known: Trim | None, suffix: int) -> None:
     if known is not None and suffix < known.suffix:
         raise SafekeeperError(
             f"pageserver {format_suffix(suffix)} is stale: {known.suffix_text} has the timeline",
-            hint="A newer pageserver has the timeline. If the newer one is known by mistake, or "
-            "the generation service has gone back: sk generations advance, or "
-            "sk timeline forget-pageserver.",
+            hint="If the newer one was registered by mistake, or the generation service has gone "
+            "back, run sk generations advance or sk timeline forget-pageserver.",
             sqlstate=OBJECT_IN_USE,
         )

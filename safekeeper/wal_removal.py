@@ -1,9 +1,8 @@
-"""Removing WAL that nobody needs, and saying who needs what is kept. Off the append path.
+"""Removes WAL that is not needed, and reports why the rest is kept. Off the append path.
 
-It goes on while a timeline is stopped by a full disk, which what is let go of may mend.
-
-Law: nothing is removed before the disk says that it is not needed: slots are saved first, then
-those that are lost, then where the WAL begins (the control file), and only then files go.
+It also runs while a full disk stops a timeline: the removal may free enough space. Law: WAL is
+removed only after the files on disk show that it is not needed. First the slots are saved, then the
+lost ones, then the start of the WAL (in the control file); only then segments are removed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def log_extent(timeline: Timeline) -> LogExtent:
 
 
 def horizon_of(timeline: Timeline) -> Horizon:
-    """Which WAL is kept, and because of whom."""
+    """The WAL that is kept, and the reason."""
     oldest, trim = timeline.slots.oldest(), timeline.slots.trim
     return wal_horizon(
         timeline.retention,
@@ -49,7 +48,7 @@ def remove_old_wal(timeline: Timeline) -> None:
     """Raises StorageError."""
     if not timeline.is_readable:
         return
-    # First what it says, then the saving: a position that moves meanwhile only moves up.
+    # The horizon is computed before the slots are saved: positions only move up meanwhile.
     horizon = horizon_of(timeline)
     timeline.slots.save()
     if horizon.lsn > timeline.control.local_start_lsn:
@@ -68,20 +67,20 @@ def remove_old_wal(timeline: Timeline) -> None:
 
 
 def forget_pageserver(timeline: Timeline) -> None:
-    """The WAL that it holds may go; one that comes later is known again, whichever it is. Raises
-    SafekeeperError (42704, 55000, 55006, XX001), StorageError."""
+    """Releases the WAL that it holds. A pageserver that connects later is registered again,
+    whichever it is. Raises SafekeeperError (42704, 55000, 55006, XX001), StorageError."""
     check_not_left(timeline.control)
     if timeline.replicas.has_pageserver():
         raise SafekeeperError(
             "a pageserver streams from this safekeeper",
-            hint="Stop it first, or move its tenant: it would be known again at once.",
+            hint="Stop it first, or move its tenant: otherwise it is registered again at once.",
             sqlstate=OBJECT_IN_USE,
         )
     timeline.slots.forget_pageserver()
 
 
 def _warn_of_member(timeline: Timeline, horizon: Horizon) -> None:
-    """Once each time that a member is left behind."""
+    """Logs an error each time a member is left behind."""
     log_here = log_extent(timeline)
     is_left = replace(log_here, local_start_lsn=horizon.lsn).is_member_left_behind
     if is_left and not log_here.is_member_left_behind:

@@ -2,11 +2,11 @@
 
     wal/000000010000000000000003     full size from the start, zeros behind the end of the log
     wal/000000010000000000000004
-    wal/next-segment                 zeros, synced, waiting for its name
+    wal/next-segment                 zeros, synced, for the next segment
 
-Bytes are written in order and nowhere else; what is durable is what was flushed. The caller holds
-the timeline's lock for every method but `read`, `prepare_next_segment` and `remove_below`. After a
-StorageError the object is not used again.
+Bytes are written only in order; only flushed bytes are durable. The caller holds the timeline's
+lock for every method but `read`, `prepare_next_segment` and `remove_below`. After a StorageError
+the object is not used again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from storage import durable
 SPARE_NAME = "next-segment"
 
 # Zeros are written into segments up to this size, and into tails up to this length, so that later
-# flushes have no metadata to write. More of them would keep the appends waiting: larger segments
-# are allocated only, and longer tails are discarded, which costs the same for a byte and for a GiB.
+# flushes write no metadata. Writing more would delay appends: larger segments are only allocated,
+# and longer tails are discarded, which takes the same time for a byte and for a GiB.
 ZEROS_BYTES_MAX = 16 * 1024 * 1024
-#: No log is so long.
+#: No log reaches this.
 LSN_MAX = (1 << 64) - 1
 
 
 class WalStore:
-    """`end_lsn` is where the next write goes. A new store must be `recover`ed before its use."""
+    """`end_lsn` is the position of the next write. Call `recover` before using a new store."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class WalStore:
         history: TimelineHistory,
         check_room: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check_room` is called before the log grows by a file, and raises StorageError when it
-        must not."""
+        """`check_room` is called before the log grows by a file; it raises StorageError if the log
+        may not grow."""
         self.directory = directory
         self._check_room = check_room
         self.wal_seg_size = server.wal_seg_size
@@ -55,17 +55,17 @@ class WalStore:
         self.end_lsn = 0
         self._fd = -1
         self._path = directory
-        #: The open file takes bytes up to here: its segment's end, or a timeline switch before.
+        #: The open file takes bytes up to here: to its segment's end, or to a timeline switch.
         self._file_end_lsn = 0
         self._removed_below_lsn = 0
-        #: What leaves this member is read through it.
+        #: WAL that leaves this member is read through this.
         self.checked = CheckedWal(
             directory.parent / "checksums",
             self.wal_seg_size,
             lambda lsn, length: self.read(lsn, length),
         )
 
-    # ---- after a start
+    # ---- at a start
 
     def recover(
         self,
@@ -74,13 +74,13 @@ class WalStore:
         first_lsn: int | None = None,
         valid_lsn: int | None = None,
     ) -> EndOfWal:
-        """Find the end of the log from `start_lsn` on (a boundary or a segment's start), sync what
-        was read, and zero what lies beyond, so that no stale tail can ever be taken for WAL.
+        """Finds the end of the log from `start_lsn` on (a boundary or a segment's start). Syncs the
+        bytes read, and zeroes the rest, so that no stale tail can be taken for WAL.
 
-        An end below `known_lsn` is damage: then nothing is zeroed. Where no record is valid behind
-        `start_lsn`, the search goes back first, at most to `first_lsn`: the segment may be the
-        padding of an XLOG_SWITCH that begins in the one before. From `valid_lsn` on
-        nothing is believed. Raises StorageError.
+        An end below `known_lsn` is damage: then nothing is zeroed. If no record is valid behind
+        `start_lsn`, the search first goes back, at most to `first_lsn`: the segment may be the
+        padding of an XLOG_SWITCH that begins in the one before. From `valid_lsn` on nothing is
+        trusted. Raises StorageError.
         """
         durable.make_directory(self.directory)
         self.remove_spares()
@@ -97,7 +97,7 @@ class WalStore:
         if end.end_lsn >= known_lsn:
             self._cut(end.end_lsn, LSN_MAX)
         else:
-            self.end_lsn = LSN_MAX  # what lies behind may be anything, until it is truncated
+            self.end_lsn = LSN_MAX  # the bytes behind are unknown until they are truncated
             self.checked.cut(int(end.end_lsn))
         return end
 
@@ -112,13 +112,13 @@ class WalStore:
         )
 
     def remove_spares(self) -> None:
-        """One that was being filled at the crash is not full of zeros; and nobody who sleeps needs
-        any. Raises StorageError."""
+        """Spares may be incomplete after a crash, and a timeline that sleeps needs none. Raises
+        StorageError."""
         for spare in self.directory.glob(SPARE_NAME + "*"):
             durable.remove_file(spare)
 
     def missing_segments(self, begin_lsn: int, end_lsn: int) -> list[int]:
-        """The segments of [begin_lsn, end_lsn) that are not there so far."""
+        """The segments of [begin_lsn, end_lsn) that are missing or too short."""
         missing = []
         for segno in range(
             segno_of(begin_lsn, self.wal_seg_size), -(-end_lsn // self.wal_seg_size)
@@ -132,8 +132,8 @@ class WalStore:
         return missing
 
     def is_whole(self, begin_lsn: int, end_lsn: int) -> bool:
-        """Whether `missing_segments` would find none, from one look at the folder: a start asks of
-        all timelines. Raises StorageError."""
+        """Whether `missing_segments` would find none; reads the folder only once, because a start
+        checks all timelines. Raises StorageError."""
         seg_size, sizes = self.wal_seg_size, dict[tuple[int, int], int]()
         with durable.storage_errors(self.directory, "read"), os.scandir(self.directory) as entries:
             for entry in entries:
@@ -149,7 +149,7 @@ class WalStore:
     # ---- writing
 
     def write(self, begin_lsn: int, wal: bytes | memoryview) -> None:
-        """Hand bytes to the OS. A segment that becomes full is flushed before the next begins."""
+        """Hands bytes to the OS. A full segment is flushed before the next one begins."""
         assert begin_lsn == self.end_lsn
         end_lsn = begin_lsn + len(wal)
         if self._fd >= 0 and end_lsn <= self._file_end_lsn:  # nearly always
@@ -171,33 +171,33 @@ class WalStore:
 
     @property
     def open_file(self) -> tuple[int, Path, int]:
-        """The open segment, and up to where it takes WAL; -1 when none is open."""
+        """The open segment, its path, and the end of the WAL it takes; -1 if none is open."""
         return self._fd, self._path, self._file_end_lsn
 
     def adopt(self, history: TimelineHistory) -> None:
-        """The log goes on under this history; the open file may not be the right one any more."""
+        """The log continues under this history; another file may have to be opened."""
         if history != self.history:
             self.close()
             self.history = history
 
     def flush(self) -> None:
-        """Make everything written durable."""
+        """Makes everything written durable."""
         if self._fd >= 0:
             durable.sync_data(self._fd, self._path)
 
     def truncate(self, end_lsn: int) -> None:
-        """Durably forget everything at and above `end_lsn`.
+        """Durably removes everything at and above `end_lsn`.
 
-        Later segments go first, from the last one down, so that an interruption leaves a shorter
-        log and never one with a hole; then the tail of the segment is zeroed, as far as anything
-        was written there.
+        Later segments are removed first, from the last one down, so that an interruption leaves a
+        shorter log and never one with a hole. Then the written part of the segment's tail is
+        zeroed.
         """
         self.close()
         self._cut(end_lsn, self.end_lsn)
 
     def _cut(self, end_lsn: int, dirty_end_lsn: int) -> None:
-        """Behind `dirty_end_lsn` there are zeros."""
-        end_lsn = int(end_lsn)  # of an Lsn, every sum would be a call
+        """Zeros follow `dirty_end_lsn` already."""
+        end_lsn = int(end_lsn)  # with an Lsn, every sum would be a call
         self.checked.cutting(end_lsn)
         tli, segno = self.history.tli_at(max(end_lsn - 1, 0)), segno_of(end_lsn, self.wal_seg_size)
         offset = end_lsn % self.wal_seg_size
@@ -217,7 +217,7 @@ class WalStore:
         self.checked.cut(end_lsn)
 
     def _zero_tail(self, path: Path, begin: int, end: int) -> None:
-        """Zeros in [begin, end) of a segment, which then has its full size. Durably."""
+        """Writes zeros in [begin, end) of a segment and gives it its full size. Durably."""
         with durable.storage_errors(path, "open"):
             fd = os.open(path, os.O_RDWR)
         try:
@@ -233,7 +233,7 @@ class WalStore:
             os.close(fd)
 
     def close(self) -> None:
-        """Flush and let go of the open segment."""
+        """Flushes and closes the open segment."""
         if self._fd >= 0:
             try:
                 durable.sync_data(self._fd, self._path)
@@ -241,16 +241,16 @@ class WalStore:
                 self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the open segment without a flush: after a failure none could be believed."""
+        """Closes the open segment without a flush: after a failure no flush proves anything."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             try:
                 os.close(fd)
             except OSError:
-                pass  # it is closed all the same; what was written is judged by reading it again
+                pass  # it is closed nevertheless; the next start reads and checks what was written
 
     def _open_segment(self) -> None:
-        """The segment that `end_lsn` is in, created when it is not there."""
+        """Opens the segment that contains `end_lsn`; creates it if it does not exist."""
         is_next = self._fd >= 0
         self.close()
         tli, segno = self.history.tli_at(self.end_lsn), segno_of(self.end_lsn, self.wal_seg_size)
@@ -265,11 +265,12 @@ class WalStore:
         self._file_end_lsn = min(lsn for lsn in ends if lsn > self.end_lsn)
 
     def _create_segment(self, path: Path, segno: int, *, is_next: bool) -> None:
-        """From the spare. The next segment does not wait for one: WAL comes faster than zeros are
-        written, in pieces so long that the metadata of their flushes does not count."""
+        """Uses the spare if there is one. The next segment does not wait for a spare: WAL comes
+        faster than zeros are written, in pieces so long that the metadata of flushes matters
+        little."""
         self._check_room()
         begin_lsn = segno * self.wal_seg_size
-        # A switch inside a segment: its file on the new timeline has the old one's bytes, too.
+        # At a switch inside a segment, the new timeline's file also has the old one's bytes.
         source = self.newest_file(begin_lsn)
         spare = self.directory / SPARE_NAME
         taken = self.directory / (SPARE_NAME + ".taken")
@@ -298,7 +299,7 @@ class WalStore:
             os.close(fd)
 
     def prepare_next_segment(self) -> None:
-        """Off the append path: have the next segment's file ready. Raises StorageError."""
+        """Off the append path: creates the next segment's file. Raises StorageError."""
         spare = self.directory / SPARE_NAME
         if not spare.exists():
             temporary = self.directory / (SPARE_NAME + ".tmp")
@@ -306,7 +307,7 @@ class WalStore:
             durable.publish_file(temporary, spare)
 
     def remove_below(self, lsn: int) -> None:
-        """Off the append path: remove the segments that end at or below `lsn`, oldest first. The
+        """Off the append path: removes the segments that end at or below `lsn`, oldest first. The
         caller has made durable that the log begins there. Raises StorageError."""
         if lsn <= self._removed_below_lsn:
             return
@@ -337,15 +338,15 @@ class WalStore:
                 os.close(fd)
 
     def facts(self, first_lsn: int) -> WalFacts:
-        """What the records of this log are checked by; the log here begins at `first_lsn`. A check
-        takes its time: it goes by the history of each moment, for a promotion adds to it."""
+        """The facts by which records are checked; the log here begins at `first_lsn`. They use the
+        history of the moment: a promotion may extend it during a check."""
         return WalFacts(self.wal_seg_size, self.pg_major, self.system_id, self._tli_at, first_lsn)
 
     def _tli_at(self, lsn: int) -> int:
         return self.history.tli_at(lsn)
 
     def size_bytes(self) -> int:
-        """What the segments occupy. Raises StorageError."""
+        """The size of the segments. Raises StorageError."""
         return sum(1 for _ in self._names()) * self.wal_seg_size
 
     # ---- names
@@ -354,12 +355,12 @@ class WalStore:
         return self.directory / format_segment_name(tli, segno, self.wal_seg_size)
 
     def files_of(self, segno: int) -> list[Path]:
-        """All that a segment has, one for each timeline."""
+        """All files of a segment, one for each timeline."""
         return [self._file(n.tli, n.segno) for n in self._names() if n.segno == segno]
 
     def newest_file(self, lsn: int) -> Path:
-        """The file to read `lsn` from: of the names its segment has, the newest timeline's, which
-        repeats the older ones' bytes from the segment's start."""
+        """The file to read `lsn` from: that of the newest timeline, which repeats the bytes of the
+        older ones from the segment's start."""
         segno, oldest = segno_of(lsn, self.wal_seg_size), self.history.tli_at(lsn)
         for tli in self._tlis_of(segno):
             if oldest <= tli and self._file(tli, segno).exists():
@@ -367,7 +368,7 @@ class WalStore:
         return self._file(oldest, segno)
 
     def _tlis_of(self, segno: int) -> list[int]:
-        """The timelines under whose names a segment may be, the newest first."""
+        """The timelines whose name a segment may have, the newest first."""
         history, begin_lsn = self.history, segno * self.wal_seg_size
         oldest, newest = (
             history.tli_at(lsn) for lsn in (begin_lsn, begin_lsn + self.wal_seg_size - 1)
@@ -382,8 +383,7 @@ class WalStore:
             return [name for name in names if name is not None]
 
     def _name_of(self, name: str) -> SegmentName | None:
-        """None of the spare, a stranger's file, or a partial one that an operator put here: ours
-        are whole."""
+        """None for the spare, a foreign file, or a partial segment: our segments are whole."""
         try:
             parsed = parse_segment_name(name, self.wal_seg_size)
         except SegmentNameError:

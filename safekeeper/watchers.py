@@ -1,4 +1,4 @@
-"""Who waits for a timeline's positions to change, and how they are woken."""
+"""The threads that wait for a timeline's positions to change."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from contextlib import contextmanager
 
 
 class Watchers:
-    """To tell nobody costs a commit nothing."""
+    """Without watchers, notifying costs a commit nothing."""
 
     def __init__(self) -> None:
         self.wakes: set[Callable[[], None]] = set()
 
     def notify(self) -> None:
-        # Who begins to watch after this look sees what was published before it.
+        # A thread that begins to watch after this check sees the positions published before it.
         if self.wakes:
             for wake in tuple(self.wakes):
                 wake()
 
     @contextmanager
     def woken(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Inside, `wake` is called after every batch and failure. Look at the positions inside."""
+        """Inside, `wake` is called after every batch and failure. Read the positions inside."""
         self.wakes.add(wake)
         try:
             yield

@@ -1,4 +1,4 @@
-"""PySpark reads the WAL: data sources, and jobs on them.
+"""PySpark data sources for the WAL, and jobs that use them.
 
-It sees the archive and the wire as an outsider would, and never imports the services.
+This package reads the archive and the wire protocol, and never imports the services.
 """

@@ -1,43 +1,43 @@
-"""Errors of `spark`; each says in one sentence what is wrong, and in `hint` what to do about it.
+"""Errors of `spark`. The message says in one sentence what is wrong; `hint` says what to do.
 
 SparkWalError
-|-- WalInputError         WAL that is not there, cannot be read, or is not of the log it should be
-|-- OptionError           an option that nobody knows, or that contradicts another
-|   |-- ColumnError       not a column, or the same one twice
-|   `-- FilterError       no record can ever pass: what it names does not exist
-|-- CatalogError          a catalog that cannot be read, or that does not fit the WAL
-`-- LakeError             a lake that is of another job, or damaged
+|-- WalInputError         WAL that is missing, unreadable, or not of the expected log
+|-- OptionError           an unknown option, or options that contradict each other
+|   |-- ColumnError       an unknown column, or one named twice
+|   `-- FilterError       no record can pass: the filter names something that does not exist
+|-- CatalogError          a catalog that cannot be read, or does not fit the WAL
+`-- LakeError             a lake of another job, or a damaged one
 """
 
 from __future__ import annotations
 
 
 class SparkWalError(Exception):
-    """Base of all."""
+    """Base class of all errors of this package."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Executors send errors to the driver by pickle, which forgets keyword arguments.
+        # Executors send errors to the driver with pickle, which drops keyword arguments.
         return _restore, (type(self), str(self), self.hint)
 
 
 class WalInputError(SparkWalError):
-    """WAL that is not there, cannot be read, or is not of the log that was named."""
+    """WAL that is missing, unreadable, or not of the expected log."""
 
 
 class OptionError(SparkWalError):
-    """An option that nobody knows, or that contradicts another."""
+    """An unknown option, or options that contradict each other."""
 
 
 class ColumnError(OptionError):
-    """Not a column of the WAL, or the same one twice."""
+    """An unknown column, or one named twice."""
 
 
 class FilterError(OptionError):
-    """A filter names what the server's version does not have."""
+    """A filter names something that the server's version does not have."""
 
 
 class CatalogError(SparkWalError):
@@ -45,7 +45,7 @@ class CatalogError(SparkWalError):
 
 
 class LakeError(SparkWalError):
-    """A lake that is of another job, or damaged."""
+    """A lake of another job, or a damaged one."""
 
 
 def _restore(kind: type[SparkWalError], message: str, hint: str) -> SparkWalError:

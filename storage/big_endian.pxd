@@ -1,4 +1,4 @@
-# Numbers and patterns in a buffer, without bounds checks: the caller knows how much is there.
+# Numbers and patterns in a buffer, without bounds checks: the caller has checked the length.
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
@@ -35,14 +35,14 @@ cdef inline void put_u32(unsigned char[::1] memory, Py_ssize_t at, uint32_t valu
 
 cdef inline bint is_at(const unsigned char[::1] memory, Py_ssize_t at,
                        const unsigned char[::1] pattern) noexcept:
-    """Whether the bytes there are the pattern's; the caller knows that so many are there."""
+    """Whether the bytes there equal `pattern`; the caller has checked the length."""
     return memcmp(&memory[at], &pattern[0], pattern.shape[0]) == 0
 
 
 cdef inline bint is_same(const unsigned char[::1] memory, Py_ssize_t at,
                          const unsigned char[::1] other, Py_ssize_t other_at,
                          Py_ssize_t count) noexcept:
-    """Whether so many bytes there are those of `other` from `other_at` on."""
+    """Whether `count` bytes there equal those of `other` at `other_at`."""
     return memcmp(&memory[at], &other[other_at], count) == 0
 
 
@@ -54,5 +54,5 @@ cdef inline bytes bytes_at(const unsigned char[::1] memory, Py_ssize_t at, Py_ss
 cdef inline void copy_bytes(unsigned char[::1] to, Py_ssize_t to_at,
                             const unsigned char[::1] memory, Py_ssize_t at,
                             Py_ssize_t count) noexcept:
-    """memory[at:at + count] to `to_at`."""
+    """Copies memory[at:at + count] to `to_at`."""
     memcpy(&to[to_at], &memory[at], count)

@@ -1,5 +1,5 @@
-"""Numbers and patterns in a buffer, for the modules that may be compiled: `big_endian.pxd` says the
-same in C."""
+"""Numbers and patterns in a buffer, for the modules that may be compiled. `big_endian.pxd` has the
+same functions in C."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def u32_at(memory: memoryview, at: int) -> int:
 
 
 def is_at(memory: memoryview, at: int, pattern: bytes) -> bool:
-    """Whether the bytes there are the pattern's; the caller knows that so many are there."""
+    """Whether the bytes there equal `pattern`; the caller has checked the length."""
     return memory[at : at + len(pattern)] == pattern
 
 
 def is_same(memory: memoryview, at: int, other: bytes, other_at: int, count: int) -> bool:
-    """Whether so many bytes there are those of `other` from `other_at` on."""
+    """Whether `count` bytes there equal those of `other` at `other_at`."""
     return memory[at : at + count] == other[other_at : other_at + count]
 
 
@@ -43,5 +43,5 @@ def put_u64(memory: memoryview, at: int, value: int) -> None:
 
 
 def copy_bytes(to: memoryview, to_at: int, memory: memoryview, at: int, count: int) -> None:
-    """memory[at:at + count] to `to_at`."""
+    """Copies memory[at:at + count] to `to_at`."""
     to[to_at : to_at + count] = memory[at : at + count]

@@ -1,12 +1,12 @@
-"""Which modules run compiled: those of the path of a commit, where a C compiler was there.
+"""Loads the compiled modules of the commit path, if the installation found a C compiler.
 
-`safekeeper.steady_path` is Python; the installation compiles the same source, with the C types of
-its .pxd file, as `safekeeper.steady_path_compiled` (`hatch_build.py`). Both do the same, which
-tests demand; without a compiler everything works all the same, and costs a commit more.
+`safekeeper.steady_path` is Python. The installation compiles the same source, with the C types of
+its .pxd file, as `safekeeper.steady_path_compiled` (`hatch_build.py`). Tests check that both behave
+the same. Without a compiler everything works, but a commit takes more time.
 
-Law: a compiled file is loaded only when it ends with the digest of the sources that are here. One
-that was cut off does not, nor one that is older than a change of the law; loading the former could
-end the process. Its installation imports this module alone: the standard library, no more.
+Law: a compiled file is loaded only if it ends with the digest of the present sources. A truncated
+file has no such digest, and neither has one of older sources. Loading a truncated file could end
+the process. The installation imports this module alone: it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-#: In the environment: not to use what was compiled.
+#: Environment variable that disables the compiled modules.
 INTERPRETED = "QUORUM_WAL_INTERPRETED"
-#: All that is compiled, from the folder of the packages.
+#: All compiled sources, relative to the folder of the packages.
 SOURCES = (
     "safekeeper/steady_path.py",
     "safekeeper/steady_path_compiled.pxd",
@@ -40,18 +40,18 @@ _log = logging.getLogger(__name__)
 
 
 def compiled(name: str) -> ModuleType:
-    """The module as it was compiled; the Python module where it was not, or is not wanted."""
+    """The compiled module; the Python module if there is none, or INTERPRETED is set."""
     module = None if os.environ.get(INTERPRETED) else _load(name)
     return import_module(name) if module is None else module
 
 
 def how_it_runs(name: str) -> str:
-    """ "compiled" or "interpreted"."""
+    """Returns "compiled" or "interpreted"."""
     return "compiled" if compiled(name).__name__ != name else "interpreted"
 
 
 def sources_digest(root: Path) -> bytes | None:
-    """What a compiled file ends with; None where the sources are not all there."""
+    """The digest at the end of a compiled file; None if a source is missing."""
     digest = sha256()
     try:
         for name in SOURCES:
@@ -64,8 +64,8 @@ def sources_digest(root: Path) -> bytes | None:
 
 @cache
 def _load(name: str) -> ModuleType | None:
-    """None where there was no compiler, which what the commands print at their start says; and
-    where the file is of no use, which is said here, once."""
+    """None if the module was not compiled, which commands report at their start, or if the file
+    is unusable, which is logged here, once."""
     try:
         spec = find_spec(f"{name}_compiled")
         if spec is None or spec.origin is None:
@@ -73,11 +73,11 @@ def _load(name: str) -> ModuleType | None:
         _check_sources(Path(spec.origin))
         return import_module(f"{name}_compiled")
     except (ImportError, ValueError, OSError) as error:
-        _log.warning("%s runs interpreted, install it again: %s", name, error)
+        _log.warning("%s runs interpreted; install the package again: %s", name, error)
         return None
 
 
 def _check_sources(library: Path) -> None:
     digest = sources_digest(Path(__file__).parent.parent)
     if digest is not None and not library.read_bytes().endswith(digest):
-        raise ImportError(f"{library} is cut off, or compiled of other sources than are here")
+        raise ImportError(f"{library} is truncated, or was compiled from other sources")

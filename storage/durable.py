@@ -1,9 +1,9 @@
-"""How bytes become durable: the one file that calls fsync, rename and unlink.
+"""Makes bytes durable: the one file that calls fsync, rename and unlink.
 
 Laws. A file appears under its name only whole and synced: temporary name, write, fsync, rename,
 fsync of the folder. A failed fsync is reported once and never retried: the kernel may have dropped
 the dirty pages and marked them clean, so a second fsync that succeeds proves nothing (fsyncgate).
-Every failure is a StorageError that names the file and says what the OS said.
+Every failure is a StorageError with the file's name and the OS's message.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from storage.errors import StorageError
 
-# Read or written at a time, whatever a file's size: what copies or compares a slice of this length
-# holds the interpreter for less than a millisecond, and the calls cost nothing.
+# Bytes read or written at a time: copying or comparing this many holds the interpreter for less
+# than a millisecond, and the cost of the calls is negligible.
 SLICE_BYTES = 1024 * 1024
 ZERO_BLOCK = bytes(SLICE_BYTES)
 ZERO_PIECE_BYTES = 32 * 1024
@@ -28,26 +28,26 @@ DISK_FULL = "53100"
 
 
 @contextmanager
-def storage_errors(path: Path, doing: str, *, heals: bool = True) -> Iterator[None]:
-    """Turn an OSError into a StorageError: `could not <doing> "<path>": <what the OS said>`.
+def storage_errors(path: Path, doing: str, *, resumable: bool = True) -> Iterator[None]:
+    """Turn an OSError into a StorageError: `could not <doing> "<path>": <the OS's message>`.
 
-    A full disk heals when there is space again; but not when it was an fsync that failed, as thin
-    and copy-on-write volumes let it: what the page cache holds then is not what is on disk.
+    After a full disk the caller can resume when there is space. Not so after a failed fsync, which
+    thin and copy-on-write volumes may cause: then the page cache and the disk differ.
     """
     try:
         yield
     except OSError as error:
-        is_full = heals and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        is_full = resumable and error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise StorageError(
             f'could not {doing} "{path}": {error.strerror}',
             sqlstate=DISK_FULL if is_full else "",
-            hint="Free some space; the timeline comes back by itself." if is_full else "",
+            hint="Free some space; the timeline then resumes without a restart." if is_full else "",
         ) from error
 
 
 def sync_directory(path: Path) -> None:
     """Make the names in a folder durable."""
-    with storage_errors(path, "fsync directory", heals=False):
+    with storage_errors(path, "fsync directory", resumable=False):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -56,8 +56,8 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make what was read from a file durable: it may have been in the page cache only."""
-    with storage_errors(path, "fsync", heals=False):
+    """Make the bytes read from a file durable: they may have been in the page cache only."""
+    with storage_errors(path, "fsync", resumable=False):
         fd = os.open(path, os.O_RDONLY)
         try:
             os.fsync(fd)
@@ -66,18 +66,18 @@ def sync_file(path: Path) -> None:
 
 
 def raise_failed(error_number: int, doing: str, path: Path) -> NoReturn:
-    """What a compiled module's own pwrite or fdatasync answered. Raises StorageError."""
-    with storage_errors(path, doing, heals=doing == "write"):
+    """For a failed pwrite or fdatasync of a compiled module. Raises StorageError."""
+    with storage_errors(path, doing, resumable=doing == "write"):
         raise OSError(error_number, os.strerror(error_number))
-    raise AssertionError("storage_errors passes no OSError")
+    raise AssertionError("storage_errors must convert every OSError")
 
 
 def sync_data(fd: int, path: Path) -> None:
-    """The hot path's flush: data, and what metadata is needed to read it back."""
+    """The hot path's flush: data, and the metadata that is needed to read it back."""
     try:
         os.fdatasync(fd)
     except OSError:
-        with storage_errors(path, "fdatasync", heals=False):
+        with storage_errors(path, "fdatasync", resumable=False):
             raise
 
 
@@ -93,8 +93,8 @@ def write_all(fd: int, data: bytes | memoryview, offset: int, path: Path) -> Non
 
 
 def replace_file(path: Path, data: bytes, *, like: Path | None = None) -> None:
-    """Atomically and durably give `path` the content `data`. It belongs to whom the file `like`
-    belongs, with the same mode; without one, to this process alone."""
+    """Atomically and durably give `path` the content `data`. The file gets the owner and mode of
+    the file `like`; without one, only the owner of this process may use it."""
     temporary = path.with_name(path.name + ".tmp")
     with storage_errors(temporary, "write"):
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -118,8 +118,8 @@ def publish_file(temporary: Path, path: Path) -> None:
 
 
 def publish_new_file(temporary: Path, path: Path) -> bool:
-    """Give a synced file its name unless another one has it; whether none had. The temporary name
-    is gone either way."""
+    """Give a synced file its name unless it is taken; returns whether it was free. The temporary
+    name is removed in both cases."""
     with storage_errors(path, "link to"):
         try:
             os.link(temporary, path)
@@ -132,13 +132,14 @@ def publish_new_file(temporary: Path, path: Path) -> bool:
 
 
 def create_zeroed(path: Path, size_bytes: int) -> None:
-    """A synced file of zeros. Written, not only allocated: a later fdatasync then has no
-    metadata to write (136 against 174 us here)."""
+    """Create a synced file of zeros. They are written, not only allocated: a later fdatasync then
+    writes no metadata (136 against 174 us here)."""
     _create(path, lambda fd: zero_range(fd, 0, size_bytes, path))
 
 
 def create_allocated(path: Path, size_bytes: int) -> None:
-    """The same, allocated only: made in a tenth of the time, and later flushes cost more."""
+    """Create a file of zeros, only allocated: takes a tenth of the time, but later flushes cost
+    more."""
     _create(path, lambda fd: os.posix_fallocate(fd, 0, size_bytes))
 
 
@@ -160,7 +161,7 @@ def zero_range(fd: int, begin: int, end: int, path: Path) -> None:
 
     In small pieces: the page cache keeps a large write as one large folio, and each small write
     into it would go through all blocks of it. Zeroing 16 MB takes 12.8 ms in pieces of 8 kB, 6.3 in
-    these, 4.2 in those of 1 MB; a small write afterwards 8.6, 8.7 and 9.9 us.
+    these, 4.2 in pieces of 1 MB; a small write afterwards 8.6, 8.7 and 9.9 us.
     """
     while begin < end:
         block = memoryview(ZERO_BLOCK)[: min(ZERO_PIECE_BYTES, end - begin)]
@@ -169,7 +170,7 @@ def zero_range(fd: int, begin: int, end: int, path: Path) -> None:
 
 
 def clear_range(fd: int, begin: int, end: int, path: Path) -> bool:
-    """The same, but what is zero already stays as it is. Whether anything was written."""
+    """Like `zero_range`, but skips slices that are zero. Returns whether anything was written."""
     is_written = False
     while begin < end:
         length = min(SLICE_BYTES, end - begin)
@@ -189,8 +190,8 @@ def extend(fd: int, size_bytes: int, path: Path) -> None:
 
 
 def discard_tail(fd: int, begin: int, path: Path) -> None:
-    """Make all from `begin` on zeros that are allocated and not written, which takes no time
-    however much it is; not synced. A crash in between leaves a file that ends at `begin`."""
+    """Turn everything from `begin` on into allocated, unwritten zeros; takes the same time for any
+    length; not synced. A crash in between leaves a file that ends at `begin`."""
     with storage_errors(path, "truncate"):
         size_bytes = os.fstat(fd).st_size
         os.ftruncate(fd, begin)
@@ -214,13 +215,13 @@ def copy_range(source: Path, begin: int, end: int, fd: int, path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a name; the caller syncs the folder once for many."""
+    """Remove a name; the caller syncs the folder once for several."""
     with storage_errors(path, "remove"):
         os.unlink(path)
 
 
 def remove_empty_directory(path: Path) -> bool:
-    """Remove a folder unless something is in it, or it is gone; the caller syncs its parent."""
+    """Remove a folder if it exists and is empty; the caller syncs its parent."""
     try:
         os.rmdir(path)
     except FileNotFoundError:
@@ -234,14 +235,14 @@ def remove_empty_directory(path: Path) -> bool:
 
 
 def free_bytes(path: Path) -> int:
-    """What the disk that `path` is on has left for this process."""
+    """The space left for this process on the disk of `path`."""
     with storage_errors(path, "stat"):
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
 
 def make_directory(path: Path) -> None:
-    """Create a folder and those it is in, and make their names durable; one that exists is fine."""
+    """Create a folder and its parents, and make their names durable. The folder may exist."""
     if not path.parent.is_dir():
         make_directory(path.parent)
     with storage_errors(path, "create directory"):

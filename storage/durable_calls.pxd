@@ -1,5 +1,5 @@
-# What `durable.py` does on the path of a commit, for the compiled modules: pwrite and fdatasync,
-# without the interpreter. They return 0, or the errno of what failed, which `durable.py` reports.
+# The writes and flushes of `durable.py` on the path of a commit, for the compiled modules: pwrite
+# and fdatasync without the interpreter. They return 0 or an errno, which `durable.py` reports.
 
 from libc.errno cimport EINTR, errno
 from posix.unistd cimport fdatasync, pwrite
@@ -7,7 +7,7 @@ from posix.unistd cimport fdatasync, pwrite
 
 cdef inline int write_at(int fd, const unsigned char[::1] memory, Py_ssize_t begin, Py_ssize_t end,
                          long long offset) noexcept:
-    """memory[begin:end] at `offset`, all of it."""
+    """Writes all of memory[begin:end] at `offset`."""
     cdef const unsigned char *data = &memory[0]
     cdef Py_ssize_t written
     with nogil:
@@ -22,7 +22,7 @@ cdef inline int write_at(int fd, const unsigned char[::1] memory, Py_ssize_t beg
 
 
 cdef inline int sync(int fd) noexcept:
-    """Not tried again after a failure, whatever it was: fsyncgate."""
+    """Never retried after a failure: fsyncgate."""
     cdef int result
     with nogil:
         result = fdatasync(fd)

@@ -6,6 +6,7 @@ from __future__ import annotations
 class StorageError(Exception):
     """A local read, write or flush failed; `sqlstate` is io_error or disk_full.
 
+
     After a failed write or flush the state of the page cache is unknown: nothing is retried.
     """
 

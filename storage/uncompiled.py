@@ -1,7 +1,7 @@
-"""Stands in for the module `cython` where that is not installed: what imports it runs interpreted.
+"""Replaces the module `cython` where it is not installed: the modules then run interpreted.
 
-A module that may be compiled asks `cython.compiled` where C has another way to say the same; the
-compiler answers that itself, and drops the other branch.
+A module that may be compiled tests `cython.compiled` where C has another way to do the same. The
+compiler evaluates the test itself, and drops the other branch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a service tells about itself: logs on stderr, and an HTTP port with status, metrics, health.
+"""Observation of a service: logs on stderr, and an HTTP port with status, metrics and health.
 
-It knows nothing of the services; they hand it functions.
+This package does not import the services; they pass functions to it.
 """

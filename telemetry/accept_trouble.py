@@ -1,19 +1,19 @@
-"""What is said when connections cannot be accepted: once when it begins, once when it is over.
+"""Logs that connections cannot be accepted: once when it begins, and once when it ends.
 
-The reason is nearly always that no file descriptor is left. Trying again is all there is to do, and
-a line for each try would fill the disk that the descriptors are missed for.
+The reason is nearly always that no file descriptor is free. All that can be done is to retry, and
+one log line for each attempt would fill the disk.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Between two tries.
+#: The pause between two attempts.
 RETRY_SECONDS = 0.1
 
 
 class AcceptTrouble:
-    """Of one listener."""
+    """The state of one listener."""
 
     def __init__(self, log: Any, listener: str) -> None:
         self._log = log
@@ -21,10 +21,10 @@ class AcceptTrouble:
         self._failed_count = 0
 
     def failed(self, error: OSError) -> None:
-        """A connection waits, and could not be accepted."""
+        """A waiting connection could not be accepted."""
         if not self._failed_count:
             self._log.error(
-                "could not accept connections, trying on",
+                "could not accept connections, retrying",
                 listener=self._listener,
                 reason=error.strerror or str(error),
             )

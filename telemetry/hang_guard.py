@@ -1,15 +1,15 @@
-"""A guard against a service that hangs: another process, which kills it when it is silent.
+"""A guard against a service that hangs: another process, which kills the service if it is silent.
 
     service --a byte a second--> pipe --> hang_killer.py     silence for the timeout: kill -9
-            --end of file------------------->                the service has ended, and so does this
+            --end of file------------------->                the service has ended: so does this
 
-Why: the kernel goes on for a process that is stopped. It takes connections and bytes in its name,
-and its clients wait. A standby's WAL receiver waits for ever: it ends a stream that is silent
-(wal_receiver_timeout) and connects again, the kernel takes that connection, too, and for the answer
-to it there is no timeout (libpqwalreceiver.c, libpqrcv_connect: connect_timeout is not looked at).
-A process that is gone refuses connections, and clients go to the next server.
+Why: the kernel accepts connections and bytes for a stopped process, and its clients wait. A
+standby's WAL receiver waits for ever. It ends a silent stream (wal_receiver_timeout) and connects
+again. The kernel accepts that connection too, and the receiver waits for the answer without a
+timeout (libpqwalreceiver.c, libpqrcv_connect, does not use connect_timeout). If the process has
+ended, the kernel refuses connections, and clients try the next server.
 
-Law: the byte is written by a thread that does nothing else; a disk that is slow is no hang.
+Law: a thread that does nothing else writes the byte; so a slow disk is not taken for a hang.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ INIT_PID = 1
 
 @contextmanager
 def hang_guard(timeout_seconds: float) -> Iterator[None]:
-    """This process is killed when it is silent for so long inside the block; 0: never."""
+    """Kills this process if it is silent for that long inside the block; 0 means never."""
     if timeout_seconds and os.getpid() == INIT_PID:
-        log.warning("no guard against a hang: process 1 cannot be killed; run it under an init")
+        log.warning("no guard against hangs: process 1 cannot be killed; run it under an init")
         timeout_seconds = 0
     if not timeout_seconds:
         yield
@@ -63,7 +63,7 @@ def _beat(writer: int, ended: Event) -> None:
         try:
             os.write(writer, b".")
         except BlockingIOError:
-            pass  # the pipe is full: it is the killer that hangs, and it will find much to read
+            pass  # the pipe is full: the killer hangs, and will find enough to read
         except BrokenPipeError:
-            log.warning("no guard against a hang any more: its process has ended")
+            log.warning("no guard against hangs any more: the process of the guard has ended")
             return

@@ -1,4 +1,4 @@
-"""The bearer token of the HTTP ports: one line in a file, never on a command line or in a log."""
+"""The bearer token of the HTTP ports: one line in a file, never in a command line or a log."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # b64token of RFC 6750
 
 
 def read_http_token(path: Path) -> str:
-    """For a client: whoever runs it may read the token. Raises OSError, ValueError."""
+    """For a client, which only has to be able to read the file. Raises OSError, ValueError."""
     return _parse(path.read_text("ascii", "replace"), path)
 
 
 def read_private_token(path: Path) -> str:
-    """For a server, which lets in whoever has it. Raises OSError, NotPrivate, ValueError."""
+    """For a server: the file must be private. Raises OSError, NotPrivate, ValueError."""
     return _parse(read_private(path).decode("ascii", "replace"), path)
 
 
 def _parse(text: str, path: Path) -> str:
-    """Raises ValueError that tells nothing of the content."""
+    """Raises ValueError, whose text does not contain the token."""
     token = text.strip()
     if len(token) < TOKEN_CHARACTERS_MIN or _TOKEN.fullmatch(token) is None:
         raise ValueError(

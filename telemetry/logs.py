@@ -1,4 +1,4 @@
-"""Logs: one line an event on stderr, for people or as JSON; never a secret in them."""
+"""Logs: one line for each event on stderr, as text or as JSON. They never contain a secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import Enum
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """In the block the module cannot be imported, unless it was before."""
+    """The module cannot be imported inside the block, unless it was imported before."""
     if name in sys.modules:
         yield
         return
@@ -22,7 +22,7 @@ def _without(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-with _without("rich"):  # it takes a tenth of a start, for tracebacks that ours are not
+with _without("rich"):  # it takes a tenth of the start, and we do not use its tracebacks
     import structlog
 
 
@@ -32,7 +32,7 @@ class LogFormat(Enum):
 
 
 def configure_logs(log_format: LogFormat, level: str) -> None:
-    """Set up structlog for the process. `level` is a name of the logging module, any case."""
+    """Sets up structlog for the process. `level` is a name of the logging module, in any case."""
     renderer: structlog.typing.Processor
     if log_format is LogFormat.JSON:
         renderer = structlog.processors.JSONRenderer()

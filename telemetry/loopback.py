@@ -1,4 +1,4 @@
-"""Which hosts can be reached from this machine alone. No name is looked up: it could change."""
+"""Recognises hosts that only this machine can reach. Does not resolve names: those can change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Of an address or a name."""
+    """`host` is an address or a name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

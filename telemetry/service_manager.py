@@ -1,12 +1,14 @@
-"""What systemd is told: that we are ready, what we do, and that we live. Elsewhere nobody is told.
+"""Notifies systemd: the service is ready, what it does, and that it is alive.
 
-    READY=1                at the end of the start          NOTIFY_SOCKET: where to
+    READY=1                at the end of the start          NOTIFY_SOCKET: the address
     STATUS=text            one line of `systemctl status`
-    WATCHDOG=1             while there is a sign of life    WATCHDOG_USEC: how often at least
-    STOPPING=1             at the begin of the end          WATCHDOG_PID: whose, if not everybody's
+    WATCHDOG=1             while there is progress          WATCHDOG_USEC: the longest pause
+    STOPPING=1             when the service begins to stop  WATCHDOG_PID: the watched process, or
+                                                            empty for any
 
-A thread that only says "alive" proves that it runs itself: so the watchdog is told by when the loop
-that does the work turned last. One datagram a message.
+A thread that only sends "alive" proves nothing but that the thread runs. So WATCHDOG=1 is sent only
+while the loop that does the work makes progress. Each message is one datagram. Without
+NOTIFY_SOCKET nothing is sent.
 
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
@@ -23,17 +25,17 @@ import structlog
 
 log = structlog.get_logger()
 
-#: Of the watchdog's time: between two looks, and for how long a loop may stand before it is told.
+#: Shares of the watchdog's time: the pause between two checks, and the longest stall of a loop.
 LOOK_SHARE = 1 / 6
 SILENCE_SHARE = 1 / 2
 
 
 class ServiceManager:
-    """Does nothing when the environment names none. A message that cannot be sent is logged."""
+    """Does nothing without NOTIFY_SOCKET. Logs a message that cannot be sent."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
-        # A name, or one of the kernel's own, without a file.
+        # A path, or an abstract socket without a file.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_seconds = _watchdog_seconds(environ) if address else 0.0
 
@@ -45,12 +47,12 @@ class ServiceManager:
                 sock.settimeout(1.0)
                 sock.sendto("\n".join(assignments).encode(), self._address)
         except OSError as error:
-            log.warning("could not tell the service manager", reason=str(error))
+            log.warning("could not notify the service manager", reason=str(error))
 
     @contextmanager
     def watched(self, what: str, silent_seconds: Callable[[], float]) -> Iterator[None]:
-        """In the block the watchdog, if there is one, is told that we live, while `what` moves;
-        after it, that we end. `silent_seconds`: since it moved last; 0 when it need not now."""
+        """Sends WATCHDOG=1 inside the block while `what` makes progress, and STOPPING=1 after it.
+        `silent_seconds` returns the time since the last progress; 0 if none is needed now."""
         ended = Event()
         thread = Thread(
             target=self._ping, args=(what, silent_seconds, ended), name="watchdog", daemon=True
@@ -70,13 +72,13 @@ class ServiceManager:
             if not stands:
                 self.notify("WATCHDOG=1")
             elif not stood:
-                self.notify(f"STATUS={what} stands: the watchdog is told nothing")
+                self.notify(f"STATUS={what} makes no progress: the watchdog is not notified")
             stood = stands
             ended.wait(self.watchdog_seconds * LOOK_SHARE)
 
 
 def _watchdog_seconds(environ: Mapping[str, str]) -> float:
-    """0 without one."""
+    """0 without a watchdog."""
     usec, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not usec.isdecimal() or pid not in ("", str(os.getpid())):
         return 0.0

@@ -1,7 +1,7 @@
-"""The pages behind the HTTP port, on aiohttp, in an event loop of their own.
+"""The pages of the HTTP port, on aiohttp, in an event loop of their own.
 
-Imported by the thread that serves them, not before: it takes a quarter of a second, and a vote or
-a commit need not wait for it.
+Only the thread that serves them imports this module, because the import takes a quarter of a
+second, and a vote or a commit must not wait for it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ TLS_HANDSHAKE_TIMEOUT_SECONDS = 10.0
 
 JSON = "application/json"
 READING = ("GET", "HEAD")
-NOT_FROM_HERE = (
-    "without an admin's token, changes are taken from this machine only: start the service with "
-    "--admin-token-file\n"
+ADMIN_TOKEN_HINT = (
+    "without an admin's token, changes are accepted from this machine only: start the service "
+    "with --admin-token-file\n"
 )
 
 _log = logging.getLogger(__name__)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """A client that speaks no HTTP is told so; a traceback each would let strangers fill a disk.
-
-    Headers that are no text (UnicodeError) are among it: aiohttp stumbles over them by itself.
+    """False for errors of a client that does not send HTTP. The client gets an answer; a traceback
+    for each would let strangers fill a disk. Headers that are not text (UnicodeError) are such
+    errors, because aiohttp does not handle them.
     """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | UnicodeError)
@@ -59,7 +59,7 @@ def serve(
     pages: Pages,
     started: Callable[[Callable[[], None]], None],
 ) -> None:
-    """Serve until stopped. `started` is given what stops it, to be called by any thread."""
+    """Serves until stopped. `started` receives the function that stops it, for any thread."""
     asyncio.run(_serve(sock, listener, pages, started))
 
 
@@ -79,8 +79,8 @@ async def _serve(
     runner = web.AppRunner(app, access_log=None, logger=_log, shutdown_timeout=1)
     await runner.setup()
     assert runner.server is not None
-    door = _Door(sock, listener, runner.server)
-    keeping = asyncio.create_task(door.keep())
+    acceptor = _Acceptor(sock, listener, runner.server)
+    accepting = asyncio.create_task(acceptor.accept())
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def stop() -> None:
@@ -88,15 +88,17 @@ async def _serve(
 
     started(stop)
     await stopped.wait()
-    keeping.cancel()
-    door.turn_away()
+    accepting.cancel()
+    acceptor.close_handshakes()
     await runner.cleanup()
 
 
-class _Door:
-    """Accepts connections, each with the certificate of its moment; the oldest one gives way.
+class _Acceptor:
+    """Accepts connections, each with the certificate that is current. Above the limit it closes the
+    oldest one.
 
-    Counted from accept() on: a client that never ends its TLS handshake holds a place, too.
+    Connections count from accept() on, because a client that never ends its TLS handshake also
+    holds a descriptor.
     """
 
     def __init__(self, sock: socket.socket, listener: HttpListener, server: web.Server) -> None:
@@ -106,8 +108,8 @@ class _Door:
         self._clients: list[socket.socket] = []  # the oldest one first
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
 
-    async def keep(self) -> None:
-        """Until cancelled."""
+    async def accept(self) -> None:
+        """Accepts until cancelled."""
         loop = asyncio.get_running_loop()
         trouble = AcceptTrouble(structlog.get_logger(), "http")
         self._sock.setblocking(False)
@@ -119,24 +121,24 @@ class _Door:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             trouble.accepted()
-            self._make_room()
+            self._close_oldest()
             self._clients.append(client)
-            task = asyncio.create_task(self._let_in(client))
+            task = asyncio.create_task(self._start(client))
             self._handshakes[task] = client
             task.add_done_callback(self._handshakes.pop)
 
-    def turn_away(self) -> None:
-        """The server stops: nobody waits for those who have not ended their handshake."""
+    def close_handshakes(self) -> None:
+        """Closes the connections whose handshake has not ended, so that the stop need not wait."""
         for client in self._handshakes.values():
             if client.fileno() >= 0:
                 shut_down(client)
 
-    def _make_room(self) -> None:
+    def _close_oldest(self) -> None:
         self._clients = [client for client in self._clients if client.fileno() >= 0]
         if len(self._clients) >= self._listener.connections_max:
             shut_down(self._clients.pop(0))
 
-    async def _let_in(self, client: socket.socket) -> None:
+    async def _start(self, client: socket.socket) -> None:
         tls = self._listener.tls
         try:
             prepare_socket(client)
@@ -147,21 +149,21 @@ class _Door:
                 ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_TIMEOUT_SECONDS,
             )
         except OSError:
-            client.close()  # it does not speak TLS, or has left
+            client.close()  # it does not speak TLS, or has closed the connection
 
 
-def _bears(request: web.Request, token: WatchedFiles[str]) -> bool:
+def _has_token(request: web.Request, token: WatchedFiles[str]) -> bool:
     given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     return hmac.compare_digest(given, f"Bearer {token.current()}".encode())
 
 
 def _is_of_this_machine(request: web.Request) -> bool:
-    """By its address, and by the name that it asks for: a browser here may be led by a page from
-    elsewhere, whose name was made to mean this machine."""
+    """Checks the client's address and the host name that it asks for. The name matters because a
+    page from elsewhere can give its own name the address of this machine (DNS rebinding)."""
     try:
         asked = urlsplit(f"//{request.host}").hostname
     except ValueError:
-        return False  # it is no name
+        return False  # not a host name
     return is_loopback(request.remote or "") and asked is not None and is_loopback(asked)
 
 
@@ -200,15 +202,15 @@ class _Handlers:
     def _check(self, request: web.Request) -> None:
         """Raises HTTPUnauthorized, HTTPForbidden."""
         token, admin_token = self._listener.token, self._listener.admin_token
-        if admin_token is not None and _bears(request, admin_token):
+        if admin_token is not None and _has_token(request, admin_token):
             return
         if request.method not in READING:
             is_open = (request.method, request.path) in self._open
             token = (token or admin_token) if is_open else (admin_token or token)
             from_anywhere = is_open and (token is not None or not is_loopback(self._listener.host))
             if admin_token is None and not from_anywhere and not _is_of_this_machine(request):
-                raise web.HTTPForbidden(text=NOT_FROM_HERE)
-        if token is not None and not _bears(request, token):
+                raise web.HTTPForbidden(text=ADMIN_TOKEN_HINT)
+        if token is not None and not _has_token(request, token):
             raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Bearer realm="sk"'})
 
     async def own(self, route: Route, request: web.Request) -> web.Response:
@@ -232,5 +234,5 @@ class _Handlers:
         return web.Response(text=(problem or "ok") + "\n", status=503 if problem else 200)
 
     async def _asked(self, question: Callable[[], T]) -> T:
-        """In a thread where it may block."""
+        """Calls `question`, in a thread if it may block."""
         return await asyncio.to_thread(question) if self._pages.is_api else question()

@@ -1,10 +1,10 @@
-"""The HTTP port of a service: `/status` (JSON), `/metrics` (Prometheus), `/healthz`, and its own.
+"""The HTTP port of a service: `/status` (JSON), `/metrics` (Prometheus), `/healthz`, other pages.
 
-It is served by a thread with an event loop of its own (`status_pages.py`), so that a slow reader of
-a page never delays a commit by more than the interpreter's switch interval. Loopback unless told
-otherwise; TLS and a bearer token are optional, and `/healthz` alone is answered without the token.
-What changes something needs the admin's token, or where there is none, a client on this machine.
-Connections are counted: beyond the limit the oldest one gives way, whatever it was about to say.
+A thread with an event loop of its own serves it (`status_pages.py`). So a slow reader of a page
+delays a commit by at most the interpreter's switch interval. It listens on loopback by default. TLS
+and a bearer token are optional; only `/healthz` is answered without the token. A request that
+changes something needs the admin's token, or without such a token, a client on this machine.
+The number of connections is limited: above the limit the oldest one is closed.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from pgwire.tls import TlsFiles, server_tls_context
 from telemetry.http_token import read_private_token
 from telemetry.watched_files import WatchedFiles
 
-if TYPE_CHECKING:  # it takes as long as a vote or a commit may wait for: see `status_pages.py`
+if TYPE_CHECKING:  # the import would delay votes and commits: see `status_pages.py`
     from prometheus_client import CollectorRegistry
 
 log = structlog.get_logger()
 
-#: A file descriptor each, and readers come one at a time.
+#: Each needs a file descriptor, and there are few readers at a time.
 HTTP_CONNECTIONS_MAX = 64
 STOP_TIMEOUT_SECONDS = 10
-#: How long the pages give way to what is more urgent, and how often they ask whether it is.
+#: The longest delay of the first page for more urgent work, and the pause between two checks.
 YIELD_SECONDS = 1.0
 YIELD_POLL_SECONDS = 0.01
 
 
 class ListenError(Exception):
-    """The address cannot be listened on."""
+    """The service cannot listen on the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpListener:
-    """Where to listen, and what to demand: TLS, a token; None demands nothing. `spare_ports` are
-    tried in their order when the port is in use. `admin_token` lets in to all pages, and it alone
-    to those that change something; None lets in to those whoever asks from this machine."""
+    """Where to listen, and what to require: TLS, a token; None requires nothing. `spare_ports` are
+    tried in order if the port is in use. `admin_token` allows all pages, and pages that change
+    something require it; if it is None, those pages require a client on this machine."""
 
     host: str
     port: int
@@ -70,7 +70,7 @@ def http_listener(
     spare_ports: Sequence[int] = (),
     admin_token_file: Path | None = None,
 ) -> HttpListener:
-    """Of these files, which are read. Browsers and scrapers are asked for no certificate.
+    """Reads these files. Browsers and scrapers need no client certificate.
 
     Raises OSError, ValueError.
     """
@@ -89,7 +89,7 @@ def _watched_token(path: Path | None) -> WatchedFiles[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`page` is printed as JSON."""
+    """`page` is sent as JSON."""
 
     status: HTTPStatus
     page: object
@@ -97,9 +97,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A page of one service. `answer` is given the body, JSON if there is one; it may block. What
-    is not got by GET changes something, and is for admins; unless `needs_admin` is False, then the
-    token is enough, and without any token all are let in whom the listener's address lets in."""
+    """A page of one service. `answer` gets the body, which is JSON or empty; it may block. A method
+    other than GET changes something and requires an admin. With `needs_admin` False the token is
+    enough; without any token, every client that reaches the listener's address is allowed."""
 
     method: str
     path: str
@@ -109,9 +109,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """`health` is "" when all is well, else one line that says what is not. `registry` is called
-    once, by the thread that serves. `is_api`: the routes are what the service is for; then status
-    and health may block, too, and what the port itself refuses is JSON {error, hint} as well."""
+    """`health` returns "" or one line that describes the problem. The serving thread calls
+    `registry` once. `is_api`: the routes are the purpose of the service. Then status and health
+    may block too, and the port's own errors are JSON {error, hint}."""
 
     status: Callable[[], dict[str, Any]]
     health: Callable[[], str]
@@ -121,11 +121,11 @@ class Pages:
 
 
 class StatusServer:
-    """Context manager; `port` is the real one, also when 0 was asked for.
+    """A context manager. `port` is the real port, also if 0 was requested.
 
-    The address is taken at once; the pages are there a moment later, which `wait_started` awaits.
-    While `is_busy()`, though no longer than YIELD_SECONDS, they do not begin: their imports would
-    share the interpreter with a start that commits wait for.
+    The address is bound at once. The pages start a moment later; `wait_started` waits for them.
+    While `is_busy()`, but at most YIELD_SECONDS, they do not start, because their imports would
+    take time of the interpreter from a start that commits wait for.
     """
 
     def __init__(

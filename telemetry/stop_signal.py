@@ -1,7 +1,8 @@
-"""SIGTERM and SIGINT as something to wait for.
+"""SIGTERM and SIGINT as an event to wait for.
 
-A handler runs between two bytecodes of the main thread, which may hold any lock; so this uses no
-lock (threading.Event does, and can deadlock here), only a flag and a socket to wake waiters.
+A signal handler runs between two bytecodes of the main thread, which may hold any lock. So this
+module uses no lock (threading.Event has one, and can deadlock here), but a flag and a socket that
+wakes the waiters.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 
 
 class StopSignal:
-    """Set once."""
+    """An event that is set once."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -22,16 +23,16 @@ class StopSignal:
         self._sender.setblocking(False)
 
     def install(self) -> StopSignal:
-        """From now on the two signals set it. Only in the main thread."""
+        """From now on the two signals set it. Call it in the main thread only."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.set())
-        # The kernel may give the signal to any thread; then nothing interrupts the main thread's
-        # wait, and the handler, which only the main thread runs, would come too late.
+        # The kernel may deliver the signal to any thread. Then it does not interrupt the wait of
+        # the main thread, and the handler, which only the main thread runs, would run too late.
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         return self
 
     def close(self) -> None:
-        """After the last wait."""
+        """Call it after the last wait."""
         self._receiver.close()
         self._sender.close()
 
@@ -45,8 +46,8 @@ class StopSignal:
             callback()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Called in the handler, or now if that was before: it may set flags and wake loops. It may
-        be called twice."""
+        """`callback` is called in the handler, or now if the signal came before. It may set flags
+        and wake loops. It may be called twice."""
         self._callbacks.append(callback)
         if self.is_set:
             callback()

@@ -1,8 +1,8 @@
-"""A value made from files, made anew when they change: certificates, users, a token.
+"""A value that is read from files and read again when they change: certificates, users, a token.
 
-Whoever needs the value asks for it, once a connection: a stat() for each file, some microseconds,
-and no signal to be forgotten. Law: a file that has become unusable changes nothing; the value
-before it stays in force, and the log says so once.
+A connection asks for the value when it needs it. That costs a stat() for each file, which takes
+microseconds, and needs no signal. Law: an unusable file changes nothing. The old value stays in
+force, and the log reports the file once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class WatchedFiles(Generic[T]):
     """`current()` may be called by any thread."""
 
     def __init__(self, paths: Sequence[Path], load: Callable[[], T]) -> None:
-        """`load` reads the files; what it raises must be OSError or ValueError, without a secret in
-        its text. Here it is passed on, later it is logged."""
+        """`load` reads the files. It may raise OSError or ValueError, without a secret in the text.
+        Here the error is passed on; later it is logged."""
         self._paths = tuple(paths)
         self._load = load
         self._lock = Lock()
@@ -36,7 +36,7 @@ class WatchedFiles(Generic[T]):
         self._problem = ""
 
     def current(self) -> T:
-        """The value of the files as they are now, or when they were last usable."""
+        """The value of the present files, or of the last usable ones."""
         stamp = self._look()
         if stamp != self._stamp:
             with self._lock:
@@ -50,12 +50,12 @@ class WatchedFiles(Generic[T]):
         return ", ".join(map(str, self._paths))
 
     def problem(self) -> str:
-        """Why the files as they are now are not in force; "" when they are."""
+        """The reason why the present files are not in force; "" if they are."""
         self.current()
         return self._problem
 
     def _look(self) -> _Stamp:
-        """Taken before the files are read: a change in between is seen the next time."""
+        """Called before the files are read: a change in between is seen by the next call."""
         return tuple(map(_stamp_of, self._paths))
 
     def _reload(self) -> None:
@@ -63,7 +63,7 @@ class WatchedFiles(Generic[T]):
             self._value = self._load()
         except (OSError, ValueError) as error:
             self._problem = str(error)
-            log.error("kept what was read before: changed files are unusable",
+            log.error("changed files are unusable, the old content stays in force",
                       files=self.name, reason=self._problem)  # fmt: skip
         else:
             self._problem = ""
@@ -71,7 +71,7 @@ class WatchedFiles(Generic[T]):
 
 
 def unusable_files(watched: Iterable[WatchedFiles[Any] | None]) -> dict[str, str]:
-    """Those that are not in force as they are now, and why."""
+    """The files whose present content is not in force, and the reasons."""
     problems = {files.name: files.problem() for files in watched if files is not None}
     return {name: problem for name, problem in problems.items() if problem}
 

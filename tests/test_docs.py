@@ -78,7 +78,7 @@ def test_a_module_names_files_that_exist(package: str) -> None:
 
 def test_every_metric_is_documented() -> None:
     ours = (
-        proposer.GAUGES,
+        *(proposer.GAUGES, proposer.STATE_GAUGES),
         proposer.PROTECTION,
         proposer.COUNTERS,
         proposer.SAFEKEEPER_GAUGES,

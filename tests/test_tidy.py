@@ -170,7 +170,6 @@ INSIDES = {
 INSIDES_LEFT = {
     "tests/contract/changes/test_gaps.py": 1,
     "tests/contract/qsync/test_unused_database.py": 1,
-    "tests/integration/test_locks.py": 1,
     "tests/integration/test_mending.py": 1,
     "tests/simulation/file_node.py": 1,
     "tests/simulation/limbo_primary.py": 1,
@@ -198,9 +197,9 @@ INSIDES_LEFT = {
     "tests/unit/walproposer/test_commit_path.py": 1,
     "tests/unit/walproposer/test_coordination.py": 4,
     "tests/unit/walproposer/test_event_loop.py": 1,
+    "tests/unit/walproposer/test_failover_completion.py": 1,
     "tests/unit/walproposer/test_failover_decisions.py": 4,
     "tests/unit/walproposer/test_limbo.py": 4,
-    "tests/unit/walproposer/test_opening.py": 1,
     "tests/unit/walproposer/test_steady_leader.py": 2,
     "tests/unit/walproposer/test_steady_loop.py": 5,
     "tests/unit/walproposer/test_takeover.py": 1,

@@ -1,4 +1,4 @@
-"""The metrics of the proposer, read from the running incarnation when they are asked for."""
+"""The metrics of the proposer, read from the running incarnation on each request."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from walproposer.checks.commit_watch import CommitWatch
-from walproposer.status import open_peers, peer_status
+from walproposer.status import STATES, open_peers, peer_status
 from walproposer.stream.incarnation import Incarnation
 from walproposer.stream.progress import PeerState
 
-if TYPE_CHECKING:  # without --qsync none of it is imported
+if TYPE_CHECKING:  # without --qsync it is not imported
     from walproposer.qsync.coordination import Coordination
 
 GAUGES = {
@@ -23,20 +23,21 @@ GAUGES = {
     "sk_proposer_term": "Term of this incarnation",
     "sk_proposer_quorum_ok": "1 while a quorum follows, 0 while commits wait",
     "sk_proposer_window_bytes": "WAL held in memory for slow safekeepers",
-    "sk_proposer_unconfirmed_seconds": "How long commit_lsn has stood with records to confirm",
-    "sk_proposer_primary_silent_seconds": "Since the primary last answered, asked each second",
-    "sk_proposer_stalled_seconds": "How long the event loop is late",
+    "sk_proposer_unconfirmed_seconds": "Time since commit_lsn advanced, with records to confirm",
+    "sk_proposer_primary_silent_seconds": "Time since the primary last answered, asked each second",
+    "sk_proposer_stalled_seconds": "Delay of the event loop",
 }
+STATE_GAUGES = {"sk_proposer_state": "1 for the state that the proposer is in, 0 for the others"}
 PROTECTION = {"sk_proposer_commits_protected": "1 while commits wait for the quorum, 0 if not"}
 COUNTERS = {"sk_proposer_quorum_losses": "Times the quorum was lost"}
 SAFEKEEPER_GAUGES = {
     "sk_proposer_safekeeper_connected": "1 while it follows",
     "sk_proposer_safekeeper_lag_bytes": "WAL it has not flushed",
     "sk_proposer_safekeeper_chained": "1 while it takes the WAL from another safekeeper",
-    "sk_proposer_safekeeper_left_behind": "1 when no safekeeper has the WAL that it lacks any more",
+    "sk_proposer_safekeeper_left_behind": "1 when no safekeeper still has the WAL that it lacks",
 }
 
-#: Of the coordinator, when there is one: names, words of its status, texts.
+#: Metrics of the coordinator, if there is one: names and texts.
 QSYNC_GAUGES = {
     "sk_proposer_qsync_deciding": "1 while the coordinator gives verdicts",
     "sk_proposer_qsync_term": "Term in which it gives them; 0 while it does not lead",
@@ -50,7 +51,7 @@ QSYNC_GAUGES = {
     "sk_proposer_qsync_confirm_lag_seconds": "How long the last one that was confirmed had waited",
 }
 QSYNC_OWNER = "sk_proposer_qsync_owner"
-QSYNC_OWNER_TEXT = "1, with the uuid of the proposer that owns the limbo; nothing while none does"
+QSYNC_OWNER_TEXT = "1, with the uuid of the proposer that owns the limbo; absent while none does"
 QSYNC_COUNTERS = {
     "sk_proposer_qsync_confirmed": "Questions answered: the quorum has it",
     "sk_proposer_qsync_pending": "Questions answered: not yet",
@@ -70,21 +71,24 @@ Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class ProposerCollector(Collector):
-    """`incarnation()` is the one that runs, or ran last; without one there is nothing to say."""
+    """`state()` returns one of STATES. `incarnation()` returns the running incarnation, or the last
+    one. Without one there are only the state and the metrics of qsync."""
 
     def __init__(
         self,
+        state: Callable[[], str],
         incarnation: Callable[[], Incarnation | None],
         coordination: Coordination | None,
         watch: CommitWatch,
     ) -> None:
+        self._state = state
         self._incarnation = incarnation
         self._coordination = coordination
         self._watch = watch
 
     @property
     def registry(self) -> CollectorRegistry:
-        """One of its own."""
+        """A separate registry."""
         registry = CollectorRegistry()
         registry.register(self)
         return registry
@@ -93,16 +97,25 @@ class ProposerCollector(Collector):
         qsync = _qsync_families(self._coordination) if self._coordination is not None else []
         incarnation = self._incarnation()
         if incarnation is None:
-            return qsync
+            return [self._states(), *qsync]
         return [
+            self._states(),
             *_own_families(incarnation),
             *_safekeeper_families(incarnation),
             *self._protection(),
             *qsync,
         ]
 
+    def _states(self) -> GaugeMetricFamily:
+        """A series for each state, so that a change of it leaves no gap."""
+        now = self._state()
+        family = GaugeMetricFamily(*next(iter(STATE_GAUGES.items())), labels=["state"])
+        for state in STATES:
+            family.add_metric([state], int(state == now))
+        return family
+
     def _protection(self) -> list[Family]:
-        """Nothing until it is known."""
+        """Empty until the state is known."""
         problems = self._watch.problems
         if problems is None:
             return []
@@ -131,7 +144,7 @@ def _own_families(incarnation: Incarnation) -> list[Family]:
 
 
 def _qsync_families(coordination: Coordination) -> list[Family]:
-    """While it has no port, only that it gives no verdicts."""
+    """Without a coordinator, only the metric that it gives no verdicts."""
     if coordination.coordinator is None:
         name = "sk_proposer_qsync_deciding"
         return [GaugeMetricFamily(name, QSYNC_GAUGES[name], value=0)]

@@ -1,6 +1,7 @@
-"""`copy_bytes`: memcpy inside compiled loops, where copying a slice is a loop of single bytes.
+"""`copy_bytes`: memcpy inside compiled loops. A slice assignment there copies single bytes.
 
-Law: nothing here checks the places. Who calls has proven that the bytes and the room are there.
+Law: nothing here checks the offsets. The caller must have checked that the bytes and the room are
+there.
 """
 
 from __future__ import annotations

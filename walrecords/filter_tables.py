@@ -1,4 +1,4 @@
-"""`FilterTables`: which records a survey passes on, as compiled loops read it."""
+"""`FilterTables`: the filter of a survey of records, in a form for compiled loops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from walrecords.loads import Int, Numbers
 
 
 class FilterTables(NamedTuple):
-    """A flag for each rmgr id, and sorted u32: a record passes if it passes each that is not empty.
-    Of relations and databases one of its blocks is, of xids its own or its top-level one."""
+    """A flag for each rmgr id, and sorted u32. A record passes if it passes each table that is not
+    empty: one of its blocks is in `relations` and `databases`, and its xid or top-level xid is in
+    `xids`."""
 
     rmgrs: Numbers
     relations: Numbers
@@ -21,13 +22,13 @@ class FilterTables(NamedTuple):
 
 
 def pass_all() -> FilterTables:
-    """Every record passes."""
+    """A filter that every record passes."""
     return FilterTables(np.full(256, True), *(np.empty(0, np.uint32) for _ in range(3)))
 
 
 @njit(cache=True, nogil=True)
 def is_among(ordered: Numbers, number: Int) -> bool:
-    """Whether it is one of these, as FilterTables has them."""
+    """Whether `number` is in a sorted table."""
     low, high = 0, len(ordered)
     while low < high:
         middle = (low + high) // 2

@@ -2,7 +2,7 @@
 
     load_u32(data, at) == int.from_bytes(data[at : at + 4], "little")
 
-Law: nothing here checks `at`. Who calls has proven that the bytes are there.
+Law: nothing here checks `at`. The caller must have checked that the bytes are there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-#: numbers and arrays of compiled loops: their types are the compiler's affair
+#: numbers and arrays of compiled loops, which the compiler types
 Int: TypeAlias = Any
 Bytes: TypeAlias = Any
 Numbers: TypeAlias = Any
 
-assert sys.byteorder == "little", "WAL is read as the server that wrote it: little-endian"
+assert sys.byteorder == "little", "WAL has the byte order of its server: little-endian"
 
 
 def _loader(bits: int, result: Any) -> Callable[[Bytes, Int], Int]:

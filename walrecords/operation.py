@@ -1,11 +1,11 @@
-"""What a record does, by the names that `pg_waldump` prints: `INSERT+INIT`, `COMMIT_PREPARED`.
+"""The operation of a record, by the names that `pg_waldump` prints: `INSERT+INIT`.
 
-A resource manager has 16 operations, the upper four bits of a record's `info`:
+A resource manager has 16 operations, in the upper four bits of a record's `info`:
 
     operation_name(10, 0x80, 16) == "INSERT+INIT"      Heap
-    operation_name(0, 0xE0, 16) == "UNKNOWN (e0)"      CHECKPOINT_REDO is of 17
+    operation_name(0, 0xE0, 16) == "UNKNOWN (e0)"      CHECKPOINT_REDO is new in 17
 
-Only what differs between versions is said by version. Sources: Postgres
+Only the differences between versions are listed by version. Sources: Postgres
 `access/rmgrdesc/*desc.c`, the functions `*_identify`.
 """
 
@@ -66,13 +66,13 @@ _BEFORE = {
     (14, "CommitTs"): "ZEROPAGE TRUNCATE SETTS",
 }
 
-#: the upper bit says that a commit has more to say, not that it is something else
+#: the highest bit says that the record has more information, not that it is another operation
 _XACT_OPMASK = 0x70
 
 
 def operation_name(rmgr_id: int, info: int, version_major: int) -> str:
-    """`UNKNOWN (c0)` for a code that the version does not use. Raises WalError for an rmgr id
-    that it does not have."""
+    """`UNKNOWN (c0)` for a code that the version does not use. Raises WalError if the version does
+    not have the rmgr id."""
     rmgr = rmgr_name(rmgr_id, version_major)
     names = [] if rmgr_id >= RM_MIN_CUSTOM_ID else _names(rmgr, version_major)
     operation = (info & _XACT_OPMASK if rmgr == "Transaction" else info) >> 4
@@ -87,7 +87,7 @@ def _names(rmgr: str, version_major: int) -> list[str]:
 
 
 def operation_names(version_major: int) -> list[str]:
-    """All of them: element `rmgr_id << 4 | info >> 4`; "" where the version has no such rmgr."""
+    """All names: element `rmgr_id << 4 | info >> 4`; "" if the version has no such rmgr."""
     version = wal_version(version_major)
     return [
         operation_name(code >> 4, (code & 0x0F) << 4, version_major)

@@ -1,7 +1,7 @@
-"""Arrays in memory that Arrow takes from malloc, where other large buffers come from, too.
+"""Arrays in memory that Arrow allocates with malloc, as it does for other large buffers.
 
-Numpy's own and Arrow's default pool give theirs back to the system one by one, which clears every
-page of the next one: that costs more than to fill them.
+Numpy and Arrow's default pool return each large buffer to the system. The system then clears every
+page of the next one, which costs more than filling it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ _POOL = pa.system_memory_pool()
 
 
 def pool_array(count: int, dtype: DTypeLike) -> Numbers:
-    """Of any content."""
+    """An uninitialised array."""
     itemsize = np.dtype(dtype).itemsize
     return np.frombuffer(pa.allocate_buffer(count * itemsize, memory_pool=_POOL), dtype, count)

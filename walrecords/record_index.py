@@ -1,12 +1,12 @@
-"""`RecordIndexer`: WAL bytes in, whole checked records out, as arrays instead of objects.
+"""`RecordIndexer`: reads WAL bytes and returns whole, checked records as arrays.
 
-    page  |h|  payload  |h|  payload  |h|  payload  |        as fed
-             |  payload  |  payload  |  payload  |           `data`: the page headers taken out
-             ^     ^   ^      ^                              `at`: where each record begins
+    page  |h|  payload  |h|  payload  |h|  payload  |        the input
+             |  payload  |  payload  |  payload  |           `data`: without the page headers
+             ^     ^   ^      ^                              `at`: the offset of each record
 
-What `pgwal.walker` accepts is accepted here, what it refuses is refused with the same error (the
-compiled loop stops; the pure checks of `pgwal` say why): that is the one law, and a test holds both
-against each other. It exists because a loop that builds an object a record is thirty times slower.
+Law: it accepts what `pgwal.walker` accepts, and refuses the rest with the same error. When the
+compiled loop stops, the checks of `pgwal` find the error. A test compares both. A loop that builds
+an object for each record is thirty times slower.
 Source: Postgres `xlogreader.c`.
 """
 
@@ -72,23 +72,24 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
 def as_boundary(lsn: int, wal_seg_size: int) -> int:
-    """As Postgres writes it: on a page boundary the page's address, not that behind its header."""
+    """The form in which Postgres writes a position: on a page boundary the page's address, not the
+    address after the page header."""
     page_lsn = lsn - lsn % WAL_PAGE_SIZE
     return page_lsn if lsn == page_lsn + page_header_size(page_lsn, wal_seg_size) else lsn
 
 
 @dataclass(frozen=True, slots=True)
 class RecordIndex:
-    """Records in their order; all arrays but `data` have one element a record.
+    """Records in order. All arrays but `data` have one element for each record.
 
-    `data[at[i] : at[i] + n]` is record i, header included, where n is its u32 at `at[i]`.
+    `data[at[i] : at[i] + n]` is record i with its header; n is the u32 at `at[i]`.
     """
 
     data: Array  # uint8
     at: Array  # int64
     start_lsn: Array  # int64
     end_lsn: Array  # int64
-    #: Postgres's timeline, of the page on which the record starts
+    #: Postgres's timeline of the page on which the record starts
     tli: Array  # int32
 
     def __len__(self) -> int:
@@ -98,10 +99,11 @@ class RecordIndex:
 class RecordIndexer:
     """The records that start in [start_lsn, end_lsn), wherever they end.
 
-    Fed is the WAL from `fed_lsn` on, the address of a page: whole pages, but the last may be
-    shorter. That is where the segment of `start_lsn` begins, since nobody can tell the zeros behind
-    an XLOG_SWITCH from damage; or the page that holds it, if it `is_boundary`: the end of a record,
-    or its start. `end_lsn` None: as far as it goes. `system_id` None is left unchecked.
+    The input is the WAL from `fed_lsn` on, in whole pages; only the last page may be shorter.
+    `fed_lsn` is the start of the segment of `start_lsn`, because only the segment shows whether
+    zeros follow an XLOG_SWITCH or are damage. With `is_boundary`, which says that `start_lsn` is
+    the start or the end of a record, it is the page of `start_lsn`. `end_lsn` None means no limit.
+    `system_id` None is not checked.
     """
 
     def __init__(
@@ -119,17 +121,17 @@ class RecordIndexer:
         self._version = wal_version(version_major)
         self._wal_seg_size = wal_seg_size
         self._system_id = system_id
-        #: where the next byte to be fed sits
+        #: the position of the next byte to be fed
         self.fed_lsn = start_lsn - start_lsn % (WAL_PAGE_SIZE if is_boundary else wal_seg_size)
-        #: the boundary where the last whole record ends, also while the one behind it, whose rest
-        #: is lost, waits for its replacement; the address of the first page before there is one
+        #: the boundary at the end of the last whole record, or the address of the first page. It
+        #: stays there while a record whose rest is lost waits for its replacement
         self.next_lsn = self.fed_lsn
-        #: no record of the range is missing any more
+        #: all records of the range have been returned
         self.is_done = False
-        #: the WAL is not valid behind what was handed out; feed() raises it from then on
+        #: the WAL is not valid after the returned records; feed() raises it from then on
         self.failure: WalFormatError | None = None
 
-        # What the next record begins in, and all pages behind, page headers apart.
+        # The page in which the next record begins, and all later pages; headers are separate.
         self._data = np.empty(0, np.uint8)
         self._page_at = np.empty(0, np.int64)
         self._page_headers = np.empty(0, np.uint8)
@@ -146,8 +148,8 @@ class RecordIndexer:
         self._walk[IS_INSIDE_RECORD] = True
 
     def feed(self, wal: bytes | bytearray | memoryview) -> RecordIndex:
-        """The records that these bytes complete. Raises WalFormatError, but only when all records
-        before the place have been handed out: until then it is in `failure`."""
+        """The records that these bytes complete. An error is stored in `failure` at first; the next
+        call raises it as WalFormatError, when all records before it have been returned."""
         if self.failure is not None:
             raise self.failure
         self._append(np.frombuffer(wal, np.uint8))
@@ -167,13 +169,13 @@ class RecordIndexer:
         )
         if outcome in (BAD_PAGE, BAD_RECORD):
             self.failure = self._explain(outcome)
-        self._drop_what_is_done()
+        self._drop_finished()
         return index
 
     def _append(self, wal: Array) -> None:
-        """Behind the bytes that are kept. What an XLOG_SWITCH passes over is dropped unread."""
+        """Appends to the kept bytes. Bytes that an XLOG_SWITCH skips are dropped unread."""
         lsn = self.fed_lsn
-        assert lsn % WAL_PAGE_SIZE == 0, "only what is fed last may end inside a page"
+        assert lsn % WAL_PAGE_SIZE == 0, "only the last input may end inside a page"
         self.fed_lsn += len(wal)
         resume_lsn = int(self._walk[RESUME_LSN])
         if resume_lsn > lsn:
@@ -195,7 +197,7 @@ class RecordIndexer:
         self._page_headers = np.concatenate((self._page_headers, headers))
 
     def _lsn(self) -> int:
-        """Of the place the walk stands at; a page's own address where it stands before one."""
+        """The position of the walk; before a page, the address of that page."""
         page = int(self._walk[PAGE])
         page_lsn = int(self._limits[FIRST_PAGE_LSN]) + page * WAL_PAGE_SIZE
         if not 0 <= page < len(self._page_at):
@@ -203,8 +205,8 @@ class RecordIndexer:
         offset = int(self._walk[AT] - self._page_at[page])
         return page_lsn + (page_header_size(page_lsn, self._wal_seg_size) + offset)
 
-    def _drop_what_is_done(self) -> None:
-        """Keep from the next record on, and the page that it begins in."""
+    def _drop_finished(self) -> None:
+        """Keeps the page in which the next record begins, and the data from that record on."""
         first, keep_from = max(0, int(self._walk[PAGE])), int(self._walk[AT])
         self._data = self._data[keep_from:]
         self._page_at = self._page_at[first:] - keep_from
@@ -214,7 +216,7 @@ class RecordIndexer:
         self._walk[PAGE] -= first
 
     def _explain(self, outcome: int) -> WalFormatError:
-        """What the pure checks say of the place where the compiled loop stopped."""
+        """The error that `pgwal` raises at the place where the compiled loop stopped."""
         try:
             if outcome == BAD_PAGE:
                 self._check_page(int(self._walk[WRONG_PAGE]), int(self._walk[MISSING]))
@@ -222,7 +224,7 @@ class RecordIndexer:
                 self._check_record()
         except WalFormatError as error:
             return error
-        raise AssertionError(f"the loop refused what is valid at {format_lsn(self._lsn())}")
+        raise AssertionError(f"the loop refused valid WAL at {format_lsn(self._lsn())}")
 
     def _check_page(self, page: int, missing: int) -> None:
         page_lsn = int(self._limits[FIRST_PAGE_LSN]) + page * WAL_PAGE_SIZE

@@ -1,10 +1,10 @@
-"""`survey_records`: one walk over the insides of records that says what each has, and where.
+"""`survey_records`: one pass over the contents of records that finds the position of each part.
 
     header | block 0 | block 1 | origin | xid | main | image 0 | data 0 | image 1 .. | main data
            ^header_at    ^relation_at, number_at                                     ^main_at
 
-Which columns are asked for does not matter here: they are gathered from these places afterwards.
-What `pgwal.block_ref` accepts is accepted here, and nothing else; it also says what is wrong.
+It does not depend on the requested columns, which are gathered from these positions later.
+It accepts exactly what `pgwal.block_ref` accepts, which also reports the error.
 Source: Postgres `access/xlogrecord.h`.
 """
 
@@ -47,27 +47,27 @@ _IMAGE_HAS_HOLE = 0x01
 #: No block header is shorter: id, flags, data length, block number.
 _BLOCK_HEADER_SIZE_MIN = 8
 
-#: the size of what is not valid: behind the end of every record
+#: the size of an invalid header: larger than any record
 _TOO_LONG = 1 << 40
 
 
 class RecordFacts(NamedTuple):
-    """One element a row, but `block_offsets`, which has one more: blocks [i] to [i + 1] are i's."""
+    """One element for each row. `block_offsets` has one more: row i has blocks [i] to [i + 1]."""
 
-    record: Numbers  # int64: which one of the index
+    record: Numbers  # int64: its number in the index
     length: Numbers  # int64
     xid: Numbers  # int64
     prev_lsn: Numbers  # int64
-    operation: Numbers  # uint16: the rmgr's id << 4 | the upper bits of info
+    operation: Numbers  # uint16: rmgr id << 4 | the upper bits of info
     main_length: Numbers  # int64
-    top_xid: Numbers  # int64, 0 if the record does not say
+    top_xid: Numbers  # int64, 0 if the record does not have it
     fpi_count: Numbers  # int32
     fpi_bytes: Numbers  # int64
     block_offsets: Numbers  # int32
 
 
 class BlockPlaces(NamedTuple):
-    """One element a block reference; int32, as no batch has 2 GiB of records."""
+    """One element for each block reference; int32, because a batch has less than 2 GiB."""
 
     header_at: Numbers
     relation_at: Numbers
@@ -75,7 +75,7 @@ class BlockPlaces(NamedTuple):
 
 
 class BlockFormat(NamedTuple):
-    """What differs between versions: whether there are top-level xids, bits of compression."""
+    """The differences between versions: top-level xids, and the bits of compression."""
 
     has_toplevel_xid: bool
     compression_mask: int
@@ -86,7 +86,7 @@ def block_format(version: WalVersion) -> BlockFormat:
 
 
 def record_facts(count: int) -> RecordFacts:
-    """Room for so many."""
+    """Room for `count` records."""
     return RecordFacts(
         record=pool_array(count, np.int64),
         length=pool_array(count, np.int64),
@@ -102,20 +102,20 @@ def record_facts(count: int) -> RecordFacts:
 
 
 def first_rows(facts: RecordFacts, count: int) -> RecordFacts:
-    """What the first `count` are about."""
+    """The facts of the first `count` records."""
     *each, block_offsets = facts
     return RecordFacts._make([*(values[:count] for values in each), block_offsets[: count + 1]])
 
 
 def block_places(length: int) -> BlockPlaces:
-    """Room for those of `length` bytes of records."""
+    """Room for the block references in `length` bytes of records."""
     count = length // _BLOCK_HEADER_SIZE_MIN
     return BlockPlaces._make(np.empty(count, np.int32) for _ in BlockPlaces._fields)
 
 
 class RecordSurvey(NamedTuple):
-    """Of an index: `bad` is the first of its records whose inside is not valid, or -1. The places
-    are overwritten by the next survey. `xact_rows`: the rows of the Transaction manager."""
+    """The survey of an index. `bad` is the first record with invalid content, or -1. The next
+    survey overwrites `places`. `xact_rows`: the rows of the Transaction manager."""
 
     facts: RecordFacts
     places: BlockPlaces
@@ -124,7 +124,7 @@ class RecordSurvey(NamedTuple):
 
 
 class RecordSurveyor:
-    """survey_records() with the memory that it needs, which is kept."""
+    """survey_records() with memory that is reused."""
 
     def __init__(self, version: WalVersion, passes: FilterTables) -> None:
         self.xact_format = xact_format(version)
@@ -133,7 +133,7 @@ class RecordSurveyor:
         self._places = block_places(0)
 
     def survey(self, index: RecordIndex) -> RecordSurvey:
-        """Of the records that pass."""
+        """Surveys the records that pass the filter."""
         if len(self._places.header_at) < len(index.data) // _BLOCK_HEADER_SIZE_MIN:
             self._places = block_places(len(index.data))
         facts = record_facts(len(index))
@@ -150,10 +150,10 @@ def survey_records(
     data: Bytes, at: Numbers, form: BlockFormat, xact_form: XactFormat, passes: FilterTables,
     facts: RecordFacts, places: BlockPlaces, xact_rows: Numbers,
 ) -> tuple[Int, Int, Int]:  # fmt: skip
-    """(rows, how many of them are in `xact_rows`, the first bad record or -1).
+    """(number of rows, number of `xact_rows`, the first bad record or -1).
 
-    What most records have is read here, at a third of the cost: each array that is handed to a
-    function, or taken out of a tuple, is counted as one more user, and then as one less.
+    Common cases are inlined, at a third of the cost: each array that is passed to a function, or
+    taken from a tuple, costs an increment and a decrement of its reference count.
     """
     records, lengths, xids, prev_lsns, operations = facts[:5]
     main_lengths, top_xids, fpi_counts, fpi_lengths, block_offsets = facts[5:]
@@ -220,7 +220,7 @@ def survey_records(
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _read_number(data: Bytes, at: Int, end: Int, form: BlockFormat) -> tuple[Int, Int]:
-    """A header that is no block's: (its size, the number in it)."""
+    """A header that is not of a block: (its size, the number in it)."""
     fragment_id = data[at]
     size, value = np.int64(_TOO_LONG), np.int64(0)
     if fragment_id == _ID_DATA_SHORT:
@@ -265,7 +265,7 @@ def _passes(
     data: Bytes, begin: Int, main_at: Int, top_xid: Int, form: XactFormat,
     passes: FilterTables, relation_at: Numbers,
 ) -> bool:  # fmt: skip
-    """Whether a record, whose blocks are of the relations at these places, passes the numbers."""
+    """Whether a record passes the filter. `relation_at`: the relations of its blocks."""
     _, relations, databases, xids = passes
     is_place = len(relations) == 0 and len(databases) == 0
     for place in relation_at:

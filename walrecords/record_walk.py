@@ -1,7 +1,7 @@
-"""The walk over pages and records, compiled: what `record_index.py` stands on.
+"""The compiled walk over pages and records, used by `record_index.py`.
 
-It only says that something is not valid, never why: the pure checks of `pgwal`, whose ladders these
-are, do that. It can be left and taken up again anywhere: where it stands is in the array `walk`.
+It only finds that something is not valid. The checks of `pgwal`, which it repeats, find the error.
+The walk can stop and continue anywhere; its state is in the array `walk`.
 Source: Postgres `xlogreader.c`.
 """
 
@@ -31,18 +31,18 @@ from walrecords.checksum import extend_crc
 from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
 
 UNKNOWN = -1
-#: why the compiled loop came back, or that it goes on
+#: why the compiled loop returned, or that it continues
 GO_ON, NEED_DATA, DONE, BAD_PAGE, BAD_RECORD = range(5)
 
-#: what the compiled loop is told, as indices of an array
+#: the arguments of the compiled loop, as indices of an array
 FIRST_PAGE_LSN, FROM_LSN, TO_LSN, WAL_SEG_SIZE, MAGIC = range(5)
 HAS_SYSTEM_ID, SYSTEM_ID, HAS_CUSTOM_RMGRS, CHECKS_CRC, LIMITS = range(5, 10)
 
-#: where it stands: `PAGE` is the last page that it accepted, and the one that holds `AT` unless
-#: `AT` is where the next one begins; IS_INSIDE_RECORD until the first page is accepted, which may
-#: begin with the rest of a record; RESUME_LSN is where to go on behind an XLOG_SWITCH
+#: its state. `PAGE` is the last accepted page; it contains `AT`, unless `AT` is the start of the
+#: next page. IS_INSIDE_RECORD is set until the first page is accepted, which may begin with the
+#: rest of a record. RESUME_LSN is the position to continue at after an XLOG_SWITCH
 AT, PAGE, PREV_LSN, OVERWRITTEN_LSN, IS_INSIDE_RECORD, RESUME_LSN, COUNT = range(7)
-#: what is wrong with which page: bytes of a record that should be missing there
+#: the wrong page, and the number of bytes of a record that should still follow there
 WRONG_PAGE, MISSING, STATES = range(7, 10)
 
 
@@ -56,7 +56,7 @@ def take_headers_out(
     page_at: Numbers,
     headers: Bytes,
 ) -> Int:
-    """Copy the payload of every page to data[length:]; its new length."""
+    """Copies the payload of every page to data[length:]. Returns the new length."""
     for page in range(len(page_at)):
         begin = page * WAL_PAGE_SIZE
         end = min(begin + WAL_PAGE_SIZE, len(wal))
@@ -76,7 +76,7 @@ def _header_size(page_lsn: Int, wal_seg_size: Int) -> Int:
 
 @njit(cache=True, nogil=True)
 def _is_page(headers: Bytes, page: Int, limits: Numbers) -> bool:
-    """The ladder of `pgwal.page.check_page_header`."""
+    """The same checks as `pgwal.page.check_page_header`."""
     at, page_lsn = page * LONG_HEADER_SIZE, limits[FIRST_PAGE_LSN] + page * WAL_PAGE_SIZE
     info = load_u16(headers, at + 2)
     is_long = info & XLP_LONG_HEADER != 0
@@ -119,8 +119,8 @@ def _cross_pages(
     limits: Numbers,
     walk: Numbers,
 ) -> tuple[Int, Int]:
-    """Accept the pages behind `page` that begin before `limit`, with bytes that end at `end`: the
-    last of them, and GO_ON; or BAD_PAGE; or DONE, if it says that the rest of the bytes is lost."""
+    """Accepts the pages after `page` that begin before `limit`, for bytes that end at `end`.
+    Returns the last of them and GO_ON; or BAD_PAGE; or DONE if a page says the rest is lost."""
     while page + 1 < len(page_at) and page_at[page + 1] < limit:
         page += 1
         missing = end - page_at[page]
@@ -135,12 +135,12 @@ def _cross_pages(
 
 @njit(cache=True, nogil=True)
 def _is_record_header(data: Bytes, at: Int, start_lsn: Int, prev_lsn: Int, is_custom: bool) -> bool:
-    """The ladder of `pgwal.record.check_record_header`, the length already accepted."""
+    """The same checks as `pgwal.record.check_record_header`; the length is checked already."""
     rmgr_id = data[at + 17]
     if rmgr_id > RM_MAX_BUILTIN_ID and not (is_custom and rmgr_id >= RM_MIN_CUSTOM_ID):
         return False
     link = np.int64(load_u64(data, at + 8))
-    # As a signed number the greatest links are negative.
+    # As signed numbers, the greatest links are negative.
     return bool(link == prev_lsn if prev_lsn != UNKNOWN else 0 <= link < start_lsn)
 
 
@@ -157,7 +157,7 @@ def _is_xlog(data: Bytes, at: Int, operation: Int) -> bool:
 
 @njit(cache=True, nogil=True)
 def _overwrites(data: Bytes, at: Int, length: Int, overwritten_lsn: Int) -> bool:
-    """Whether it is the record that says that the one at `overwritten_lsn` is void."""
+    """Whether this record declares the one at `overwritten_lsn` void."""
     if not _is_xlog(data, at, XLOG_OVERWRITE_CONTRECORD) or length < RECORD_HEADER_SIZE + 10:
         return False
     return bool(np.int64(load_u64(data, at + RECORD_HEADER_SIZE + 2)) == overwritten_lsn)
@@ -167,7 +167,7 @@ def _overwrites(data: Bytes, at: Int, length: Int, overwritten_lsn: Int) -> bool
 def _enter_page(
     data: Bytes, page_at: Numbers, headers: Bytes, limits: Numbers, walk: Numbers
 ) -> Int:
-    """Accept the page that begins here, and pass over the rest of a record of before the start."""
+    """Accepts the page that begins here, and skips the rest of a record from before the start."""
     page, at = walk[PAGE] + 1, walk[AT]
     rest = np.int64(load_u32(headers, page * LONG_HEADER_SIZE + 16))
     if not _is_page(headers, page, limits) or (rest > 0 and not walk[IS_INSIDE_RECORD]):
@@ -183,7 +183,7 @@ def _enter_page(
         at = page_at[page] if outcome == DONE else at + (rest + 7 & ~7)
     walk[PAGE], walk[AT], walk[IS_INSIDE_RECORD] = page, at, 0
     if 0 < rest < RECORD_HEADER_SIZE and at + 4 <= len(data) and load_u32(data, at) == 0:
-        # The end of an XLOG_SWITCH, the only record without data: its padding is all there is.
+        # The end of an XLOG_SWITCH, the only record without data: only padding follows.
         page_lsn = limits[FIRST_PAGE_LSN] + page * WAL_PAGE_SIZE
         if page_lsn % limits[WAL_SEG_SIZE] == 0:
             _pass_segment(data, page_at, limits, walk, page_lsn + WAL_PAGE_SIZE)
@@ -192,7 +192,7 @@ def _enter_page(
 
 @njit(cache=True, nogil=True)
 def _pass_segment(data: Bytes, page_at: Numbers, limits: Numbers, walk: Numbers, lsn: Int) -> Int:
-    """Go on where the segment of the byte before `lsn` ends, whatever comes before; its LSN."""
+    """Skips to the end of the segment that contains the byte before `lsn`. Returns its LSN."""
     wal_seg_size = limits[WAL_SEG_SIZE]
     end_lsn = (lsn + wal_seg_size - 1) // wal_seg_size * wal_seg_size
     page = (end_lsn - limits[FIRST_PAGE_LSN]) // WAL_PAGE_SIZE
@@ -205,7 +205,7 @@ def _pass_segment(data: Bytes, page_at: Numbers, limits: Numbers, walk: Numbers,
 def _check_record(
     data: Bytes, page_at: Numbers, headers: Bytes, limits: Numbers, walk: Numbers, start_lsn: Int
 ) -> tuple[Int, Int, Int]:
-    """(outcome, its length, the page that it ends in); the length is 0 if its rest was lost."""
+    """(outcome, length, the page in which it ends); the length is 0 if the rest is lost."""
     at, page = walk[AT], walk[PAGE]
     length = np.int64(load_u32(data, at))
     if length < RECORD_HEADER_SIZE or length > RECORD_LENGTH_MAX:
@@ -235,9 +235,9 @@ def _pass_whole_records(
     data: Bytes, page_at: Numbers, headers: Bytes, start_lsn: Int, limits: Numbers, walk: Numbers,
     record_at: Numbers, record_start: Numbers, record_end: Numbers, record_tli: Numbers,
 ) -> None:  # fmt: skip
-    """The fast path: records from `start_lsn` on that lie whole in the page, and are valid.
+    """The fast path: valid records from `start_lsn` on that lie within the page.
 
-    It stops at anything else, which _check_record() then accepts, waits for, or refuses.
+    It stops at anything else, and _check_record() accepts it, waits for more, or refuses it.
     """
     at, page, prev_lsn, count = walk[AT], walk[PAGE], walk[PREV_LSN], walk[COUNT]
     if prev_lsn == UNKNOWN or walk[OVERWRITTEN_LSN] != UNKNOWN:
@@ -248,7 +248,7 @@ def _pass_whole_records(
     checks_crc = limits[CHECKS_CRC]
     while at + RECORD_HEADER_SIZE < limit and at < to_at:
         length = np.int64(load_u32(data, at))
-        # The bare header of a switch is not for here.
+        # The header of a switch without data is left to _check_record().
         if length <= RECORD_HEADER_SIZE or at + length > limit:
             break
         if data[at + 17] > RM_MAX_BUILTIN_ID or np.int64(load_u64(data, at + 8)) != prev_lsn:
@@ -270,7 +270,7 @@ def walk_records(
     data: Bytes, page_at: Numbers, headers: Bytes, limits: Numbers, walk: Numbers,
     record_at: Numbers, record_start: Numbers, record_end: Numbers, record_tli: Numbers,
 ) -> Int:  # fmt: skip
-    """Why it came back; walk[COUNT] records were found."""
+    """Returns the outcome; walk[COUNT] records were found."""
     wal_seg_size, first_page_lsn = limits[WAL_SEG_SIZE], limits[FIRST_PAGE_LSN]
     walk[COUNT] = 0
     while True:
@@ -295,7 +295,7 @@ def walk_records(
         outcome, length, last = _check_record(data, page_at, headers, limits, walk, start_lsn)
         if outcome != GO_ON:
             return outcome
-        if length == 0:  # the page that says so is entered once more, as one a record begins on
+        if length == 0:  # the page that says so is entered again, as a page that begins a record
             walk[OVERWRITTEN_LSN], walk[PAGE], walk[AT] = start_lsn, last - 1, page_at[last]
             continue
         walk[OVERWRITTEN_LSN], walk[PREV_LSN] = UNKNOWN, start_lsn

@@ -1,13 +1,13 @@
-"""How transactions end: what COMMIT, ABORT, PREPARE and the two *_PREPARED say, in compiled loops.
+"""The ends of transactions: COMMIT, ABORT, PREPARE and the two *_PREPARED, in compiled loops.
 
     COMMIT, ABORT    time 8 | xinfo 4 | db 8 | subxids 4+4n | relations 4+12n | stats 4+..n
                      | invalidations 4+16n | xid 4 | gid, a zero byte | origin 16
-                     xinfo is there if `info` says so; each other part if xinfo says so
+                     xinfo is present if `info` says so, each other part if xinfo says so
     PREPARE          magic, length, xid, database 4 each | time 8 | owner 4 | number of subxids 4
                      | other numbers | length of the gid 2 | origin 16 | gid | subxids | ..
-                     the last ones begin at multiples of 8, and so does what is before them
+                     gid, subxids and later parts begin at multiples of 8
 
-Statistics came with 15, and grew from 12 to 16 bytes with 18. Source: Postgres `access/xact.h`,
+Statistics are new in 15; an item grew from 12 to 16 bytes in 18. Source: Postgres `access/xact.h`,
 ParseCommitRecord, ParseAbortRecord and ParsePrepareRecord in `xactdesc.c`.
 """
 
@@ -32,7 +32,7 @@ _HAS_TWOPHASE, _HAS_GID, _HAS_DROPPED_STATS = 16, 128, 256
 #: 2000-01-01, Postgres's epoch, in microseconds of Unix
 _EPOCH_US = 946_684_800_000_000
 
-#: what is known of an end, as columns of an array
+#: the facts of an end, as columns of an array
 (
     ROW, TIME_US, TOP_XID, SUBXIDS_AT, SUBXIDS, GID_AT, GID_LENGTH, INVALIDATIONS_AT, INVALIDATIONS,
     ENDS,
@@ -40,7 +40,7 @@ _EPOCH_US = 946_684_800_000_000
 
 
 class XactFormat(NamedTuple):
-    """What differs between versions, in bytes; without statistics, an item of them has none."""
+    """The differences between versions, in bytes; `stats_item_size` is 0 without statistics."""
 
     stats_item_size: int
     prepare_size: int
@@ -57,8 +57,8 @@ def xact_format(version: WalVersion) -> XactFormat:
 def read_ends(
     data: Bytes, at: Numbers, main_length: Numbers, rows: Numbers, form: XactFormat, ends: Numbers
 ) -> tuple[Int, Int]:
-    """Fill `ends`, one line for each of `rows` that ends a transaction: their number, and -1 or
-    the row that is shorter than it says."""
+    """Fills `ends` with one line for each of `rows` that ends a transaction. Returns their number,
+    and the row that is shorter than it says, or -1."""
     count = 0
     for row in rows:
         begin = at[row]
@@ -82,7 +82,7 @@ def is_end(data: Bytes, begin: Int) -> bool:
 def read_end(
     data: Bytes, begin: Int, main_at: Int, end: Int, form: XactFormat, found: Numbers
 ) -> bool:
-    """False if the record, at `begin`, is shorter than it says; else `found` is filled."""
+    """Fills `found`. Returns False if the record at `begin` is shorter than it says."""
     if data[begin + 16] & _OPMASK == _PREPARE:
         return bool(_read_prepare(data, main_at, end, form, found))
     return bool(_read_commit(data, begin, main_at, end, form, found))
@@ -103,7 +103,7 @@ def _read_commit(
     if info & _HAS_INFO:
         xinfo = np.int64(load_u32(data, at - 4))
     found[TIME_US] = np.int64(load_u64(data, main_at)) + _EPOCH_US
-    # An ABORT may be of a subtransaction, and does not tell.
+    # An ABORT may be of a subtransaction, and does not say so.
     found[TOP_XID] = load_u32(data, begin + 4) if operation == _COMMIT else 0
     found[SUBXIDS] = found[GID_LENGTH] = found[INVALIDATIONS] = 0
     if xinfo & _HAS_DBINFO:
@@ -139,7 +139,7 @@ def _count(data: Bytes, at: Int, end: Int) -> Int:
 
 @njit(cache=True, nogil=True)
 def _behind_items(data: Bytes, at: Int, end: Int, item_size: Int) -> Int:
-    """Behind a number at `at` and so many items; behind `end` if they are not all there."""
+    """The offset after a count at `at` and its items; after `end` if they are not all there."""
     if at + 4 > end:
         return end + 1
     return at + 4 + np.int64(load_u32(data, at)) * item_size

@@ -1,1 +1,1 @@
-"""Whose a timeline is, and what goes when: cores, and the shells that run them."""
+"""Decides which pageserver owns a timeline and which objects it may delete: cores and shells."""

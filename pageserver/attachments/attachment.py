@@ -1,34 +1,37 @@
-"""The core of one timeline's attachment: what it writes, what it drops, what it lets others trim.
+"""The core of one timeline's attachment: which objects it writes, deletes, and which WAL it frees.
 
 `step(event) -> list[Action]` is the only mutator. Pure.
 
     claim -> list indices -> load the newest -> own index -> | upload objects -> index that names
-                                                             | them -> index without what is dropped
-                                                             | -> condemn that -> validate -> delete
+                                                             | them -> index without dropped objects
+                                                             | -> condemn them -> validate -> delete
     compaction: survey old layers -> merge -> upload its parts -> index with it, and without those
 
 Laws.
 
-1. A suffix is one attachment's: the claim is created once. Whoever finds another incarnation in it
-   has a number of a service that has gone back in time, and writes nothing.
-2. It begins with the greatest index up to its own suffix, as the store has it after the claim;
-   nothing is adopted from the local disk. One above makes it stale at once, and for ever.
-3. An index names only what is in the store. What an index drops is condemned only when that index
-   is in the store; what is condemned is deleted only when a validation that began later says VALID.
-4. WAL is given up (`visible_lsn`) only up to the cut of an own index that was in the store before a
-   validation began which says VALID (`projected_lsn`). The index that it began with does not count:
-   one that is below the own suffix, but above that one, may come late, and know less.
-5. Each verdict but VALID makes it stale: no upload, no delete, no feedback any more; reading and
-   ingest go on until the local disk has `local_bytes_max` of it.
-6. In MULTI nothing is condemned until SINGLE comes; in EMERGENCY nothing is validated either.
-7. Names are numbered through, and never used twice.
-8. One merge at a time, of layers that the next index would name and that end at or below its
-   horizon (`compaction.py`). Cuts that come meanwhile do not wait for it. Its layer is named when
-   all parts are in the store, by the index that names the merged ones no more.
+1. A suffix belongs to one attachment: the claim is created once. If the claim names another
+   incarnation, the service has assigned the number twice, and the attachment writes nothing.
+2. The attachment begins with the greatest index up to its own suffix, as listed in the store after
+   the claim. It adopts nothing from the local disk. An index with a greater suffix makes it stale
+   at once, permanently.
+3. An index names only objects that are in the store. Objects that an index drops are condemned
+   (queued for deletion) only when that index is in the store. Condemned objects are deleted only
+   when a validation that began later returns VALID.
+4. WAL is released (`visible_lsn`) only up to the cut of an index of its own (`projected_lsn`).
+   That index must have been in the store before a validation began that returns VALID. The index
+   that the attachment began with does not count: an index between it and its own suffix may arrive
+   late and name fewer cuts.
+5. Each verdict but VALID makes the attachment stale: it uploads, deletes and releases nothing any
+   more. It serves reads and ingests until it uses `local_bytes_max` of the local disk.
+6. In MULTI nothing is condemned until the mode is SINGLE. In EMERGENCY nothing is validated either.
+7. Names contain a sequence number, and no name is used twice.
+8. One merge runs at a time, of layers that the next index would name and that end at or below its
+   horizon (`compaction.py`). New cuts do not wait for it. Once all parts are in the store, one
+   index names the new layer and no longer names the merged ones.
 
-Why law 3 is enough. Claim and validation cross: one who comes later claims, then lists indices; a
-validation lists claims after the index was written. So either it sees the claim, or the other one
-begins with that index or a later one (`validation.py`).
+Why law 3 is sufficient: a later attachment first claims, then lists indices. A validation lists
+claims after the index was written. So either the validation sees the claim, or the later attachment
+begins with that index or a newer one (`validation.py`).
 """
 
 from __future__ import annotations
@@ -86,13 +89,13 @@ from pageserver.objects.attachment_id import Verdict
 from pageserver.objects.page_index import FrameRef, LayerRef, PageIndex
 from pageserver.objects.page_keys import IndexName, ListName, StoredName
 
-#: Of verdicts that end an attachment.
+#: Alarms for the verdicts that end an attachment.
 _ALARMS = {
     Verdict.OUTDATED: AlarmKind.STALE,
     Verdict.RIVALLED: AlarmKind.RIVALLED,
     Verdict.DELETED: AlarmKind.DELETED,
 }
-_HINT_ADVANCE = "The generation service was put back to an old copy: sk generations advance."
+_HINT_ADVANCE = "The generation service was restored from an old copy. Run sk generations advance."
 
 
 class Phase(Enum):
@@ -100,12 +103,12 @@ class Phase(Enum):
     LISTING = "listing"
     LOADING = "loading"
     ACTIVE = "active"
-    REFUSED = "refused"  # it never began
-    BROKEN = "broken"  # it serves no more
+    REFUSED = "refused"  # it ended before it began
+    BROKEN = "broken"  # it no longer serves
 
 
 class Attachment:
-    """One object for each claim. `incarnation` is random, and of this object alone."""
+    """One object for each claim. `incarnation` is random and belongs to this object only."""
 
     def __init__(
         self, suffix: Suffix, incarnation: str, mode: Mode, history_seconds: int,
@@ -115,14 +118,14 @@ class Attachment:
         self.incarnation = incarnation
         self.mode = mode
         self.phase = Phase.CLAIMING
-        #: A tombstone was seen: nothing is to be done but to remove what is left.
+        #: A tombstone was seen: only the removal of remaining objects is left to do.
         self.is_deleted = False
         self.history_seconds = history_seconds
         self.local_bytes_max = local_bytes_max
-        #: What the newest index in the store says: the own one, or the one that it began with.
+        #: The newest known index in the store: its own, or the one that it began with.
         self.index = PageIndex()
         self.index_name: IndexName | None = None
-        #: What the next one will say.
+        #: The contents of the next index.
         self.desired = PageIndex()
         self.projected_lsn = 0
         self.visible_lsn = 0
@@ -133,7 +136,7 @@ class Attachment:
         self._next = Batch()
         self._writing: Writing | None = None
         self.compaction = Compaction()
-        #: Condemned, but not yet to be: before the first own index, and in MULTI.
+        #: Condemned names that are held back: before its own first index, and in MULTI.
         self._held: list[Condemn] = []
         self._actions: list[Action] = []
 
@@ -147,7 +150,7 @@ class Attachment:
 
     @property
     def is_validated(self) -> bool:
-        """Whether the next validation should ask for it."""
+        """Whether the next validation should ask about this attachment."""
         return self.may_write and self.mode is not Mode.EMERGENCY
 
     # ---- the step
@@ -202,7 +205,7 @@ class Attachment:
     # ---- beginning: laws 1 and 2
 
     def _begin(self, event: Begun | Claimed | IndicesListed | IndexLoaded | IndexDamaged) -> None:
-        """What comes late, or twice, finds another phase."""
+        """An event that arrives late or twice finds another phase and is ignored."""
         match event:
             case Begun():
                 self._actions.append(CreateClaim(self.suffix, self.incarnation))
@@ -223,7 +226,7 @@ class Attachment:
         if incarnation == self.incarnation:
             self._list()
         else:
-            self._refuse(f"generation {self.suffix} was used before, by incarnation {incarnation}")
+            self._refuse(f"generation {self.suffix} is in use by incarnation {incarnation}")
 
     def _refuse(self, message: str, hint: str = _HINT_ADVANCE) -> None:
         self.phase = Phase.REFUSED
@@ -239,16 +242,16 @@ class Attachment:
             return
         if is_deleted:
             self.is_deleted = True
-            self._refuse("the timeline was deleted", "Its id never returns.")
+            self._refuse("the timeline was deleted", "Create a timeline with a new id.")
             return
         newest = max(names, default=None)
         if newest is not None and newest.suffix > self.suffix:
-            self._become_stale(AlarmKind.RIVALLED, f"there is an index {newest.suffix} above")
+            self._become_stale(AlarmKind.RIVALLED, f"found an index of generation {newest.suffix}")
         self.index_name = self._choose(names)
         if self.index_name is None:
             self._activate(PageIndex())
         elif self.index_name.suffix == self.suffix:
-            self._refuse(f"generation {self.suffix} has an index, and this process wrote none")
+            self._refuse(f"generation {self.suffix} has an index that this process did not write")
         else:
             self.phase = Phase.LOADING
             self._actions.append(LoadIndex(self.index_name))
@@ -261,7 +264,7 @@ class Attachment:
 
     def _loaded(self, index: PageIndex | None) -> None:
         if index is None:
-            self._list()  # a newer one has come, and this one was collected
+            self._list()  # a newer index was written, and this one was deleted
         else:
             self._activate(index)
 
@@ -301,7 +304,7 @@ class Attachment:
         self._apply()
 
     def _apply(self) -> None:
-        """All changes that are complete, in their order, go into the next index."""
+        """Puts all complete changes, in their order, into the next index."""
         while self._pending and not self._pending[0].missing:
             pending = self._pending.popleft()
             change = pending.change
@@ -319,7 +322,8 @@ class Attachment:
             self._write_index()
 
     def _write_index(self) -> None:
-        """One at a time, and only if it says something new; the first own one always."""
+        """Writes one index at a time, and only if its contents changed. Its first index is
+        always written."""
         is_wanted = self._next.is_fresh or not self.has_own_index
         is_new = self.desired is not self.index
         if self._writing is None and self.may_write and (is_wanted or is_new):
@@ -331,7 +335,7 @@ class Attachment:
     def _index_uploaded(self, name: IndexName) -> None:
         written = self._writing
         if written is None or written.name != name:
-            return  # twice
+            return  # a repeated event
         self._writing = None
         self.index, self.index_name = written.index, name
         self.projected_lsn = self.index.newest_redo_lsn
@@ -356,8 +360,8 @@ class Attachment:
         return LayerRef(end_lsn, part, self.suffix, self._next_seq(), size_bytes)
 
     def _apply_merge(self) -> None:
-        """What was merged is still there: nothing else drops layers."""
-        merge = self.compaction.take_whole()
+        """The merged layers are still in the index: no other operation drops layers."""
+        merge = self.compaction.take_complete()
         if merge is not None:
             self.desired = self.desired.with_merged(merge.parts, merge.layers)
             self._next.dropped += [layer.name for layer in merge.layers]
@@ -369,7 +373,7 @@ class Attachment:
     def _condemn(
         self, names: Iterable[StoredName | IndexName], hint: ListName | None = None
     ) -> None:
-        """Those that are not needed, or no longer: such a name never returns into an index."""
+        """Queues names that no index needs. Such a name never returns into an index."""
         self._held.append(Condemn(tuple(names), hint))
         self._release()
 
@@ -383,7 +387,8 @@ class Attachment:
                 self._actions.append(Condemn(names, condemned.hint))
 
     def _hinted(self, hint: ListName, names: Iterable[StoredName | IndexName]) -> None:
-        """It waits for the first own index; who may not judge says nothing of any of them."""
+        """Held until its first index is written. An attachment that may not judge the names
+        confirms none of them."""
         self._condemn(names, hint)
         if self.mode is Mode.STALE or self.phase in (Phase.REFUSED, Phase.BROKEN):
             self._drop_held()
@@ -394,7 +399,8 @@ class Attachment:
         self._actions += (Condemn((), hint) for hint in hints)
 
     def is_needed(self, name: StoredName | IndexName) -> bool:
-        """By an index that is in the store, on its way or to come; or it is not ours to judge."""
+        """Whether an index in the store, being written or planned names it. A name with a greater
+        suffix counts as needed, because this attachment may not judge it."""
         if name.suffix > self.suffix:
             return True
         if isinstance(name, IndexName):
@@ -412,7 +418,7 @@ class Attachment:
     def _validated(self, ticket: int, verdict: Verdict) -> None:
         if verdict is not Verdict.VALID:
             self.is_deleted |= verdict is Verdict.DELETED
-            self._become_stale(_ALARMS[verdict], f"a validation has said {verdict.value}")
+            self._become_stale(_ALARMS[verdict], f"the validation returned {verdict.value}")
         elif ticket == self._ticket and self.is_validated and self._asked_lsn > self.visible_lsn:
             self.visible_lsn = self._asked_lsn
             self._actions.append(Publish(self.visible_lsn))
@@ -429,7 +435,10 @@ class Attachment:
     def _grown(self, local_bytes: int) -> None:
         is_stale = self.mode is Mode.STALE and self.phase is Phase.ACTIVE
         if is_stale and local_bytes > self.local_bytes_max:
-            message = f"{local_bytes} bytes lie on the local disk, {self.local_bytes_max} may"
+            message = (
+                f"the attachment uses {local_bytes} bytes of the local disk, "
+                f"the limit is {self.local_bytes_max} bytes"
+            )
             self._break(AlarmKind.LOCAL_FULL, message)
 
     def _break(self, kind: AlarmKind, message: str) -> None:
@@ -440,7 +449,7 @@ class Attachment:
     # ---- failures
 
     def _failed(self, request: Request) -> None:
-        """Whether an error or none, it says nothing of what the store has: it is asked again."""
+        """With or without an error, the state of the store is unknown: the request is repeated."""
         match request:
             case CreateClaim():
                 is_wanted = self.phase is Phase.CLAIMING
@@ -456,21 +465,21 @@ class Attachment:
             self._actions.append(request)
 
     def _is_missing(self, name: StoredName) -> bool:
-        """It is to be named, and was not uploaded yet."""
+        """Whether an index shall name it and it is not uploaded yet."""
         is_pending = any(name in pending.missing for pending in self._pending)
         return is_pending or self.compaction.is_missing(name)
 
 
 class AttachDecision(Enum):
-    """What a process does that is told to attach a timeline which it may have attached."""
+    """How a process answers a request to attach a timeline that may already be attached."""
 
-    BEGIN = "begin"  # a new attachment; one that there is ends
-    KEEP = "keep"  # it has this one; its mode may be another
-    REFUSE = "refuse"  # a late message, or, again and again, a service that has gone back: advance
+    BEGIN = "begin"  # begin a new attachment, and end the present one
+    KEEP = "keep"  # it is already attached; set its mode
+    REFUSE = "refuse"  # the request is outdated; if it repeats, the service needs an advance
 
 
 def decide_attach(attached: Suffix | None, wanted: Suffix) -> AttachDecision:
-    """A generation never goes down at a node."""
+    """The generation of a timeline never decreases at a node."""
     if attached is None or wanted > attached:
         return AttachDecision.BEGIN
     return AttachDecision.KEEP if wanted == attached else AttachDecision.REFUSE

@@ -1,7 +1,7 @@
-"""What goes into the core of an attachment and what it orders: its table of contents. Pure values.
+"""The events and actions of the attachment core. Pure values.
 
-The shell executes a list of actions in its order. Every request to the store is asked again until
-it has an answer: `Failed` gives it back to the core, which says whether it is still wanted.
+The shell executes the actions of a list in their order. It repeats each request to the store until
+the store answers: `Failed` returns the request to the core, which decides whether to repeat it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ class Mode(Enum):
     """What an attachment may do."""
 
     SINGLE = "single"
-    MULTI = "multi"  # all but delete: the attachment before it is still read from
-    EMERGENCY = "emergency"  # no service has given it its suffix: nothing validates it yet
-    STALE = "stale"  # reads and ingest go on; no upload, no delete, no feedback
+    MULTI = "multi"  # everything but deletes: another attachment still serves reads
+    EMERGENCY = "emergency"  # no service assigned the suffix, so nothing validates it yet
+    STALE = "stale"  # reads and ingest continue; no upload, no delete, no feedback
 
 
 class AlarmKind(Enum):
-    """What an administrator should hear of."""
+    """Problems that are reported to the administrator."""
 
-    RIVALLED = "rivalled"  # the store has a suffix above, which the service may not know: advance
-    STALE = "stale"  # the service has given the tenant to another one
-    LOCAL_FULL = "local_full"  # a stale attachment has taken its share of the local disk
+    RIVALLED = "rivalled"  # the store has a greater suffix, perhaps unknown to the service: advance
+    STALE = "stale"  # the service attached the tenant to another pageserver
+    LOCAL_FULL = "local_full"  # a stale attachment reached its limit on the local disk
     DAMAGED = "damaged"
-    DELETED = "deleted"  # the timeline's pages: there is a tombstone
+    DELETED = "deleted"  # a tombstone exists: the timeline's pages were deleted
 
 
 # ---- events
@@ -45,15 +45,15 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The claim exists, and says `incarnation`: the own one when it was created just now, or by a
-    request whose answer was lost."""
+    """The claim exists and names `incarnation`. It is this attachment's if this request, or an
+    earlier one whose answer was lost, created the claim."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class IndicesListed:
-    """All of `index/`, and whether there is a tombstone; listed after the claim was there."""
+    """All names in `index/`, and whether a tombstone exists. Listed after the claim existed."""
 
     names: tuple[IndexName, ...]
     is_deleted: bool
@@ -61,7 +61,7 @@ class IndicesListed:
 
 @dataclass(frozen=True, slots=True)
 class IndexLoaded:
-    """None: the store says that there is no such object (404), and nothing else."""
+    """`index` is None only if the store reports that the object does not exist (404)."""
 
     name: IndexName
     index: PageIndex | None
@@ -75,7 +75,7 @@ class IndexDamaged:
 
 @dataclass(frozen=True, slots=True)
 class NewLayer:
-    """A part that lies on the local disk, and has no name in the store yet."""
+    """A layer part on the local disk that has no name in the store yet."""
 
     end_lsn: int
     part: int
@@ -90,7 +90,7 @@ class NewFrame:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An epoch was replayed. `number` is the shell's: it finds the files by it."""
+    """An epoch was replayed. `number` is assigned by the shell, which finds the files by it."""
 
     number: int
     cut: Cut
@@ -101,14 +101,14 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class CompactDue:
-    """Time to look for old layers that may become one. `number` would be that of the merge."""
+    """Time to look for old layers to merge. `number` is the number that the merge would get."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class LayersSurveyed:
-    """What SurveyLayers has found."""
+    """The result of SurveyLayers."""
 
     number: int
     live_pages: int
@@ -117,7 +117,7 @@ class LayersSurveyed:
 
 @dataclass(frozen=True, slots=True)
 class PartMerged:
-    """The next part of the new layer lies on the local disk."""
+    """The next part of the new layer is on the local disk."""
 
     number: int
     size_bytes: int
@@ -125,21 +125,21 @@ class PartMerged:
 
 @dataclass(frozen=True, slots=True)
 class LayersMerged:
-    """There are no more parts."""
+    """The new layer has no more parts."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class MergeFailed:
-    """A survey or a merge was broken off. What it has made is not used."""
+    """A survey or a merge was cancelled. Its parts are not used."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """The object has this content, by this request or one before."""
+    """The object has this content, written by this request or an earlier one."""
 
     name: StoredName
 
@@ -158,19 +158,19 @@ class CollectDue:
 
 @dataclass(frozen=True, slots=True)
 class FreshIndexWanted:
-    """A scrub is about to begin."""
+    """A scrub needs a new index before it begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrphansFound:
-    """By a scrub: objects that no kept index names, and indices that are not kept."""
+    """Objects that no kept index names, and indices that are not kept, found by a scrub."""
 
     names: tuple[StoredName | IndexName, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Hinted:
-    """A list of a process before, of which it is not known whether it was valid."""
+    """A deletion list of an earlier process. It is not known whether that process was valid."""
 
     hint: ListName
     names: tuple[StoredName | IndexName, ...]
@@ -178,7 +178,7 @@ class Hinted:
 
 @dataclass(frozen=True, slots=True)
 class ValidationBegun:
-    """Nothing was asked yet."""
+    """A validation begins; no question has been sent yet."""
 
     ticket: int
 
@@ -191,14 +191,14 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class ModeSet:
-    """By the generation service: SINGLE or MULTI."""
+    """The generation service set the mode: SINGLE or MULTI."""
 
     mode: Mode
 
 
 @dataclass(frozen=True, slots=True)
 class LocalGrown:
-    """What lies on the local disk and not in the store."""
+    """The size of the files that are on the local disk and not in the store."""
 
     local_bytes: int
 
@@ -208,7 +208,7 @@ class LocalGrown:
 
 @dataclass(frozen=True, slots=True)
 class CreateClaim:
-    """Create the claim, and read it if it exists."""
+    """Create the claim, or read it if it exists."""
 
     suffix: Suffix
     incarnation: str
@@ -216,7 +216,7 @@ class CreateClaim:
 
 @dataclass(frozen=True, slots=True)
 class ListIndices:
-    """And look for the tombstone."""
+    """List the indices, and check for a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class LoadIndex:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """`position` counts the layers of the change, then its frames; or the parts of a merge."""
+    """`position` counts the layers of the change, then its frames, or else the parts of a merge."""
 
     change: int
     position: int
@@ -241,8 +241,8 @@ class UploadIndex:
 
 @dataclass(frozen=True, slots=True)
 class Condemn:
-    """For the deletion queue: an index in the store names them no more. `hint`: all that this
-    attachment will say of that list."""
+    """Queue these names for deletion: an index in the store no longer names them. If `hint` is
+    set, this is the complete answer of this attachment about that list."""
 
     names: tuple[StoredName | IndexName, ...]
     hint: ListName | None = None
@@ -250,21 +250,21 @@ class Condemn:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """WAL below is not needed: the `apply` of a standby's status update."""
+    """WAL below this position is not needed: the `apply` field of a standby status update."""
 
     visible_lsn: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """All of a change, or of a merge, is in an index that is in the store."""
+    """An index in the store names all objects of a change or of a merge."""
 
     change: int
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyLayers:
-    """Count the pages of these, and those that a merge as of that cut would leave."""
+    """Count the pages of these layers, and the pages that a merge as of this cut would keep."""
 
     number: int
     cut: Cut
@@ -273,7 +273,7 @@ class SurveyLayers:
 
 @dataclass(frozen=True, slots=True)
 class MergeLayers:
-    """Make one of these, as of that cut."""
+    """Merge these layers into one, as of this cut."""
 
     number: int
     cut: Cut
@@ -282,14 +282,14 @@ class MergeLayers:
 
 @dataclass(frozen=True, slots=True)
 class FreshIndex:
-    """For the scrub that wanted one."""
+    """The new index that a scrub requested."""
 
     name: IndexName
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The attachment ends before it has begun."""
+    """The attachment is refused before it begins."""
 
     message: str
     hint: str
@@ -309,7 +309,7 @@ Action: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It was not done, or it is not known whether it was."""
+    """The request failed, or its outcome is unknown."""
 
     request: Request
 

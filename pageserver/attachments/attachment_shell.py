@@ -1,9 +1,9 @@
-"""`AttachmentShell`: carries out what the core of an attachment orders, and tells it the outcome.
+"""`AttachmentShell`: executes the actions of the attachment core and returns the outcomes to it.
 
-    turn:    core.step(event) -> actions          work:   the store answers -> the next turn
+    event loop: core.step(event) -> actions       worker: the store answers -> next event
 
-Law: actions are begun in their order, and every request is answered by an event: its outcome, or
-Failed, after a pause. What the store says goes into the core as it is; this decides nothing.
+Law: actions are started in their order. Each request is answered by one event: its outcome, or
+Failed after a pause. The shell passes answers of the store to the core and decides nothing itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pageserver.attachments import scrub as scrubbing
 from pageserver.attachments.attachment import Attachment, Phase
 from pageserver.attachments.compaction_shell import CompactionShell
 from pageserver.attachments.deletion_events import Condemned
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.attachments.scrub import Scrub
-from pageserver.attachments.turns import Turns
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.layers.fork_table import ForkTable
 from pageserver.objects.attachment_id import AttachmentId
@@ -36,30 +36,30 @@ log = structlog.get_logger()
 
 
 class AttachmentListener(Protocol):
-    """Who hears of an attachment."""
+    """Receives the events of an attachment."""
 
     def activated(self, shell: AttachmentShell) -> None:
-        """Its index is known: work may begin."""
+        """Its index is loaded: ingest may begin."""
 
     def ended(self, shell: AttachmentShell, message: str) -> None:
-        """It was refused, has broken, or its timeline was deleted."""
+        """It was refused, it failed, or its timeline was deleted."""
 
     def condemned(self, condemned: Condemned) -> None:
-        """For the deletion queue."""
+        """Names for the deletion queue."""
 
     def published(self, shell: AttachmentShell, visible_lsn: int) -> None:
-        """WAL below may go."""
+        """WAL below `visible_lsn` may be removed."""
 
     def stored(self, shell: AttachmentShell, change: int) -> None:
-        """All of a change, or of a merge, is in an index in the store."""
+        """An index in the store names all objects of a change or of a merge."""
 
 
 class AttachmentShell:
-    """Of one attachment; its methods are called within turns."""
+    """The shell of one attachment. Call its methods on the event loop."""
 
     def __init__(
         self,
-        turns: Turns,
+        loop: EventLoop,
         core: Attachment,
         attachment_id: AttachmentId,
         objects: PageObjects,
@@ -69,13 +69,13 @@ class AttachmentShell:
         self.core = core
         self.id = attachment_id
         self.objects = objects
-        #: In words, of what an administrator should hear; newest last.
+        #: Messages for the administrator, newest last.
         self.alarms: list[str] = []
         self.refusal = ""
-        self._turns = turns
+        self._loop = loop
         self._listener = listener
         self._grace_ms = grace_ms
-        #: What merges layers, once it was opened.
+        #: Merges layers; None until open_compaction().
         self.compaction: CompactionShell | None = None
         self._changes: dict[int, Sequence[Path]] = {}
         self._numbers = 0
@@ -87,13 +87,13 @@ class AttachmentShell:
         self.step(events.Begun())
 
     def detach(self) -> None:
-        """Nothing of it is done any more."""
+        """Stops the attachment: later events are ignored."""
         self._is_detached = True
         if self.compaction is not None:
             self.compaction.stop()
 
     def change(self, cut: Cut, base_backup_id: str, parts: Sequence[Path], frame: Path) -> int:
-        """An epoch was replayed, and its files are there; the number of the change."""
+        """Takes the files of a replayed epoch. Returns the number of the change."""
         self._numbers += 1
         self._changes[self._numbers] = [*parts, frame]
         layers = tuple(
@@ -105,9 +105,10 @@ class AttachmentShell:
         return self._numbers
 
     def open_compaction(self, folder: Path, base_forks: Callable[[], ForkTable | None]) -> None:
-        """It works below `folder`. `base_forks`: lengths in the base backup, once known."""
+        """The compaction works below `folder`. `base_forks` returns the fork lengths in the base
+        backup, or None while they are unknown."""
         self.compaction = CompactionShell(
-            self._turns, self.core, self.objects, folder, base_forks, self.step
+            self._loop, self.core, self.objects, folder, base_forks, self.step
         )
 
     def begin_compaction(self) -> None:
@@ -142,7 +143,7 @@ class AttachmentShell:
                     lambda found: self.step(events.Claimed(found)),
                 )
             case events.ListIndices():
-                # The tombstone is looked for behind the list: it comes before all else of it.
+                # Check for the tombstone after listing: it is created before anything is deleted.
                 self._ask(
                     action,
                     lambda: (objects.indices(), objects.is_deleted()),
@@ -175,14 +176,14 @@ class AttachmentShell:
             case events.Stored(change):
                 self._stored(change)
             case events.SurveyLayers() | events.MergeLayers():
-                assert self.compaction is not None, "it has said that a compaction is due"
+                assert self.compaction is not None, "compaction was opened before it was due"
                 self.compaction.execute(action)
             case events.FreshIndex(name):
                 self._scrub = Scrub(self.core.suffix, name, self._grace_ms)
                 self._step_scrub(self._scrub, scrubbing.ScrubBegun())
             case events.Refuse(message, hint):
                 self.refusal = message
-                self._log.error("the attachment is refused", reason=message, hint=hint)
+                self._log.error("the attachment was refused", reason=message, hint=hint)
                 self._listener.ended(self, message)
             case events.Alarm(kind, message):
                 self.alarms.append(f"{kind.value}: {message}")
@@ -199,7 +200,7 @@ class AttachmentShell:
         self._listener.stored(self, change)
 
     def _path(self, change: int, position: int) -> Path:
-        """Of a part, or a frame, on the local disk."""
+        """The local file of a layer part or a frame."""
         of_merge = self.compaction.path(change, position) if self.compaction is not None else None
         return self._changes[change][position] if of_merge is None else of_merge
 
@@ -219,11 +220,11 @@ class AttachmentShell:
             if damaged is not None and isinstance(error, ObjectDamaged):
                 damaged(error)
                 return
-            self._log.warning("the store is asked again", reason=str(error))
+            self._log.warning("a request to the object store failed; will retry", reason=str(error))
             again = partial(self.step, events.Failed(request))
-            self._turns.call_later(RETRY_SECONDS, again)
+            self._loop.call_later(RETRY_SECONDS, again)
 
-        self._turns.work(attempt, answered, failed)
+        self._loop.work(attempt, answered, failed)
 
     # ---- scrubs
 
@@ -241,22 +242,22 @@ class AttachmentShell:
 
         match action:
             case scrubbing.ListPages():
-                self._turns.work(
+                self._loop.work(
                     objects.pages,
                     lambda found: self._step_scrub(scrub, scrubbing.PagesListed(found)),
                     failed,
                 )
             case scrubbing.ReadIndex(name):
-                self._turns.work(
+                self._loop.work(
                     lambda: objects.index(name),
                     lambda index: self._step_scrub(scrub, scrubbing.IndexRead(name, index)),
                     failed,
                 )
             case scrubbing.Orphans(names):
-                self._log.info("a scrub found objects that nothing names", objects=len(names))
+                self._log.info("scrub found objects that no index names", objects=len(names))
                 self.step(events.OrphansFound(names))
             case scrubbing.ScrubEnded(problem):
                 if problem:
-                    self._log.warning("a scrub was broken off", reason=problem)
+                    self._log.warning("scrub was cancelled", reason=problem)
             case _:
                 assert_never(action)

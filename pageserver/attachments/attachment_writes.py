@@ -1,4 +1,4 @@
-"""What an attachment is writing: changes on their way, and the next index. Values."""
+"""The writes of an attachment that are not complete: changes and the next index. Values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pageserver.objects.page_keys import IndexName, StoredName
 
 @dataclass(slots=True)
 class Pending:
-    """A change whose objects are on their way."""
+    """A change whose objects are being uploaded."""
 
     change: Changed
     layers: list[LayerRef]
@@ -25,7 +25,8 @@ class Pending:
 
 @dataclass(slots=True)
 class Batch:
-    """What the next index does beside naming: it drops, it stores changes, a scrub waits for it."""
+    """Follow-up work once the next index is in the store: names to condemn, changes to report as
+    stored, a waiting scrub."""
 
     dropped: list[StoredName] = field(default_factory=list)
     changes: list[int] = field(default_factory=list)
@@ -34,7 +35,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """An index on its way."""
+    """An index that is being uploaded."""
 
     name: IndexName
     index: PageIndex

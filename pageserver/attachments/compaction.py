@@ -1,14 +1,14 @@
-"""When old layers become one: what a timeline keeps for ever has a bound. Pure.
+"""Decides when old layers are merged, which limits the size that a timeline keeps. Pure.
 
     cuts        |  c1  |  c2  |  c3  |  c4  |  c5  |
                                   ^ horizon
-    layers      [  1  ][  2  ][  3  ][  4  ][  5  ]        of 1, 2, 3 more than half is dead:
-    afterwards  [         3'        ][  4  ][  5  ]        3' has each page as it is at c3
+    layers      [  1  ][  2  ][  3  ][  4  ][  5  ]        more than half of 1, 2, 3 is dead:
+    afterwards  [         3'        ][  4  ][  5  ]        3' has each page as of c3
 
-A page is dead when a newer layer up to the horizon has it again, or its fork is gone there, or is
-shorter. Law: what ends above the horizon is read as it is, so only what ends at or below it is
-merged, all of that together, and as of the horizon's cut. Below the horizon there is so never more
-than twice what lives, but for what has come since somebody looked.
+A page is dead if a newer layer up to the horizon contains it, or if its fork at the horizon is
+dropped or shorter. Law: layers that end above the horizon are not changed. All layers that end at
+or below it are merged together, as of the horizon's cut. So the layers below the horizon never have
+more than twice the size of their live pages, except for growth since the last survey.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from pageserver.attachments.attachment_events import (
 from pageserver.objects.page_index import Cut, LayerRef, PageIndex
 from pageserver.objects.page_keys import LayerName, StoredName
 
-#: Of the pages of all layers up to the horizon. More are merged away.
+#: Share of dead pages in the layers up to the horizon. A greater share starts a merge.
 DEAD_SHARE_MAX = 0.5
-#: Layers up to the horizon. More are merged, dead or not: each is looked into for a page.
+#: Number of layers up to the horizon, because each page read may search all of them. A greater
+#: number starts a merge, even if no page is dead.
 OLD_LAYERS_MAX = 1000
 
 
 class MergePhase(Enum):
-    SURVEYING = "surveying"  # how much of it is dead
-    MERGING = "merging"  # the parts of the new layer are made, and uploaded
-    ENDING = "ending"  # all are made, not all are uploaded
+    SURVEYING = "surveying"  # counting dead pages
+    MERGING = "merging"  # writing and uploading the parts of the new layer
+    ENDING = "ending"  # all parts are written, not all are uploaded
 
 
 @dataclass(slots=True)
 class Merge:
-    """Of these layers, which may come to nothing. `number` is the shell's. `parts` are those of the
-    new layer that have a name."""
+    """A merge of `layers`, which may be given up. `number` is assigned by the shell. `parts` are
+    the parts of the new layer that have a name."""
 
     number: int
     cut: Cut
@@ -57,60 +58,60 @@ class Merge:
     missing: set[LayerName] = field(default_factory=set)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.phase is MergePhase.ENDING and not self.missing
 
     @property
     def names(self) -> frozenset[LayerName]:
-        """Of what it has made."""
+        """Names of the parts written so far."""
         return frozenset(part.name for part in self.parts)
 
 
 def mergeable(index: PageIndex) -> tuple[LayerRef, ...]:
-    """The layers at or below the horizon, all of them; none while they are of one cut."""
+    """All layers at or below the horizon; empty if they all belong to one cut."""
     old = tuple(layer for layer in index.layers if layer.end_lsn <= index.horizon_lsn)
     return old if len({layer.end_lsn for layer in old}) > 1 else ()
 
 
 def planned_merge(index: PageIndex, number: int) -> Merge | None:
-    """None: there is nothing to merge."""
+    """Returns None if there are no layers to merge."""
     layers = mergeable(index)
     at_horizon = [cut for cut in index.cuts if cut.end_lsn == index.horizon_lsn]
     return Merge(number, at_horizon[0], layers) if layers and at_horizon else None
 
 
 def is_worth_merging(merge: Merge, live_pages: int, all_pages: int) -> bool:
-    """`live_pages` of them would be left."""
+    """`live_pages` is the number of pages that the merge would keep."""
     if len({layer.end_lsn for layer in merge.layers}) > OLD_LAYERS_MAX:
         return True
     return all_pages - live_pages > DEAD_SHARE_MAX * all_pages
 
 
 CompactionEvent: TypeAlias = CompactDue | LayersSurveyed | PartMerged | LayersMerged | MergeFailed
-#: (end LSN, part, size in bytes) -> a reference that no other object has
+#: (end LSN, part, size in bytes) -> a reference with a name not used before
 NamePart: TypeAlias = "Callable[[int, int, int], LayerRef]"
 
 
 class Compaction:
-    """Of an attachment: one merge at a time."""
+    """The merges of one attachment, one at a time."""
 
     def __init__(self) -> None:
         self.merge: Merge | None = None
-        #: The layers of the last survey: of just these the answer is known.
+        #: The layers of the last survey. The same layers are not surveyed twice.
         self._surveyed: tuple[LayerRef, ...] = ()
 
     @property
     def names(self) -> frozenset[LayerName]:
-        """Of parts that are on their way, or wait for others."""
+        """Names of parts that are being uploaded, or that wait for other parts."""
         return self.merge.names if self.merge is not None else frozenset()
 
     def step(self, event: CompactionEvent, index: PageIndex, name_part: NamePart) -> list[Action]:
-        """`index`: what the next one will say."""
+        """`index` is the planned contents of the next index."""
         if isinstance(event, CompactDue):
             return self._plan(planned_merge(index, event.number))
         merge = self.merge
         if merge is None or merge.number != event.number:
-            return []  # late: of one that was given up
+            return []  # a late event of a merge that was given up
         match event:
             case LayersSurveyed(number, live_pages, all_pages):
                 if is_worth_merging(merge, live_pages, all_pages):
@@ -142,10 +143,10 @@ class Compaction:
     def is_missing(self, name: StoredName) -> bool:
         return self.merge is not None and name in self.merge.missing
 
-    def take_whole(self) -> Merge | None:
-        """One whose parts are all in the store; it is not this one's any more."""
+    def take_complete(self) -> Merge | None:
+        """Removes and returns the merge if all its parts are in the store, else returns None."""
         merge = self.merge
-        if merge is None or not merge.is_whole:
+        if merge is None or not merge.is_complete:
             return None
         self.merge = None
         return merge

@@ -1,5 +1,5 @@
-"""`CompactionRound`: whose old layers are looked at next: of all timelines of a process one at a
-time is merged."""
+"""`CompactionRound`: chooses the timeline whose old layers are surveyed next. One timeline of a
+process is merged at a time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pageserver.attachments.attachment_shell import AttachmentShell
 
 
 class CompactionRound:
-    """Called within turns."""
+    """Call its methods on the event loop."""
 
     def __init__(self) -> None:
-        #: In the order in which they were asked.
+        #: In the order of their last survey, oldest first.
         self._asked: list[AttachmentShell] = []
 
     def begin(self, attached: Iterable[AttachmentShell]) -> None:
-        """Who was asked longest ago is asked first; none while one is busy."""
+        """Starts with the attachment surveyed longest ago. Does nothing while one is busy."""
         shells = list(attached)
         self._asked = [each for each in self._asked if each in shells]
         for shell in [*(each for each in shells if each not in self._asked), *self._asked]:

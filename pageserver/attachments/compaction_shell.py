@@ -1,11 +1,11 @@
-"""`CompactionShell`: surveys and merges layers as the core of an attachment orders.
+"""`CompactionShell`: surveys and merges layers for the core of an attachment.
 
     SurveyLayers -> a worker -> LayersSurveyed      MergeLayers -> a worker -> PartMerged, ...
                                                                                LayersMerged
 
-Laws. It is busy with one order at a time. At most PARTS_WAITING_MAX parts, and one more that is
-being made, lie on the local disk: the worker waits until they are in the store. What fails is said,
-and tried again when the next compaction is due.
+Laws. It executes one action at a time. At most PARTS_WAITING_MAX parts, and the part being written,
+are on the local disk: the worker waits until earlier parts are in the store. A failure is logged,
+and the merge is tried again when the next compaction is due.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import structlog
 
 from pageserver.attachments import attachment_events as events
 from pageserver.attachments.attachment import Attachment
-from pageserver.attachments.layer_merger import LayerMerger, LayerSurvey, MergeOrder, MergeUnwanted
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
+from pageserver.attachments.layer_merger import LayerMerger, LayerSurvey, MergeCancelled, MergeOrder
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.layers.fork_table import ForkTable
 
@@ -37,8 +37,8 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class CompactionState:
-    """For status pages. `dead_share`: of the pages up to the horizon, when they were last surveyed
-    or merged; None: not yet."""
+    """For status pages. `dead_share`: share of dead pages up to the horizon at the last survey or
+    merge, or None before the first one."""
 
     phase: str = "idle"
     problem: str = ""
@@ -50,12 +50,12 @@ class CompactionState:
 
 
 class CompactionShell:
-    """Its methods are called within turns. `base_forks`: the lengths of forks in the base backup;
-    None while they are not known. `step` takes an event to the core."""
+    """Call its methods on the event loop. `base_forks` returns the fork lengths in the base backup,
+    or None while they are unknown. `step` passes an event to the core."""
 
     def __init__(
         self,
-        turns: Turns,
+        loop: EventLoop,
         core: Attachment,
         objects: PageObjects,
         folder: Path,
@@ -63,7 +63,7 @@ class CompactionShell:
         step: Callable[[events.Event], None],
     ) -> None:
         self.state = CompactionState()
-        self._turns = turns
+        self._loop = loop
         self._core = core
         self._base_forks = base_forks
         self._step = step
@@ -76,7 +76,7 @@ class CompactionShell:
 
     @property
     def is_busy(self) -> bool:
-        """With an order, or the core waits for its parts."""
+        """Whether an action is being executed, or the core waits for parts."""
         return self._is_busy or self._core.compaction.merge is not None
 
     def begin(self, number: int) -> None:
@@ -84,15 +84,16 @@ class CompactionShell:
             self._step(events.CompactDue(number))
 
     def stop(self) -> None:
-        """Any thread: the worker ends soon."""
+        """The worker ends soon. May be called on any thread."""
         self._is_stopped = True
 
     def _is_wanted(self) -> bool:
-        """Asked by the worker. It reads what turns write, and may see it a moment late."""
+        """Called by the worker. It reads values that the event loop writes, and may see a change
+        slightly late."""
         merge = self._core.compaction.merge
         return not self._is_stopped and merge is not None and merge.number == self._number
 
-    # ---- orders of the core
+    # ---- actions of the core
 
     def execute(self, action: events.SurveyLayers | events.MergeLayers) -> None:
         if isinstance(action, events.SurveyLayers):
@@ -116,7 +117,7 @@ class CompactionShell:
         self._paths, self._room = [], Semaphore(PARTS_WAITING_MAX)
         order = MergeOrder(self._core.desired, action.cut, action.layers)
         base = self._base_forks()
-        assert base is not None, "it began with it"
+        assert base is not None, "begin() checked base_forks"
         begun = time.monotonic()
 
         def answered(_: None) -> None:
@@ -130,28 +131,28 @@ class CompactionShell:
 
     def _work(self, phase: str, attempt: Callable[[], T], answered: Callable[[T], None]) -> None:
         self._is_busy, self.state.phase = True, phase
-        self._turns.work(attempt, answered, self._failed)
+        self._loop.work(attempt, answered, self._failed)
 
     def _end(self) -> None:
         self._is_busy, self.state.phase, self.state.problem = False, "idle", ""
 
     def _failed(self, error: Exception) -> None:
         self._end()
-        if not isinstance(error, MergeUnwanted):
+        if not isinstance(error, MergeCancelled):
             self.state.problem = " ".join(str(error).split())
-            self._log.warning("old layers are not merged", reason=self.state.problem)
+            self._log.warning("could not merge old layers", reason=self.state.problem)
         self._step(events.MergeFailed(self._number))
 
     # ---- parts
 
     def _hand_over(self, number: int) -> Callable[[Path], None]:
-        """What the worker calls: returns when there is room for one more part."""
+        """Returns a function for the worker. It blocks until there is room for one more part."""
 
         def hand_over(path: Path) -> None:
             while not self._room.acquire(timeout=WAIT_SECONDS):
                 if not self._is_wanted():
-                    raise MergeUnwanted("the merge is not wanted any more")
-            self._turns.post(lambda: self._part(number, path))
+                    raise MergeCancelled("the merge was cancelled")
+            self._loop.post(lambda: self._part(number, path))
 
         return hand_over
 
@@ -162,18 +163,18 @@ class CompactionShell:
         self._step(events.PartMerged(number, size_bytes))
 
     def path(self, number: int, part: int) -> Path | None:
-        """Of a part of the merge of that number; None: it is another's."""
+        """The local file of a part, or None if `number` is not the current merge."""
         return self._paths[part] if number == self._number else None
 
     def uploaded(self, number: int, part: int) -> None:
-        """The local file is not needed any more."""
+        """Removes the local file of an uploaded part."""
         if number == self._number:
             self._paths[part].unlink(missing_ok=True)
             self._room.release()
 
     def stored(self, number: int) -> None:
-        """An index names the layer."""
+        """An index in the store names the new layer."""
         if number == self._number:
             self.state.merges += 1
             self.state.dead_share = 0.0
-            self._log.info("old layers were merged", parts=len(self._paths))
+            self._log.info("merged old layers", parts=len(self._paths))

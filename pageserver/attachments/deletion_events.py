@@ -1,6 +1,6 @@
-"""What goes into the core of the deletion queue and what it orders. Pure values.
+"""The events and actions of the deletion queue's core. Pure values.
 
-The shell executes a list of actions in its order; what fails it gives back as QueueFailed.
+The shell executes the actions of a list in their order. It returns a failed action as QueueFailed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class QueueBegun:
 
 @dataclass(frozen=True, slots=True)
 class HeaderCreated:
-    """It exists, and says `incarnation`: the own one, or that of another process."""
+    """The header exists and names `incarnation`: that of this process, or of another one."""
 
     name: HeaderName
     incarnation: str
@@ -39,14 +39,15 @@ class HeaderCreated:
 
 @dataclass(frozen=True, slots=True)
 class QueueListed:
-    """All of `deletion/NODE/`, with the times of the store's clock."""
+    """All names in `deletion/NODE/`, with modification times by the store's clock."""
 
     modified_ms: Mapping[QueueName, int]
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderRead:
-    """None: 404, or damaged, which the shell has said in its log: nothing is validated by it."""
+    """`header` is None if it does not exist (404), or if it is damaged, which the shell has logged.
+    Such a header validates nothing."""
 
     name: HeaderName
     header: QueueHeader | None
@@ -54,7 +55,7 @@ class HeaderRead:
 
 @dataclass(frozen=True, slots=True)
 class ListRead:
-    """None: 404."""
+    """`deletions` is None if the list does not exist (404)."""
 
     name: ListName
     deletions: DeletionList | None
@@ -62,15 +63,15 @@ class ListRead:
 
 @dataclass(frozen=True, slots=True)
 class ListDamaged:
-    """It stays as it is, and nothing that it says is done. What it named is scrubbed."""
+    """The list is kept and not executed. A scrub deletes the objects that it named."""
 
     name: ListName
 
 
 @dataclass(frozen=True, slots=True)
 class Condemned:
-    """An index of `attachment` is in the store that does not name them. `hint`: that list was
-    looked at by this attachment, and these are all of its names that may go."""
+    """An index of `attachment` that does not name these objects is in the store. If `hint` is set,
+    this attachment has checked that list, and `names` are all of its names that may be deleted."""
 
     attachment: AttachmentId
     names: tuple[LayerName | FrameName | IndexName, ...]
@@ -79,14 +80,14 @@ class Condemned:
 
 @dataclass(frozen=True, slots=True)
 class RoundDue:
-    """Time to look: what is in memory becomes a list, whatever its size; and what may be executed
-    is, if there are lists."""
+    """Time for a round: the names in memory become a list, whatever their size. If there are lists,
+    those that are due are executed."""
 
 
 @dataclass(frozen=True, slots=True)
-class LookDue:
-    """The next round begins although no list is known: a late request may have brought one back.
-    Once an hour is enough."""
+class FullRoundDue:
+    """The next round begins even if no list is known, because a late request may have created a
+    list again. Once an hour is sufficient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class QueueValidated:
 
 @dataclass(frozen=True, slots=True)
 class KeysDeleted:
-    """A request of a list was done; what did not exist was deleted already."""
+    """A delete request of a list succeeded. Objects that did not exist count as deleted."""
 
     name: ListName
     keys: tuple[str, ...]
@@ -120,7 +121,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class TimelineDetached:
-    """The attachment that has hints ends, or there is none: what they name is left to a scrub."""
+    """The attachment that has hints ended or is missing. A scrub deletes the hinted objects."""
 
     timeline: TimelineId
 
@@ -130,7 +131,7 @@ class TimelineDetached:
 
 @dataclass(frozen=True, slots=True)
 class CreateHeader:
-    """Create it, and read it if it exists."""
+    """Create the header, or read it if it exists."""
 
     name: HeaderName
     header: QueueHeader
@@ -159,7 +160,7 @@ class PersistList:
 
 @dataclass(frozen=True, slots=True)
 class DeleteKeys:
-    """One request; keys relative to the store."""
+    """One delete request. Keys are relative to the store."""
 
     name: ListName
     keys: tuple[str, ...]
@@ -172,7 +173,7 @@ class RemoveFromQueue:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """For the attachment of that timeline; without one the answer is TimelineDetached."""
+    """For the attachment of `timeline`. Without one, the shell answers TimelineDetached."""
 
     timeline: TimelineId
     hint: ListName
@@ -181,7 +182,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class EndQueue:
-    """The node has another process, or had one under this generation: this one must end."""
+    """The node has a newer process, or this generation was used before: the process must end."""
 
     message: str
     hint: str
@@ -195,13 +196,13 @@ QueueAction: TypeAlias = StoreAction | Hint | EndQueue
 
 @dataclass(frozen=True, slots=True)
 class QueueFailed:
-    """It was not done, or it is not known whether it was."""
+    """The action failed, or its outcome is unknown."""
 
     action: StoreAction
 
 
 QueueEvent: TypeAlias = (
     QueueBegun | HeaderCreated | QueueListed | HeaderRead | ListRead | ListDamaged | Condemned
-    | RoundDue | LookDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted
+    | RoundDue | FullRoundDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted
     | Removed | TimelineDetached | QueueFailed
 )  # fmt: skip

@@ -1,22 +1,23 @@
-"""The core of a process' deletion queue: what its indices name no more, until it is deleted. Pure.
+"""The core of a process's deletion queue: deletes objects that its indices no longer name. Pure.
 
     condemned -> list in the store -> validated -> header in the store -> grace over -> deleted
                                                    (the horizon)                     -> list removed
 
 `step(event) -> list[Action]` is the only mutator. Laws.
 
-1. What comes in is named by no index that counts (`attachment.py`, law 3). A list is executed only
-   when a validation that began after it was in the store has said VALID of its attachment, and a
-   header that says so is in the store. A validated list is valid for ever: all who come later began
-   with an index that does not name it. What is not valid is left out, by itself.
-2. A header speaks for the lists of its own suffix only: another process of this node may use the
-   same sequence at the same time.
-3. Readers have `grace_ms` by the store's clock from when a list was written: a round begins with a
-   header, whose time in the listing is now.
-4. Lists of processes before: what their header validates is executed; all else is a hint, which the
-   attachment looks at. What it confirms comes in as if it had been found now (law 1).
-5. The first header claims the suffix, as an attachment's claim does. Names above the own suffix
-   mean that this process is not the newest: it ends.
+1. Incoming names are named by no valid index (`attachment.py`, law 3). Two conditions must hold
+   before a list is executed: a validation that began after the list was in the store returned
+   VALID for its attachments, and a header that records this is in the store. A validated list
+   stays valid, because each later attachment began with an index that does not name its objects.
+   The names of an attachment that is not VALID are skipped; the rest of the list is executed.
+2. A header validates lists of its own suffix only: another process of this node may use the same
+   sequence numbers at the same time.
+3. A list is executed `grace_ms` after it was written, by the store's clock, so that readers can
+   finish. A round begins by writing a header; the header's time in the listing is the current time.
+4. Lists of earlier processes are executed if a header of their suffix validates them. All others
+   are hints, which the attachment checks. Names that it confirms are queued as new ones (law 1).
+5. The first header claims the suffix, as an attachment's claim does. If the listing has a name
+   with a greater suffix, this process is not the newest, and it ends.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from pageserver.attachments.deletion_events import (
     CreateHeader,
     DeleteKeys,
     EndQueue,
+    FullRoundDue,
     HeaderCreated,
     HeaderRead,
     Hint,
@@ -43,7 +45,6 @@ from pageserver.attachments.deletion_events import (
     ListPersisted,
     ListQueue,
     ListRead,
-    LookDue,
     PersistList,
     QueueAction,
     QueueBegun,
@@ -72,7 +73,7 @@ from pageserver.objects.page_keys import (
     parse_page_name,
 )
 
-#: Of names in one list.
+#: Total size of the names in one list.
 LIST_BYTES_MAX = 1 << 20
 
 
@@ -82,8 +83,8 @@ class QueuePhase(Enum):
     ENDED = "ended"
 
 
-class _Use(Enum):
-    """What a list is read for."""
+class _ReadPurpose(Enum):
+    """The purpose of reading a list."""
 
     EXECUTE = "execute"
     HINT = "hint"
@@ -91,13 +92,13 @@ class _Use(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What a listing says, as of the header that the round began with."""
+    """The result of a listing, as of the header that began the round."""
 
-    #: How long they have been there.
+    #: Age of each list, in ms.
     lists: Mapping[ListName, int]
-    #: The newest of each suffix that has lists.
+    #: The newest header of each suffix that has lists.
     headers: Mapping[Suffix, HeaderName]
-    #: Headers that say nothing any more. The first of a suffix is its claim, and stays for ever.
+    #: Headers no longer needed. The first of a suffix is its claim and is never removed.
     spent: tuple[HeaderName, ...]
 
     @classmethod
@@ -117,7 +118,7 @@ class _Round:
 
 
 class DeletionQueue:
-    """One object a process. `suffix` is the node's: its attachment generation is 0."""
+    """One object per process. `suffix` is the node's: its attachment generation is 0."""
 
     def __init__(self, suffix: Suffix, incarnation: str, grace_ms: int) -> None:
         assert suffix.attachment_generation == 0, suffix
@@ -128,22 +129,22 @@ class DeletionQueue:
         self.header = QueueHeader(incarnation)
         self._creating = (HeaderName(suffix, 0), self.header)
         self._list_seq = 0
-        #: In memory; and how long their names are.
+        #: Names in memory, not in a list yet; and their total length.
         self._buffer: defaultdict[AttachmentId, list[str]] = defaultdict(list)
         self._buffer_bytes = 0
-        #: Own lists that are not removed yet, and whose names they have.
+        #: This process's lists that are not removed yet, and the attachments of their names.
         self._lists: dict[int, frozenset[AttachmentId]] = {}
         self._unpersisted: set[int] = set()
         self._ticket = -1
         self._asked_seq = 0
-        #: What is known of each suffix, by its newest header.
+        #: The newest header read of each suffix.
         self._headers: dict[HeaderName, QueueHeader] = {}
         self._round: _Round | None = None
-        self._used: dict[ListName, _Use] = {}
+        self._used: dict[ListName, _ReadPurpose] = {}
         self._requests: dict[ListName, set[tuple[str, ...]]] = {}
-        #: Of each hint, the timelines that have not looked at it.
+        #: For each hint, the timelines that have not checked it yet.
         self._hinted: dict[ListName, set[TimelineId]] = {}
-        #: Hints that go when the list has come which has what remains of them.
+        #: Hints to remove as soon as the list with their confirmed names is in the store.
         self._answered: list[ListName] = []
         self._replaced: dict[ListName, tuple[ListName, ...]] = {}
         self._is_round_due = True
@@ -151,18 +152,18 @@ class DeletionQueue:
 
     @property
     def unvalidated(self) -> frozenset[AttachmentId]:
-        """What the next validation should ask for."""
+        """The attachments that the next validation should ask about."""
         lists = self._lists.items()
         return frozenset().union(*(a for seq, a in lists if seq > self.header.validated_seq))
 
     @property
     def list_count(self) -> int:
-        """Own lists that are not removed yet."""
+        """Lists of this process that are not removed yet."""
         return len(self._lists)
 
     @property
     def unvalidated_count(self) -> int:
-        """Of them those that no validation has spoken of."""
+        """Those of them that no validation has covered yet."""
         return sum(seq > self.header.validated_seq for seq in list(self._lists))
 
     # ---- the step
@@ -184,26 +185,26 @@ class DeletionQueue:
 
     def _active(
         self,
-        event: QueueListed | HeaderRead | ListRead | ListDamaged | Condemned | RoundDue | LookDue
-        | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted | Removed
-        | TimelineDetached,
+        event: QueueListed | HeaderRead | ListRead | ListDamaged | Condemned | RoundDue
+        | FullRoundDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted
+        | Removed | TimelineDetached,
     ) -> None:  # fmt: skip
         match event:
             case QueueListed():
                 self._listed(event)
             case HeaderRead(name, header):
                 self._headers[name] = header or QueueHeader("")
-                self._sweep()
+                self._handle_lists()
             case ListRead(name, deletions):
                 self._list_read(name, deletions)
             case ListDamaged():
-                pass  # it stays used: nothing more is done with it
+                pass  # it stays marked as used, so it is not read again
             case Condemned():
                 self._condemned(event)
             case RoundDue():
                 self._flush()
                 self._begin_round()
-            case LookDue():
+            case FullRoundDue():
                 self._is_round_due = True
             case ListPersisted(name):
                 self._persisted(name)
@@ -218,7 +219,7 @@ class DeletionQueue:
                 self._removed(names)
             case TimelineDetached(timeline):
                 for hint in self._hinted:
-                    self._looked_at(hint, timeline)
+                    self._hint_checked(hint, timeline)
             case _:
                 assert_never(event)
 
@@ -229,7 +230,7 @@ class DeletionQueue:
         if self.phase is QueuePhase.ENDED or name != created or name in self._headers:
             return
         if incarnation != self.incarnation:
-            self._end(f"node generation {self.suffix} was used before, by {incarnation}")
+            self._end(f"node generation {self.suffix} is already claimed by {incarnation}")
             return
         self.phase = QueuePhase.ACTIVE
         self._headers[name] = header
@@ -237,10 +238,13 @@ class DeletionQueue:
 
     def _end(self, message: str) -> None:
         self.phase = QueuePhase.ENDED
-        hint = "Another process has this node id, or the generation service was put back to an old "
-        self._actions.append(EndQueue(message, f"{hint}copy: sk generations advance."))
+        hint = (
+            "Give each pageserver a different --node-id. If the generation service was restored "
+            "from an old copy, run sk generations advance."
+        )
+        self._actions.append(EndQueue(message, hint))
 
-    # ---- coming in
+    # ---- incoming names
 
     def _condemned(self, condemned: Condemned) -> None:
         for name in condemned.names:
@@ -250,7 +254,7 @@ class DeletionQueue:
             if self._buffer_bytes >= LIST_BYTES_MAX:
                 self._flush()
         if condemned.hint is not None:
-            self._looked_at(condemned.hint, condemned.attachment.timeline)
+            self._hint_checked(condemned.hint, condemned.attachment.timeline)
 
     def _flush(self) -> None:
         answered, self._answered = tuple(self._answered), []
@@ -282,7 +286,7 @@ class DeletionQueue:
             return
         seqs = range(self.header.validated_seq + 1, self._asked_seq + 1)
         asked = frozenset().union(*(self._lists.get(seq, ()) for seq in seqs))
-        # For ever: a list that was removed may come back, by a request that lands late.
+        # Kept permanently: a late request may create a removed list again.
         invalid = self.header.invalid | {
             each for each in asked if verdicts.get(each) is not Verdict.VALID
         }
@@ -292,7 +296,7 @@ class DeletionQueue:
     # ---- a round: laws 2, 3 and 4
 
     def _begin_round(self) -> None:
-        """With what is validated now; while there are lists, and no round has just begun."""
+        """Writes a header with the present validations, if a round is due and none is running."""
         name = self._creating[0]
         if self._is_round_due and name in self._headers:
             self._creating = (HeaderName(self.suffix, name.seq + 1), self.header)
@@ -301,19 +305,19 @@ class DeletionQueue:
     def _listed(self, listing: QueueListed) -> None:
         header = self._creating[0]
         if header not in listing.modified_ms:
-            return  # a listing of an earlier round
+            return  # the listing belongs to an earlier round
         newest = max(name.suffix for name in listing.modified_ms)
         if newest > self.suffix:
-            self._end(f"node generation {self.suffix} has a successor, {newest}")
+            self._end(f"node generation {self.suffix} was replaced by {newest}")
             return
         self._round = _Round.of(listing, header)
         self._actions += (
             ReadHeader(name) for name in self._round.headers.values() if name not in self._headers
         )
-        self._sweep()
+        self._handle_lists()
 
-    def _sweep(self) -> None:
-        """All that the listing has, once every header that speaks for a list in it is known."""
+    def _handle_lists(self) -> None:
+        """Handles all lists of the listing once every header that covers them is read."""
         found = self._round
         if found is None or any(name not in self._headers for name in found.headers.values()):
             return
@@ -325,12 +329,12 @@ class DeletionQueue:
             header = found.headers.get(name.suffix)
             if header is not None and name.seq <= self._headers[header].validated_seq:
                 if age_ms >= self.grace_ms:
-                    self._read(name, _Use.EXECUTE)
+                    self._read(name, _ReadPurpose.EXECUTE)
             elif name.suffix < self.suffix:
-                self._read(name, _Use.HINT)
+                self._read(name, _ReadPurpose.HINT)
         self._remove(found.spent)
 
-    def _read(self, name: ListName, use: _Use) -> None:
+    def _read(self, name: ListName, use: _ReadPurpose) -> None:
         self._used[name] = use
         self._actions.append(ReadList(name))
 
@@ -338,10 +342,10 @@ class DeletionQueue:
         use = self._used.get(name)
         if deletions is None:
             self._forget(name)
-        elif use is _Use.EXECUTE and name not in self._requests:
+        elif use is _ReadPurpose.EXECUTE and name not in self._requests:
             self._execute(name, deletions)
-        elif use is _Use.HINT and name not in self._hinted:
-            self._give_hints(name, deletions)
+        elif use is _ReadPurpose.HINT and name not in self._hinted:
+            self._send_hints(name, deletions)
 
     # ---- deleting
 
@@ -387,7 +391,7 @@ class DeletionQueue:
 
     # ---- hints: law 4
 
-    def _give_hints(self, name: ListName, deletions: DeletionList) -> None:
+    def _send_hints(self, name: ListName, deletions: DeletionList) -> None:
         texts = defaultdict[TimelineId, list[str]](list)
         for attachment, found in deletions.names.items():
             texts[attachment.timeline] += found
@@ -397,7 +401,7 @@ class DeletionQueue:
         if not texts:
             self._answered.append(name)
 
-    def _looked_at(self, name: ListName, timeline: TimelineId) -> None:
+    def _hint_checked(self, name: ListName, timeline: TimelineId) -> None:
         waiting = self._hinted.get(name)
         if waiting and timeline in waiting:
             waiting.discard(timeline)
@@ -410,7 +414,7 @@ def _order(item: tuple[QueueName, int]) -> tuple[Suffix, int]:
 
 
 def _named(text: str) -> LayerName | FrameName | IndexName:
-    """A list was looked at when it was decoded."""
+    """The name was validated when its list was decoded."""
     name = parse_page_name(text)
     assert isinstance(name, LayerName | FrameName | IndexName), text
     return name

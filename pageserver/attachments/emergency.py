@@ -1,8 +1,9 @@
-"""The suffix of an attachment that no service has given out: for a start without one. Pure.
+"""Chooses the suffix of an attachment in a start without the generation service. Pure.
 
-It is above everything that the store has seen, and is claimed by create as any other: of two that
-choose the same one only one starts. It deletes nothing and lets nobody trim, as nothing validates
-it, until the service is back, has been told of it (advance), and has answered.
+The suffix is greater than every suffix in the store. It is claimed by create as usual: if two
+processes choose the same suffix, only one starts. The attachment deletes nothing and releases no
+WAL, because nothing validates it. This ends when the service answers, has recorded the suffix
+(advance), and has validated the attachment.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pageserver.objects.page_keys import PageName, QueueName, TombstoneName
 
 
 def emergency_suffix(names: Iterable[PageName | QueueName], node_id: int) -> Suffix:
-    """Above those in `names`, all that is listed of what is to be claimed. Raises GenerationError
-    when the numbers are used up."""
+    """Returns a suffix greater than all in `names`: the listed names of all timelines to claim.
+    Raises GenerationError if the numbers are used up."""
     seen = [name.suffix for name in names if not isinstance(name, TombstoneName)]
     attachment_generation = max((each.attachment_generation for each in seen), default=0)
     of_node = (each.node_generation for each in seen if each.node_id == node_id)

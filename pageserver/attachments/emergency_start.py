@@ -1,13 +1,14 @@
-"""A start without the generation service: which suffix, which timelines; and its end.
+"""A start without the generation service: chooses a suffix and timelines, and ends the emergency.
 
-    the service is silent -> all names in the store -> suffix above -> claims     mode: emergency
-    the service is back   -> advance(tenant, suffix) -> who is valid? -> single, or stale
+    the service is unavailable -> all names in the store -> greater suffix -> claims     emergency
+    the service answers again  -> advance(tenant, suffix) -> validation -> single, or stale
 
-Laws. It is refused while the service answers. One suffix is chosen for the process, above all that
-the store has seen; each timeline is claimed with it by create, so of two that choose the same one
-only one has a timeline. It takes what its node had last, and what is named: a claim on any other
-timeline would end the attachment of a pageserver that is well. Nothing is deleted, and no WAL is
-given up, until the service was told, and a validation has said that it is the newest.
+Laws. The start is refused while the service answers. The process chooses one suffix, greater than
+all in the store. It claims each timeline with it by create, so of two processes with the same
+suffix only one gets a timeline. It takes the timelines that its node had last and those of the
+tenants that the user names. A claim on any other timeline would end the attachment of a healthy
+pageserver. It deletes nothing and releases no WAL until the service has recorded the suffix and a
+validation has confirmed that it is the newest.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from generations.suffix import Suffix
 from objectstore.archive import find_timelines
 from objectstore.store import ObjectStore
 from pageserver.attachments.emergency import emergency_suffix
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.errors import PageserverError
 from pageserver.objects.page_keys import ClaimName, PageKeys, PageName, QueueKeys, TombstoneName
 
-TELL_SECONDS = 2.0
-MEANING = (
-    "started without the generation service, with generation {suffix} above all in the store: cuts "
-    "go on, nothing is deleted, no WAL is given up. It is told when it answers; or tell it: "
-    "sk generations advance TENANT {suffix} --own"
+ADVANCE_RETRY_SECONDS = 2.0
+NOTICE = (
+    "started without the generation service, with generation {suffix}, the greatest in the store: "
+    "cuts continue, nothing is deleted, no WAL is released. The process registers the generation "
+    "when the service is available. Or run: sk generations advance TENANT {suffix} --own"
 )
 
 log = structlog.get_logger()
@@ -52,9 +53,9 @@ class EmergencyAttachments:
     timelines: tuple[TimelineId, ...]
 
     @property
-    def meaning(self) -> str:
-        """For status page and log."""
-        return MEANING.format(suffix=self.suffix)
+    def notice(self) -> str:
+        """For the status page and the log."""
+        return NOTICE.format(suffix=self.suffix)
 
     @property
     def tenants(self) -> tuple[str, ...]:
@@ -62,74 +63,79 @@ class EmergencyAttachments:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldService:
-    """What it has said. `modes`: of each tenant; MULTI, which deletes nothing, while another one
-    has it: the next validation says so. `refused`: timelines that were deleted meanwhile."""
+class AdvanceAnswer:
+    """The answer of the service. `modes`: by tenant. While the tenant is attached to another node,
+    the mode is MULTI, which deletes nothing; the next validation then makes the attachment stale.
+    `refused`: timelines that were deleted in the meantime."""
 
     modes: Mapping[str, AttachmentMode]
     refused: Mapping[TimelineId, GenerationRefused]
 
 
 class EmergencyListener(Protocol):
-    """A process."""
+    """Implemented by the process."""
 
     def emergency_begun(self, found: EmergencyAttachments) -> None:
-        """The service has not answered: attach these."""
+        """The service is unavailable: attach these timelines."""
 
-    def emergency_told(self, told: ToldService) -> None:
-        """The service knows the suffix."""
+    def emergency_ended(self, answer: AdvanceAnswer) -> None:
+        """The service has recorded the suffix."""
 
     def end(self, message: str, hint: str) -> None:
-        """It is none, or there is nothing to do."""
+        """The start is refused, or there is no timeline to attach."""
 
 
 class EmergencyStart:
-    """Of one process; begin() is called within a turn."""
+    """The emergency start of one process. Call begin() on the event loop."""
 
     def __init__(
         self,
-        turns: Turns,
+        loop: EventLoop,
         store: ObjectStore,
         service: GenerationService,
         node_id: int,
         listener: EmergencyListener,
     ) -> None:
-        self._turns = turns
+        self._loop = loop
         self._store = store
         self._service = service
         self._node_id = node_id
         self._listener = listener
 
     def begin(self, tenants: frozenset[str]) -> None:
-        """`tenants` are taken whoever had them."""
+        """`tenants` are taken regardless of the node that had them last."""
 
         def chosen(found: EmergencyAttachments) -> None:
-            log.critical("emergency", reason=found.meaning, timelines=[*map(str, found.timelines)])
+            log.critical(
+                "emergency start",
+                reason=found.notice,
+                timelines=[*map(str, found.timelines)],
+            )
             self._listener.emergency_begun(found)
-            self._turns.call_later(TELL_SECONDS, partial(self._tell, found))
+            self._loop.call_later(ADVANCE_RETRY_SECONDS, partial(self._advance, found))
 
         def failed(error: Exception) -> None:
             self._listener.end(" ".join(str(error).split()), getattr(error, "hint", ""))
 
-        self._turns.work(partial(self.choose, tenants), chosen, failed)
+        self._loop.work(partial(self.choose, tenants), chosen, failed)
 
-    def _tell(self, found: EmergencyAttachments) -> None:
-        def told(answer: ToldService) -> None:
-            log.warning("the generation service was told", suffix=str(found.suffix))
-            self._listener.emergency_told(answer)
+    def _advance(self, found: EmergencyAttachments) -> None:
+        def recorded(answer: AdvanceAnswer) -> None:
+            log.warning("the generation service recorded the suffix", suffix=str(found.suffix))
+            self._listener.emergency_ended(answer)
 
         def failed(error: Exception) -> None:
-            log.info("the generation service is told later", reason=str(error))
-            self._turns.call_later(TELL_SECONDS, partial(self._tell, found))
+            log.info("the generation service is unavailable; will retry", reason=str(error))
+            self._loop.call_later(ADVANCE_RETRY_SECONDS, partial(self._advance, found))
 
-        self._turns.work(partial(self.tell, found), told, failed)
+        self._loop.work(partial(self.advance, found), recorded, failed)
 
-    # ---- not within turns
+    # ---- not on the event loop
 
     def choose(self, tenants: frozenset[str]) -> EmergencyAttachments:
-        """Raises PageserverError when the service answers, or nothing is to be taken;
-        GenerationError when it answers that it refuses, or the numbers are used up."""
-        self._check_silent()
+        """Raises PageserverError if the service answers, or if there is no timeline to take;
+        GenerationError if the service refuses, or if the numbers are used up."""
+        self._check_unavailable()
         found = {timeline: [*self._names(timeline)] for timeline in find_timelines(self._store)}
         queue = QueueKeys(self._node_id)
         listed = (queue.parse(info.key) for info in self._store.list(queue.prefix))
@@ -140,20 +146,21 @@ class EmergencyStart:
         )
         if not taken:
             raise PageserverError(
-                f"no timeline of archive {self._store.url} was attached to node "
-                f"{self._node_id} last",
-                hint="Name what it shall take: --emergency-tenant.",
+                f"no timeline of archive {self._store.url} was last attached to node "
+                f"{self._node_id}",
+                hint="Name the tenants to take with --emergency-tenant.",
             )
         return EmergencyAttachments(suffix, taken)
 
-    def _check_silent(self) -> None:
+    def _check_unavailable(self) -> None:
         try:
             self._service.status()
         except (GenerationServiceUnavailable, GenerationDatabaseError):
             return
         raise PageserverError(
-            "the generation service answers: this is no emergency",
-            hint="Start without --emergency; move, or fence, a tenant that another node has.",
+            "the generation service answers, so an emergency start is refused",
+            hint="Start without --emergency. Use sk generations move or fence for a tenant that is "
+            "attached to another node.",
         )
 
     def _names(self, timeline: TimelineId) -> Iterator[PageName]:
@@ -164,14 +171,14 @@ class EmergencyStart:
                 yield name
 
     def _is_taken(self, names: list[PageName], is_named: bool) -> bool:
-        """What was deleted, never."""
+        """Deleted timelines are never taken."""
         if any(isinstance(name, TombstoneName) for name in names):
             return False
         claims = [name.suffix for name in names if isinstance(name, ClaimName)]
         return is_named or (bool(claims) and max(claims).node_id == self._node_id)
 
-    def tell(self, found: EmergencyAttachments) -> ToldService:
-        """Raises GenerationError. Again: nothing changes."""
+    def advance(self, found: EmergencyAttachments) -> AdvanceAnswer:
+        """Raises GenerationError. May be repeated."""
         modes = {}
         for tenant in found.tenants:
             at = self._service.advance(tenant, found.suffix, is_own=True).current
@@ -187,4 +194,4 @@ class EmergencyStart:
                 self._service.create_timeline(tenant, name)
             except GenerationRefused as error:
                 refused[timeline] = error
-        return ToldService(modes, refused)
+        return AdvanceAnswer(modes, refused)

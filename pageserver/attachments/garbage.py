@@ -1,10 +1,10 @@
-"""What may go, and what must stay. Pure functions of an index, of a listing, of times.
+"""Decides which objects are no longer needed. Pure functions of an index, a listing, and times.
 
 cuts     |   c1   |   c2   |   c3   |   c4   |   c5   |
-                      ^ horizon: the newest that is older than the history promised
-go:      cuts below the horizon, and their frames
-stay:    every layer: c2 is read from all that end at or below it. Only a compaction, which puts
-         one in their place, drops layers (`compaction.py`)
+                      ^ horizon: the newest cut that is older than the promised history
+deleted: cuts below the horizon, and their frames
+kept:    every layer, because c2 is read from all layers that end at or below it. Only a compaction,
+         which writes one layer in their place, drops layers (`compaction.py`)
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from generations.suffix import Suffix
 from pageserver.objects.page_index import FrameRef, PageIndex
 from pageserver.objects.page_keys import IndexName
 
-#: Newest indices of the own generation that are kept for people.
+#: Newest indices of its own generation that are kept for manual inspection.
 KEPT_INDICES = 3
 
 
 def next_horizon_lsn(index: PageIndex, now_unix_s: int, history_seconds: int) -> int:
-    """The end of the newest cut that is at least so old. It never goes back: what was below may be
-    merged."""
+    """The end of the newest cut that is at least that old. It never decreases, because layers below
+    the horizon may be merged."""
     old = (cut.end_lsn for cut in index.cuts if cut.time_unix_s <= now_unix_s - history_seconds)
     return max(index.horizon_lsn, max(old, default=0))
 
 
 def without_garbage(index: PageIndex, horizon_lsn: int) -> tuple[PageIndex, list[FrameRef]]:
-    """The index with that horizon, and the frames that it needs no more."""
+    """The index with that horizon, and the frames that it no longer needs."""
     horizon_lsn = max(horizon_lsn, index.horizon_lsn)
     kept = PageIndex(
         horizon_lsn,
@@ -42,10 +42,10 @@ def without_garbage(index: PageIndex, horizon_lsn: int) -> tuple[PageIndex, list
 def kept_indices(
     modified_ms: Mapping[IndexName, int], own: Suffix, now_ms: int, grace_ms: int
 ) -> Set[IndexName]:
-    """Of all that are listed, up to the own suffix. Times are the store's.
+    """`modified_ms` are all listed indices up to `own`, with times of the store's clock.
 
-    Kept are the newest of the own suffix, the last one before it, all that are younger than the
-    grace, and all that were the newest within the grace: a reader may have begun with them.
+    Kept are the newest of suffix `own`, the last one of an earlier suffix, all that are younger
+    than the grace period, and all that were the newest one during it: a reader may still use them.
     """
     names = sorted(modified_ms)
     mine = [name for name in names if name.suffix == own]

@@ -1,9 +1,9 @@
-"""`LayerMerger`: surveys and merges layers of the store, for one attachment. It may take hours.
+"""`LayerMerger`: surveys and merges layers in the store for one attachment. This may take hours.
 
-    layers in the store -> pages that live -> a part on the local disk -> handed over -> the next
+    layers in the store -> live pages -> a part on the local disk -> handed over -> the next part
 
-Law: it reads, and writes to its folder; what becomes of a part is not its affair. It stops when it
-is not wanted any more: between two parts of a survey, between two runs of pages.
+Law: it reads from the store and writes to its folder only; the caller uploads the parts. It stops
+when the merge is cancelled: between two parts of a survey, or between two runs of pages.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from pageserver.layers.layer_file import PART_BYTES, Epoch, write_layer
 from pageserver.layers.layer_merge import live_pages, merged_limits, merged_pages
 from pageserver.layers.page_run import PageRun
 from pageserver.layers.page_stack import Layer
-from pageserver.layers.side_by_side import SideBySide
+from pageserver.layers.read_ahead import ReadAhead
 from pageserver.objects.page_index import Cut, LayerRef, PageIndex
 
 
-class MergeUnwanted(PageserverError):
-    """It was stopped."""
+class MergeCancelled(PageserverError):
+    """The merge was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeOrder:
-    """`layers` as of `cut`, whose frame `index` names."""
+    """Merge `layers` as of `cut`; `index` names its frame."""
 
     index: PageIndex
     cut: Cut
@@ -42,15 +42,15 @@ class MergeOrder:
 
 @dataclass(frozen=True, slots=True)
 class LayerSurvey:
-    """Pages of all layers, and those that a merge leaves."""
+    """The number of pages of all layers, and of those that a merge would keep."""
 
     live_pages: int
     all_pages: int
 
 
 class LayerMerger:
-    """Works in `folder`. `is_wanted` is asked by the thread that works. Every method raises
-    PageserverError: MergeUnwanted, LayerDamaged; ObjectStoreError, OSError."""
+    """Works in `folder`. The worker thread calls `is_wanted`. Every method raises PageserverError:
+    MergeCancelled, LayerDamaged; ObjectStoreError, OSError."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class LayerMerger:
         return LayerSurvey(live, sum(layer.page_count for layer in layers))
 
     def merge(self, order: MergeOrder, base: ForkTable, hand_over: Callable[[Path], None]) -> None:
-        """Each part is handed over when it is whole, one after the other. `base`: the lengths of
-        forks in the base backup below all layers."""
+        """Hands over each part when it is complete, in order. `base`: the fork lengths in the base
+        backup below all layers."""
         lengths = self._lengths(order)
         count = len({layer.end_lsn for layer in order.layers})
-        layers = self._open(order.layers, SideBySide(count))
+        layers = self._open(order.layers, ReadAhead(count))
         paths: list[Path] = []
 
         def open_part(number: int) -> IO[bytes]:
@@ -94,7 +94,7 @@ class LayerMerger:
         hand_over(paths[-1])
 
     def _lengths(self, order: MergeOrder) -> ForkTable:
-        """Of all forks at the cut; the folder is empty but for it."""
+        """The lengths of all forks at the cut. Empties the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         path = self._folder / "frame.tar"
@@ -103,7 +103,7 @@ class LayerMerger:
         finally:
             path.unlink(missing_ok=True)
 
-    def _open(self, refs: Sequence[LayerRef], others: SideBySide | None) -> list[Layer]:
+    def _open(self, refs: Sequence[LayerRef], read_ahead: ReadAhead | None) -> list[Layer]:
         """Oldest first."""
         ordered = sorted(refs, key=lambda ref: (ref.end_lsn, ref.part))
         layers = []
@@ -111,7 +111,7 @@ class LayerMerger:
             opened = []
             for ref in parts:
                 self._check_wanted()
-                opened.append(self._objects.open_layer(ref, others))
+                opened.append(self._objects.open_layer(ref, read_ahead))
             layers.append(Layer(opened))
         return layers
 
@@ -122,4 +122,4 @@ class LayerMerger:
 
     def _check_wanted(self) -> None:
         if not self._is_wanted():
-            raise MergeUnwanted("the merge is not wanted any more")
+            raise MergeCancelled("the merge was cancelled")

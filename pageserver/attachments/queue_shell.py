@@ -1,4 +1,4 @@
-"""`QueueShell`: carries out what the core of the deletion queue orders. As `attachment_shell`."""
+"""`QueueShell`: executes the actions of the deletion queue's core, as `attachment_shell` does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from objectstore.errors import ObjectDamaged, ObjectNotFound
 from objectstore.store import ObjectStore
 from pageserver.attachments import deletion_events as events
 from pageserver.attachments.deletion_queue import DeletionQueue
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.objects.deletion_list import (
     DeletionList,
     decode_header,
@@ -30,12 +30,12 @@ log = structlog.get_logger()
 
 
 class QueueShell:
-    """Of one process. `hinted` looks at a list of a process before; `ended` says that this process
-    is not the newest of its node: (message, hint)."""
+    """The shell of one process. `hinted` checks a list of an earlier process. `ended` is called
+    with (message, hint) if this process is not the newest of its node."""
 
     def __init__(
         self,
-        turns: Turns,
+        loop: EventLoop,
         core: DeletionQueue,
         store: ObjectStore,
         hinted: Callable[[events.Hint], None],
@@ -43,7 +43,7 @@ class QueueShell:
     ) -> None:
         self.core = core
         self.deleted_keys = 0
-        self._turns = turns
+        self._loop = loop
         self._store = store
         self._keys = QueueKeys(core.suffix.node_id)
         self._hinted = hinted
@@ -104,7 +104,7 @@ class QueueShell:
         try:
             found = decode_header(self._store.get(key), key)
         except ObjectNotFound:
-            log.info("a header of the deletion queue is gone", key=key)
+            log.info("a header of the deletion queue does not exist any more", key=key)
         except ObjectDamaged as error:
             log.error("a header of the deletion queue is damaged", reason=str(error))
         return events.HeaderRead(action.name, found)
@@ -120,7 +120,7 @@ class QueueShell:
         except ObjectNotFound:
             found = None
         except ObjectDamaged as error:
-            log.error("a list of the deletion queue is damaged; it stays", reason=str(error))
+            log.error("a list of the deletion queue is damaged; it is kept", reason=str(error))
             return events.ListDamaged(name)
         return events.ListRead(name, found)
 
@@ -131,8 +131,8 @@ class QueueShell:
         answered: Callable[[T], None],
     ) -> None:
         def failed(error: Exception) -> None:
-            log.warning("the store is asked again", reason=str(error))
+            log.warning("a request to the object store failed; will retry", reason=str(error))
             again = partial(self.step, events.QueueFailed(action))
-            self._turns.call_later(RETRY_SECONDS, again)
+            self._loop.call_later(RETRY_SECONDS, again)
 
-        self._turns.work(attempt, answered, failed)
+        self._loop.work(attempt, answered, failed)

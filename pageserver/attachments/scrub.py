@@ -1,13 +1,13 @@
-"""The core of one scrub of a timeline: it finds objects that nothing names. Pure.
+"""The core of one scrub of a timeline: finds objects that no index names. Pure.
 
-    fresh own index written -> LIST all of pages/ -> read all indices that are kept -> orphans
+    new index written     -> list all of pages/ -> read all kept indices -> orphans
 
-Laws. Objects are listed first, indices are read afterwards: what is named later than it was listed
-is seen. Any error ends the run, and nothing is found; what is missing was said to be (404) by the
-store. The own index must be in the listing, and its time there is now: the store's clock says what
-is older than the grace, no clock of ours. Nothing above the own suffix is judged, nor a stranger's
-object. What is found goes to the attachment, which knows what is on its way, and from there through
-the deletion queue.
+Laws. Objects are listed first and indices are read afterwards, so that an object named after the
+listing counts as named. Any error ends the run without a result; an object counts as missing only
+if the store answers 404. The index `fresh` must be in the listing. Its time there is the current
+time: the age of objects is measured by the store's clock, never by the local one. The scrub does
+not judge objects above its own suffix, or unknown objects. It passes its result to the attachment,
+which knows the uploads in progress. The deletion queue then deletes the objects.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pageserver.objects.page_keys import ClaimName, IndexName, PageName, StoredN
 
 @dataclass(frozen=True, slots=True)
 class ScrubBegun:
-    """The fresh index is in the store."""
+    """The new index is in the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class PagesListed:
-    """All of `pages/` but strangers' objects, with the times of the store's clock."""
+    """All of `pages/` but unknown objects, with modification times by the store's clock."""
 
     modified_ms: Mapping[PageName, int]
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRead:
-    """None: 404."""
+    """`index` is None if it does not exist (404)."""
 
     name: IndexName
     index: PageIndex | None
@@ -68,14 +68,14 @@ class ReadIndex:
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """For the attachment."""
+    """Names for the attachment to condemn."""
 
     names: tuple[StoredName | IndexName, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubEnded:
-    """`problem` is "" when all was looked at."""
+    """`problem` is "" if the scrub completed."""
 
     problem: str
 
@@ -84,7 +84,7 @@ Action: TypeAlias = ListPages | ReadIndex | Orphans | ScrubEnded
 
 
 class Scrub:
-    """One run. `fresh`: an index that the attachment has written for it (FreshIndexWanted)."""
+    """One run. `fresh` is the index that the attachment wrote for it (FreshIndexWanted)."""
 
     def __init__(self, suffix: Suffix, fresh: IndexName, grace_ms: int) -> None:
         assert fresh.suffix == suffix
@@ -114,11 +114,11 @@ class Scrub:
 
     def _listed(self, modified_ms: Mapping[PageName, int]) -> list[Action]:
         if self.fresh not in modified_ms:
-            return self._end(f"expected the own index {self.fresh.format()}, found none")
+            return self._end(f"expected index {self.fresh.format()} in the listing, found none")
         if TombstoneName() in modified_ms:
             return self._end("the timeline was deleted")
         if any(suffix_of(name) > self.suffix for name in modified_ms):
-            return self._end(f"there is a suffix above {self.suffix}")
+            return self._end(f"found a suffix greater than {self.suffix}")
         now_ms = modified_ms[self.fresh]
         indices = {n: at_ms for n, at_ms in modified_ms.items() if isinstance(n, IndexName)}
         kept = kept_indices(indices, self.suffix, now_ms, self.grace_ms)
@@ -136,7 +136,7 @@ class Scrub:
         if name not in self._unread:
             return []
         if index is None:
-            return self._end(f"index {name.format()} is gone since it was listed")
+            return self._end(f"index {name.format()} was deleted after it was listed")
         self._unread.discard(name)
         self._candidates -= index.names
         if self._unread:

@@ -1,13 +1,14 @@
-"""Deletes a timeline's pages, for good: the shell of `timeline_removal.py`.
+"""Permanently deletes a timeline's pages: the shell of `timeline_removal.py`.
 
-    service: who has it?      claims above?      intent       ...          who has it now?
+    service: owner?           claims above?      intent       ...          owner now?
     store:                                         tombstone, list, delete, list ... nothing
 
-Laws. The intent comes first, and the tombstone before anything goes; both stay for ever. Each step
-may be done again, by anybody: who was killed is followed by another run. A generation service that
-knows less than the store (an old copy) is refused: it would say that a tenant is nowhere while a
-process has it. Who has the tenant is read before and after: when it has moved meanwhile, what the
-process before had on its way may have landed behind the last list, and the caller is told.
+Laws. The intent is recorded first, and the tombstone is created before anything is deleted. Both
+are kept permanently. Any process may repeat each step: after a crash, run it again. A generation
+service that knows less than the store (an old copy) is refused, because it may report a tenant as
+not attached while a process has it. The owner of the tenant is read before and after. If the tenant
+has moved, a late request of the earlier process may create objects after the last listing, and
+run() raises an error.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from pageserver.objects.page_keys import CLAIMS, ClaimName, PageKeys
 
 @dataclass(frozen=True, slots=True)
 class RemovedPages:
-    """`suffix`: of the process that had the tenant, all zeros when none had it."""
+    """`suffix`: of the process that had the tenant; all zeros if the tenant was not attached."""
 
     suffix: Suffix
     objects: int
 
 
 def remove_pages(store: ObjectStore, timeline: TimelineId, suffix: Suffix) -> RemovedPages:
-    """All but the tombstone. The intent is with the service already. Raises ObjectStoreError: then
-    some of it may be left, and it may be called again."""
+    """Removes all objects but the tombstone. The service must have recorded the intent. Raises
+    ObjectStoreError: then some objects may be left, and it may be called again."""
     core, prefix, objects = TimelineRemoval(suffix), PageKeys(timeline).prefix, 0
     actions: deque[Action] = deque(core.step(RemovalBegun()))
     while actions:
@@ -72,8 +73,8 @@ def remove_pages(store: ObjectStore, timeline: TimelineId, suffix: Suffix) -> Re
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a tenant, as the generation service says. `suffix`: what all that it has given out
-    is at or below; of a process, while `attachment` is not None."""
+    """The owner of a tenant, according to the generation service. All suffixes that the service
+    assigned are at or below `suffix`, which is that of a process if `attachment` is not None."""
 
     attachment: TenantAttachment | None
     suffix: Suffix
@@ -86,7 +87,7 @@ class Holder:
 
 
 class TimelineDeletion:
-    """Of one timeline, by whoever may ask the generation service. Every method raises
+    """Deletes one timeline, on behalf of any client of the generation service. Every method raises
     ObjectStoreError, GenerationError."""
 
     def __init__(
@@ -98,18 +99,18 @@ class TimelineDeletion:
         self._tenant = timeline.tenant_id.hex()
 
     def holder(self) -> Holder:
-        """Raises PageserverError when the store has a claim above what the service knows: it is an
-        old copy, or someone has started without it."""
+        """Raises PageserverError if the store has a claim above all suffixes that the service
+        knows: the service is an old copy, or a pageserver started without it."""
         holder = self._ask_holder()
         keys = PageKeys(self._timeline)
         names = (keys.parse(info.key) for info in self._store.list(keys.prefix + CLAIMS))
         claimed = max((name.suffix for name in names if isinstance(name, ClaimName)), default=None)
         if claimed is not None and claimed > holder.suffix:
             raise PageserverError(
-                f"the store has a claim {claimed}, and the generation service knows none above "
-                f"{holder.suffix}: tenant {self._tenant} is {holder}",
-                hint="It was put back to an old copy, or a pageserver has started without it: "
-                f"sk generations advance {self._tenant} {claimed}.",
+                f"found a claim {claimed} in the store, but the generation service assigned none "
+                f"above {holder.suffix}: tenant {self._tenant} is {holder}",
+                hint="The generation service was restored from an old copy, or a pageserver "
+                f"started without it. Run sk generations advance {self._tenant} {claimed}.",
             )
         return holder
 
@@ -127,7 +128,7 @@ class TimelineDeletion:
         return Holder(current, Suffix.pack(current.attachment_generation, current.node_id, process))
 
     def run(self) -> RemovedPages:
-        """Again: the same. Raises PageserverError when the tenant has moved meanwhile."""
+        """May be repeated. Raises PageserverError if the tenant moved in the meantime."""
         name = self._tenant, self._timeline.timeline_id.hex()
         before = self._service.delete_timeline(*name).suffix
         removed = remove_pages(
@@ -138,6 +139,6 @@ class TimelineDeletion:
             raise PageserverError(
                 f"tenant {self._tenant} moved from {before or 'nowhere'} to {after or 'nowhere'} "
                 "while its timeline was deleted",
-                hint="Run it again: what was on its way to the store may have come since.",
+                hint="Run the command again: late requests may have created objects since.",
             )
         return removed

@@ -1,10 +1,11 @@
 """The core that deletes a timeline's pages. Pure.
 
-    tombstone -> list -> delete all but the tombstone -> list ... -> nothing is left: removed
+    tombstone -> list -> delete all but the tombstone -> list ... -> the list is empty: removed
 
-Laws. The intent is in the generation service before this begins, so any process may do it, stale or
-not, as often as it likes. The tombstone is created first and stays for ever: who attaches finds it.
-What comes late below it is removed by the next run. The answer carries the suffix of who did it.
+Laws. The generation service records the intent before this begins. Any process may then run it,
+stale or not, any number of times. The tombstone is created first and kept permanently: each later
+attachment finds it. The next run removes objects that late requests create below it. The answer
+carries the suffix of the process that ran it.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from pageserver.objects.page_keys import TOMBSTONE
 
 @dataclass(frozen=True, slots=True)
 class RemovalBegun:
-    """It may be begun again."""
+    """May be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class TombstoneCreated:
-    """Or it was there."""
+    """The tombstone exists, created by this request or an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllListed:
-    """Names relative to `pages/`, also those of strangers: all of it."""
+    """All names relative to `pages/`, including unknown objects."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDeleted:
-    """`DeleteBatch` was done."""
+    """A `DeleteBatch` succeeded."""
 
     names: tuple[str, ...]
 
@@ -63,7 +64,7 @@ class DeleteBatch:
 
 @dataclass(frozen=True, slots=True)
 class TimelineRemoved:
-    """Nothing but the tombstone is left."""
+    """Only the tombstone is left."""
 
     suffix: Suffix
 
@@ -73,7 +74,7 @@ Action: TypeAlias = CreateTombstone | ListAll | DeleteBatch | TimelineRemoved
 
 @dataclass(frozen=True, slots=True)
 class RemovalFailed:
-    """An action that was not done, or of which it is not known."""
+    """The action failed, or its outcome is unknown."""
 
     action: Action
 

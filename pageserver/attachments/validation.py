@@ -1,14 +1,15 @@
-"""The core that asks whether a process, and its attachments, are the newest. Pure.
+"""The core that checks whether a process and its attachments are the newest. Pure.
 
-    begin (all note what is in the store) -> ask the service -> list claims above -> announce
+    begin (all note the stored indices) -> ask the service -> list greater claims -> announce
 
-Laws. VALID is said of an attachment only when, after the beginning, the service has said so of its
-tenant and its node, and the store had no claim above its suffix and no tombstone. Whom an answer
-leaves out is not valid. No answer is used twice, none of a beginning before.
+Laws. An attachment is VALID only under these conditions: after the beginning, the service confirmed
+its tenant and its node, and the store had no greater claim and no tombstone. An attachment missing
+from the answer is not valid. Each answer is used once, and only for the round that asked.
 
-The claims are a fence of their own: also when the service was put back to an old copy, or others
-have started without it, whoever comes later has claimed before it chose its index. The service is
-what keeps two that do not see one store at one time apart, and what ends a process.
+The claims protect by themselves: each later attachment claims before it chooses its index. This
+also holds if the service was restored from an old copy, or if a process started without it. The
+service separates two processes that do not see the same store at the same time, and it ends a
+process.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TenantGeneration: TypeAlias = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class ValidationDue:
-    """All attachments that have something to be validated."""
+    """All attachments that need validation."""
 
     attachments: frozenset[AttachmentId]
 
@@ -42,7 +43,7 @@ class ServiceAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsListed:
-    """Those above the suffix of `attachment`, and whether there is a tombstone."""
+    """The claims above the suffix of `attachment`, and whether a tombstone exists."""
 
     ticket: int
     attachment: AttachmentId
@@ -55,7 +56,7 @@ class ClaimsListed:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Tell the attachments and the deletion queue, before anything is asked."""
+    """Notify the attachments and the deletion queue before any question is sent."""
 
     ticket: int
 
@@ -68,7 +69,8 @@ class AskService:
 
 @dataclass(frozen=True, slots=True)
 class ListClaims:
-    """In one request: keys of `pages/` behind the own claim, up to the tombstone's."""
+    """In one request: the keys of `pages/` after the claim of `attachment`, up to the
+    tombstone's."""
 
     ticket: int
     attachment: AttachmentId
@@ -76,7 +78,8 @@ class ListClaims:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """To the deletion queue, then to the attachments. Of who is not in it nothing is said."""
+    """To the deletion queue, then to the attachments. An attachment not in `verdicts` has no
+    verdict."""
 
     ticket: int
     verdicts: Mapping[AttachmentId, Verdict]
@@ -92,7 +95,7 @@ Action: TypeAlias = Begin | AskService | ListClaims | Announce | EndProcess
 
 @dataclass(frozen=True, slots=True)
 class ValidationFailed:
-    """Nothing is known of what was asked for."""
+    """The request failed, and its answer is unknown."""
 
     action: AskService | ListClaims
 
@@ -109,7 +112,7 @@ class _Round:
 
 
 class Validation:
-    """One object a process."""
+    """One object per process."""
 
     def __init__(self) -> None:
         self._round: _Round | None = None
@@ -127,7 +130,7 @@ class Validation:
                 return self._failed(action)
 
     def _begin(self, attachments: frozenset[AttachmentId]) -> list[Action]:
-        """One at a time."""
+        """Runs one round at a time."""
         if self._round is not None or not attachments:
             return []
         self._ticket += 1
@@ -164,7 +167,7 @@ class Validation:
         return [Announce(current.ticket, verdicts)]
 
     def _failed(self, action: AskService | ListClaims) -> list[Action]:
-        """The service is asked by the next round; the store at once."""
+        """The next round asks the service again; a store request is repeated at once."""
         if self._round is None or self._round.ticket != action.ticket:
             return []
         if isinstance(action, ListClaims):

@@ -1,4 +1,4 @@
-"""`ValidationShell`: carries out what the core of validation orders. As `attachment_shell`."""
+"""`ValidationShell`: executes the actions of the validation core, as `attachment_shell` does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from generations.messages import TenantGeneration
 from generations.protocol import GenerationService
 from objectstore.store import ObjectStore
 from pageserver.attachments import validation as events
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.attachments.validation import Validation
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.objects.attachment_id import AttachmentId, Verdict
@@ -24,12 +24,12 @@ log = structlog.get_logger()
 
 
 class ValidationListener(Protocol):
-    """A process, and the numbers that it has."""
+    """Implemented by the process. `node_generation` is its number."""
 
     node_generation: int
 
     def validation_begun(self, ticket: int) -> None:
-        """Nothing was asked yet."""
+        """A validation begins; no question has been sent yet."""
 
     def validation_announced(
         self, ticket: int, verdicts: Mapping[AttachmentId, Verdict]
@@ -41,24 +41,24 @@ class ValidationListener(Protocol):
     def ask_service(
         self, ask: Callable[[], Any], answered: Callable[[Any], None], failed: Callable[[], None]
     ) -> None:
-        """As `Turns.work`; it says that the service does not answer."""
+        """As `EventLoop.work`; also records that the service is unavailable."""
 
 
 class ValidationShell:
-    """Of one process; its methods are called within turns."""
+    """The validation of one process. Call its methods on the event loop."""
 
     def __init__(
         self,
-        turns: Turns,
+        loop: EventLoop,
         store: ObjectStore,
         service: GenerationService,
         node_id: int,
         listener: ValidationListener,
     ) -> None:
-        #: By time.monotonic(); 0 while there was none.
+        #: By time.monotonic(); 0 before the first validation.
         self.validated_at = 0.0
         self._core = Validation()
-        self._turns = turns
+        self._loop = loop
         self._store = store
         self._service = service
         self._node_id = node_id
@@ -109,8 +109,8 @@ class ValidationShell:
             )
 
         def failed(error: Exception) -> None:
-            log.warning("the store is asked again", reason=str(error))
+            log.warning("a request to the object store failed; will retry", reason=str(error))
             again = partial(self.step, events.ValidationFailed(action))
-            self._turns.call_later(RETRY_SECONDS, again)
+            self._loop.call_later(RETRY_SECONDS, again)
 
-        self._turns.work(ask, self.step, failed)
+        self._loop.work(ask, self.step, failed)

@@ -1,1 +1,1 @@
-"""A Postgres of its own as of a moment."""
+"""Branches: writable Postgres servers as of a point in time."""

@@ -1,7 +1,7 @@
-"""The files by which a branch is configured: tried out before, written at the end.
+"""The configuration files of a branch: tested before creation, written at its end.
 
-What the cluster has of them is set aside, under another ending, for a person to read. Postgres is
-asked what it makes of a file, by `postgres -C`, which reads it and nothing else.
+The cluster's own files are kept under another file name extension for the user to read. `postgres
+-C` checks a configuration; it reads the files and does nothing else.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from types import MappingProxyType
 from pageserver.branches.branch_folder import BranchFolder
 from pageserver.branches.branch_settings import (
     AUTO_CONF,
+    CLUSTER_SUFFIX,
     CONF,
     HBA,
     IDENT,
     LOCAL_HBA,
-    OF_ANSWERS,
-    OF_CLUSTER,
+    OUTPUT_SETTINGS,
     configuration,
     own_settings,
 )
 from pageserver.epochs.redo import RedoServer
 from pageserver.errors import BranchError
 from pageserver.layers.frame import Frame
-from pageserver.moments.moments import Moment
+from pageserver.pitr.restore_points import RecoveryTarget
 from pg_server.program import run_program
 from storage import durable
 
@@ -39,10 +39,10 @@ _LOG_PREFIX = re.compile(r".*?(?:LOG|FATAL):\s+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchRequest:
-    """`settings` are for its postgresql.conf; `cluster_hba`: who may connect is as the cluster's
-    pg_hba.conf says."""
+    """`settings` are written to postgresql.conf. With `cluster_hba` the branch uses the cluster's
+    pg_hba.conf."""
 
-    moment: Moment
+    target: RecoveryTarget
     port: int
     settings: Mapping[str, str] = field(default_factory=dict)
     cluster_hba: bool = False
@@ -50,45 +50,50 @@ class BranchRequest:
 
 
 class BranchConfiguration:
-    """Of one branch. Methods raise BranchError, PgServerError, StorageError, OSError."""
+    """The configuration of one branch. Methods raise BranchError, PgServerError, StorageError,
+    OSError."""
 
     def __init__(self, folder: BranchFolder, redo: RedoServer, request: BranchRequest) -> None:
         self._folder = folder
         self._redo = redo
         self._request = request
-        self._answer_settings: Mapping[str, str] = _NOTHING
+        self._output_settings: Mapping[str, str] = _NOTHING
 
-    # ---- before anything is written
+    # ---- before any file is written
 
     def check(self) -> None:
-        """Raises BranchError: Postgres does not accept what a user sets."""
+        """Raises BranchError if Postgres does not accept the user's settings."""
         refusal = self._refusal(self._configuration(0))
         if refusal:
-            raise BranchError(f"Postgres refuses a setting: {refusal}", hint="See --set.")
+            raise BranchError(
+                f"Postgres does not accept a setting: {refusal}",
+                hint="Correct the setting given with --set.",
+            )
 
     def check_access(self, frame: Frame) -> None:
-        """Raises BranchError: the cluster has no file that says who may connect."""
+        """Raises BranchError if the user asked for the cluster's pg_hba.conf and there is none."""
         if self._request.cluster_hba and HBA not in frame.names():
             raise BranchError(
                 "the cluster has no pg_hba.conf in its data directory",
-                hint="Without --cluster-hba: by password on the loopback, or by the socket.",
+                hint="Omit --cluster-hba. Then users connect by password on the loopback "
+                "interface, or by the socket.",
             )
 
     # ---- the files
 
-    def set_aside(self) -> None:
-        """Those of the cluster."""
-        self._answer_settings = self._read_answer_settings()
+    def rename_cluster_files(self) -> None:
+        """Renames the cluster's configuration files."""
+        self._output_settings = self._read_output_settings()
         for name in (CONF, AUTO_CONF, HBA, IDENT):
             path = self._folder.data / name
             if path.exists():
-                path.rename(path.with_name(name + OF_CLUSTER))
+                path.rename(path.with_name(name + CLUSTER_SUFFIX))
 
-    def _read_answer_settings(self) -> dict[str, str]:
-        """Out of the cluster's files. None of them, where those cannot be read on this machine:
-        they are not in the data directory, or include what is not there."""
+    def _read_output_settings(self) -> dict[str, str]:
+        """Reads these settings from the cluster's files. Returns none if a file cannot be read on
+        this machine: it may be outside the data directory, or include a missing file."""
         found = {}
-        for name in OF_ANSWERS:
+        for name in OUTPUT_SETTINGS:
             done = self._configured(self._folder.data, name)
             if done.returncode != 0:
                 return {}
@@ -97,8 +102,8 @@ class BranchConfiguration:
 
     def write(self, prepared_max: int) -> None:
         data = self._folder.data
-        conf = self._configuration(prepared_max, self._answer_settings)
-        if self._refusal(conf):  # a time zone that this machine does not have, for instance
+        conf = self._configuration(prepared_max, self._output_settings)
+        if self._refusal(conf):  # for example, a time zone that this machine does not have
             conf = self._configuration(prepared_max)
         files = {CONF: conf.encode(), AUTO_CONF: b""}
         files |= self._access_files()
@@ -108,17 +113,19 @@ class BranchConfiguration:
     def _access_files(self) -> dict[str, bytes]:
         if not self._request.cluster_hba:
             return {HBA: LOCAL_HBA.encode(), IDENT: b""}
-        hba, ident = (self._folder.data / (name + OF_CLUSTER) for name in (HBA, IDENT))
+        hba, ident = (self._folder.data / (name + CLUSTER_SUFFIX) for name in (HBA, IDENT))
         return {HBA: hba.read_bytes(), IDENT: ident.read_bytes() if ident.exists() else b""}
 
-    # ---- what Postgres makes of them
+    # ---- checks by Postgres
 
-    def _configuration(self, prepared_max: int, answers: Mapping[str, str] = _NOTHING) -> str:
+    def _configuration(
+        self, prepared_max: int, output_settings: Mapping[str, str] = _NOTHING
+    ) -> str:
         settings = own_settings(self._folder.name, self._request.port, prepared_max)
-        return configuration({**answers, **settings, **self._request.settings})
+        return configuration({**output_settings, **settings, **self._request.settings})
 
     def _refusal(self, conf: str) -> str:
-        """What Postgres has against a configuration; "" when it takes it."""
+        """The error that Postgres reports for a configuration, or "" if it accepts it."""
         with tempfile.TemporaryDirectory(dir=self._folder.work) as created:
             folder = Path(created)
             self._redo.give(folder)
@@ -128,11 +135,11 @@ class BranchConfiguration:
             done = self._configured(folder, "port")
         if done.returncode == 0:
             return ""
-        first = next(iter(done.stderr.splitlines()), "it gave no reason")
+        first = next(iter(done.stderr.splitlines()), "postgres printed no error message")
         return _LOG_PREFIX.sub("", first)
 
     def _configured(self, folder: Path, name: str) -> subprocess.CompletedProcess[str]:
-        """As Postgres reads the files there; it looks at nothing else."""
+        """The value of a setting as Postgres reads it from the files there."""
         postgres = self._redo.binaries.program("postgres")
         return run_program(
             [postgres, "-C", name, "-D", folder], account=self._redo.account, check=False

@@ -1,11 +1,11 @@
-"""A branch is made: a whole data directory at a moment, on a timeline of its own, at rest.
+"""Creates a branch: a full data directory at a point in time, on a new timeline, stopped.
 
     cut's pages + WAL  ->  replay, promotion  ->  subscriptions off, checkpoint  ->  its own files
-    work/, data/           a private server                                         branch.json
+    work/, data/           private server                                           branch.json
 
-Laws. Until the end the server is one that only we reach, and that ends with us (`PromotedServer`).
-A moment that cannot be had leaves no folder; what was killed leaves one that says so. branch.json
-is written when all is on the disk.
+Laws. Only this process can connect to the private server, which ends with it (`PromotedServer`). If
+the point in time cannot be reached, no folder is left. After a crash, a marker file in the folder
+says that the branch is incomplete. branch.json is written when all other files are durable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from objectstore.archive import TimelineArchive
 from pageserver.branches.branch_configuration import BranchConfiguration, BranchRequest
 from pageserver.branches.branch_folder import BranchFolder
 from pageserver.branches.branch_record import Branch
-from pageserver.branches.branch_settings import check_chosen
+from pageserver.branches.branch_settings import check_user_settings
 from pageserver.cuts.cut_files import CutFiles
 from pageserver.cuts.virtual_full import write_virtual_full
 from pageserver.epochs.in_place_tablespaces import WAL_FOLDER, link_range
@@ -35,26 +35,26 @@ from pageserver.errors import BranchError
 from pageserver.layers.control_file import CONTROL_FILE, ControlFile
 from pageserver.layers.fork import PAGE_BYTES
 from pageserver.layers.touches import Touches
-from pageserver.moments.catalog_files import pages_in_directory
-from pageserver.moments.moments import Moments
-from pageserver.moments.promoted_server import PromotedServer, ServerLimits, StopPoint
-from pageserver.moments.sparse_restore import RestorePoint, survey_up_to
+from pageserver.pitr.catalog_files import pages_in_directory
+from pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from pageserver.pitr.restore_points import RestorePoints
+from pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
 from storage import durable
 from telemetry.size import bytes_text
 
 SYNC_THREADS = 8
-#: New WAL, logs, the pages that the replay adds.
+#: For new WAL, logs, and pages that the replay adds.
 SPARE_BYTES = 64 << 20
 
-#: A branch must not take changes out of a publisher's slot, or drop it: neither enabled nor named.
+#: Disabled and without a slot name, so that the branch neither reads nor drops a publisher's slot.
 _DISABLE_SUBSCRIPTIONS = "UPDATE pg_subscription SET subenabled = false, subslotname = NULL"
 _STATE = "SELECT pg_last_xact_replay_timestamp(), (SELECT count(*) FROM pg_prepared_xacts)"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Hears of the moment that was found, whether the WAL ends before it is certain; and of pages:
-    how many there are, and how many more are written."""
+    """`found` receives the restore point, and whether the available WAL ends before the requested
+    time. `expect_bytes` receives the size of all pages, `more_bytes` each size written."""
 
     found: Callable[[RestorePoint, bool], None] = lambda point, is_wal_end: None
     expect_bytes: Callable[[int], None] = lambda size: None
@@ -62,8 +62,8 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
-    """Of the private server."""
+class _ServerState:
+    """The answers of the private server."""
 
     database: str
     superuser: str
@@ -72,7 +72,7 @@ class _Answers:
 
 
 class BranchCreation:
-    """Used once."""
+    """Creates one branch. An object is used once."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class BranchCreation:
         self._folder = folder
         self._archive = archive
         self._sources = sources
-        # All pages are there: one that is missing is an error, as in any recovery.
+        # All pages exist, so a missing page is an error, as in any recovery.
         more = {**redo.more_settings, "ignore_invalid_pages": "off"}
         self._redo = replace(redo, more_settings=more)
         self._request = request
@@ -94,9 +94,9 @@ class BranchCreation:
         self._configuration = BranchConfiguration(folder, self._redo, request)
 
     def run(self) -> Branch:
-        """Made, and at rest. Raises PageserverError, BackupError, ObjectStoreError, StorageError,
-        PgServerError; nothing is left then."""
-        check_chosen(self._request.settings)
+        """Creates the branch, stopped. Raises PageserverError, BackupError, ObjectStoreError,
+        StorageError, PgServerError; then no files are left."""
+        check_user_settings(self._request.settings)
         self._folder.begin()
         with self._folder.locked():
             try:
@@ -114,26 +114,26 @@ class BranchCreation:
     def _make(self) -> Branch:
         self._folder.work.mkdir(mode=0o700)
         self._configuration.check()
-        moments = Moments(self._archive, self._sources, self._folder.work)
-        point = moments.open(self._request.moment)
-        self._progress.found(point, moments.is_wal_end)
+        points = RestorePoints(self._archive, self._sources, self._folder.work)
+        point = points.open(self._request.target)
+        self._progress.found(point, points.is_wal_end)
         touches, stop = survey_up_to(point)
         self._configuration.check_access(point.frame)
         self._check_space(point)
-        self._write_pages(point, moments.files(point))
+        self._write_pages(point, points.files(point))
         self._write_wal(point, touches, stop)
         limits = _limits(point, touches)
         answers = self._promote(stop, limits)
-        self._remove_traces()
+        self._remove_server_files()
         self._configuration.write(limits.prepared)
         if self._request.is_synced:
             _sync_tree(self._folder.data)
         return self._branch(point, answers)
 
-    # ---- before anything is written
+    # ---- before pages are written
 
     def _check_space(self, point: RestorePoint) -> None:
-        """Raises BranchError. The WAL is there already."""
+        """Raises BranchError. The WAL is already in the folder."""
         pages_bytes = sum(point.frame.forks.values()) * PAGE_BYTES
         self._progress.expect_bytes(pages_bytes)
         wal_bytes = point.target_lsn - point.redo_lsn
@@ -144,7 +144,7 @@ class BranchCreation:
             raise BranchError(
                 f"branch {self._folder.name} needs {bytes_text(needed_bytes)}, but "
                 f'"{self._folder.path.parent}" has {bytes_text(free_bytes)} free',
-                hint="Drop another one, or name a larger disk with --branches-dir.",
+                hint="Drop another branch, or specify a larger disk with --branches-dir.",
             )
 
     # ---- the data directory
@@ -161,10 +161,11 @@ class BranchCreation:
             give=self._redo.give,
             progress=self._progress.more_bytes,
         )
-        self._configuration.set_aside()
+        self._configuration.rename_cluster_files()
 
     def _write_wal(self, point: RestorePoint, touches: Touches, stop: StopPoint) -> None:
-        """The files themselves: the server is to keep them, and to remove them one day."""
+        """Moves the files instead of linking them: the server keeps them, and removes them
+        later."""
         link_range(
             point.wal, point.redo_lsn, stop.end_lsn, stop.tli,
             touches.tablespaces_created, self._folder.data, self._redo.give,
@@ -175,14 +176,14 @@ class BranchCreation:
                 link.chmod(0o600)
                 self._redo.give(link)
 
-    def _promote(self, stop: StopPoint, limits: ServerLimits) -> _Answers:
+    def _promote(self, stop: StopPoint, limits: ServerLimits) -> _ServerState:
         with PromotedServer(self._redo, self._folder.data, stop, limits) as server:
-            answers = self._ask(server)
+            answers = self._query_server(server)
             server.shut_down()
         return answers
 
-    def _ask(self, server: PromotedServer) -> _Answers:
-        """As a superuser; some row versions of roles and databases may be gone by now."""
+    def _query_server(self, server: PromotedServer) -> _ServerState:
+        """Connects as a superuser. Some row versions of roles and databases may be obsolete."""
         version_folder = self._control_file().version_folder(self._pg_major)
         pages = pages_in_directory(server.data_dir, self._pg_major, version_folder)
         databases = [row.name.decode(errors="surrogateescape") for row in pages.databases()]
@@ -196,15 +197,18 @@ class BranchCreation:
                     refusal = error
                     continue
                 with closing(connection):
-                    return _settle(connection, database, superuser)
-        raise BranchError(f"no superuser of the cluster can log in: {refusal or 'there is none'}")
+                    return _disable_subscriptions(connection, database, superuser)
+        raise BranchError(
+            "could not connect to the branch as a superuser: "
+            f"{refusal or 'the cluster has no superuser that can log in'}"
+        )
 
-    def _remove_traces(self) -> None:
-        """Of the private server."""
+    def _remove_server_files(self) -> None:
+        """Removes the files of the private server."""
         shutil.rmtree(self._folder.data / CONF_FOLDER)
         (self._folder.data / "postmaster.opts").unlink(missing_ok=True)
 
-    def _branch(self, point: RestorePoint, answers: _Answers) -> Branch:
+    def _branch(self, point: RestorePoint, answers: _ServerState) -> Branch:
         binaries = self._redo.binaries
         return Branch(
             name=self._folder.name,
@@ -212,7 +216,7 @@ class BranchCreation:
             lsn=point.target_lsn,
             cut_lsn=point.cut_lsn,
             tli=self._control_file().tli,
-            moment=self._request.moment.time,
+            moment=self._request.target.time,
             last_commit_at=answers.last_commit_at,
             pg_version=binaries.version,
             bin_dir=str(binaries.bin_dir),
@@ -235,22 +239,22 @@ def _limits(point: RestorePoint, touches: Touches) -> ServerLimits:
     return ServerLimits(max(point.frame.control_file().prepared_max, touches.prepared_max), 0)
 
 
-def _settle(
+def _disable_subscriptions(
     connection: psycopg.Connection[tuple[datetime | None, int]], database: str, superuser: str
-) -> _Answers:
+) -> _ServerState:
     """Raises BranchError."""
     try:
         connection.execute(_DISABLE_SUBSCRIPTIONS)
         row = connection.execute(_STATE).fetchone()
         connection.commit()
     except psycopg.Error as error:
-        raise BranchError(f"the branch could not be asked: {error}") from error
+        raise BranchError(f"could not query the branch: {error}") from error
     assert row is not None
-    return _Answers(database, superuser, *row)
+    return _ServerState(database, superuser, *row)
 
 
 def _sync_tree(folder: Path) -> None:
-    """Each file, then each folder. Raises StorageError."""
+    """Syncs each file, then each folder. Raises StorageError."""
     files: list[Path] = []
     folders: list[Path] = []
     for path, _, names in os.walk(folder):

@@ -1,14 +1,14 @@
-"""The folder of a branch: what is in it, whose turn it is, and how it comes and goes.
+"""The folder of a branch: its files, its lock, its creation and removal.
 
-    DIR/NAME/incomplete     first file of all, and last: no more than that is known of it
-            |-- work/       WAL and a frame, while it is made
+    DIR/NAME/incomplete     created first and removed last: the branch is incomplete
+            |-- work/       WAL and a frame, during creation
             |-- data/       the server's data directory
             |-- socket/     its socket, 0700
-            `-- branch.json written when it is whole
+            `-- branch.json written when the branch is complete
 
-Laws. With branch.json it is whole, without it is not. A removal begins by taking that name away. A
-folder that has neither file, and is not empty, is none of ours: it is never removed. Who changes
-one holds a lock on the folder; the kernel ends it with the process.
+Laws. A branch is complete if branch.json exists. A removal begins by renaming that file. A folder
+that has neither file, and is not empty, is not a branch, and is never removed. A process locks the
+folder before it changes it; the kernel releases the lock when the process ends.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ RECORD, MARKER = "branch.json", "incomplete"
 DATA, SOCKET, WORK = "data", "socket", "work"
 LOCK_SECONDS_MAX = 1.0
 POLL_SECONDS = 0.02
-FOLDER_MODE = 0o711  # the server's account goes through it
+FOLDER_MODE = 0o711  # the server's account must be able to traverse it
 
 
 class BranchState(Enum):
-    """Of a branch's folder. BUSY: a process makes, starts, stops or removes it now."""
+    """The state of a branch's folder. BUSY: a process creates, starts, stops or removes it now."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -43,7 +43,7 @@ class BranchState(Enum):
 
 
 class BranchFolder:
-    """DIR/NAME, there or not. Methods raise BranchError, StorageError."""
+    """DIR/NAME, which may not exist. Methods raise BranchError, StorageError."""
 
     def __init__(self, branches_dir: Path, name: str) -> None:
         check_name(name)
@@ -63,7 +63,7 @@ class BranchFolder:
         return self.path / WORK
 
     def is_branch(self) -> bool:
-        """Or what is left of one."""
+        """Whether the folder is a branch, complete or not."""
         with _errors(self.path, "read"):
             try:
                 names = os.listdir(self.path)
@@ -72,7 +72,7 @@ class BranchFolder:
         return not names or RECORD in names or MARKER in names
 
     def record(self) -> Branch | None:
-        """None: it is not whole."""
+        """Returns None if the branch is incomplete."""
         with _errors(self.path, "read"):
             try:
                 data = (self.path / RECORD).read_bytes()
@@ -81,18 +81,18 @@ class BranchFolder:
         return decode_branch(data)
 
     def require(self) -> Branch:
-        """One that is whole."""
+        """Returns the record. Raises BranchError if the branch is incomplete."""
         self._require_branch()
         branch = self.record()
         if branch is None:
             raise BranchError(
-                f"branch {self.name} is not whole: its creation was broken off",
-                hint=f"sk branch drop {self.name}",
+                f"branch {self.name} is incomplete: its creation was interrupted",
+                hint=f"Remove it with sk branch drop {self.name}.",
             )
         return branch
 
     def size_bytes(self) -> int:
-        """On the disk. What vanishes meanwhile does not count."""
+        """Disk usage. Files removed in the meantime are not counted."""
         total = 0
         for folder, _, names in os.walk(self.path):
             for name in names:
@@ -102,25 +102,25 @@ class BranchFolder:
                     continue
         return total
 
-    # ---- whose turn it is
+    # ---- lock
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Raises BranchError when another process has it, or there is no branch."""
+        """Raises BranchError if another process holds the lock, or if the branch does not exist."""
         self._require_branch()
         with self._opened() as fd:
-            deadline = time.monotonic() + LOCK_SECONDS_MAX  # who only looks has it for an instant
+            deadline = time.monotonic() + LOCK_SECONDS_MAX  # is_locked() holds it for an instant
             while not _is_granted(fd, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
                     raise BranchError(
-                        f"branch {self.name} is in use by another sk",
-                        hint="It makes, starts, stops or drops it: wait until it has ended.",
+                        f"branch {self.name} is in use by another sk process",
+                        hint="It creates, starts, stops or drops the branch. Wait until it ends.",
                     )
                 time.sleep(POLL_SECONDS)
             yield
 
     def is_locked(self) -> bool:
-        """By another process."""
+        """Whether another process holds the lock."""
         with self._opened() as fd:
             return not _is_granted(fd, fcntl.LOCK_SH)
 
@@ -133,10 +133,10 @@ class BranchFolder:
         finally:
             os.close(fd)
 
-    # ---- how it comes and goes
+    # ---- creation and removal
 
     def begin(self) -> None:
-        """It is there afterwards, and incomplete."""
+        """Creates the folder, marked as incomplete."""
         with _errors(self.path, "create"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -147,14 +147,14 @@ class BranchFolder:
             (self.path / MARKER).touch()
 
     def finish(self, branch: Branch) -> None:
-        """It is whole from here on."""
+        """Marks the branch as complete."""
         with _errors(self.path, "write"):
             shutil.rmtree(self.work)
             durable.replace_file(self.path / RECORD, branch.encode())
             (self.path / MARKER).unlink()
 
     def remove(self) -> None:
-        """Its server is down."""
+        """Removes the folder. The server must be stopped."""
         self._require_branch()
         marker = self.path / MARKER
         with _errors(self.path, "remove"):
@@ -170,31 +170,34 @@ class BranchFolder:
 
     def _require_branch(self) -> None:
         if not self.is_branch():
-            there = self.path.exists()
+            exists = self.path.exists()
             raise BranchError(
-                f"{self.path} is no branch's folder"
-                if there
-                else f"there is no branch {self.name}",
-                hint="sk branch list shows those there are.",
+                f'"{self.path}" is not the folder of a branch'
+                if exists
+                else f"branch {self.name} does not exist",
+                hint="Use sk branch list to see all branches.",
             )
 
     def _exists(self) -> BranchError:
         if not self.is_branch():
-            return BranchError(f"{self.path} exists, and is no branch's folder")
+            return BranchError(f'"{self.path}" exists and is not the folder of a branch')
         if self.record() is not None:
             return BranchError(
-                f"branch {self.name} exists", hint=f"sk branch drop {self.name} removes it."
+                f"branch {self.name} already exists",
+                hint=f"Remove it with sk branch drop {self.name}.",
             )
         if self.is_locked():
-            return BranchError(f"branch {self.name} is being made, or dropped, by another sk")
+            return BranchError(
+                f"branch {self.name} is being created or dropped by another sk process"
+            )
         return BranchError(
-            f"branch {self.name} is there, but not whole: its creation was broken off",
-            hint=f"sk branch drop {self.name} removes what is left.",
+            f"branch {self.name} already exists, but is incomplete: its creation was interrupted",
+            hint=f"Remove it with sk branch drop {self.name}.",
         )
 
 
 def branch_folders(branches_dir: Path) -> list[BranchFolder]:
-    """By their names. Raises BranchError."""
+    """All branches, ordered by name. Raises BranchError."""
     with _errors(branches_dir, "read"):
         try:
             names = sorted(os.listdir(branches_dir))

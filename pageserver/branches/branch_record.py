@@ -1,4 +1,4 @@
-"""`branch.json`: what a branch is, written once, when it is whole. Pure.
+"""`branch.json`: the properties of a branch, written once, when it is complete. Pure.
 
     {"format": 1, "name": "before_release", "timeline": "TENANT/TIMELINE",
      "lsn": 83886120, "cut_lsn": 83000000, "tli": 2, "moment": "2026-11-21T10:15:00Z",
@@ -6,8 +6,8 @@
      "bin_dir": "/usr/lib/postgresql/15/bin", "port": 5433, "database": "postgres",
      "superuser": "postgres", "prepared": 0, "created_at": "2026-11-21T10:25:03.1Z"}
 
-`lsn` is the position at which its own timeline `tli` begins. `moment` is the time that was asked
-for, null when it was a position. `database` is one that `superuser` may connect to.
+`lsn` is the position at which the branch's own timeline `tli` begins. `moment` is the requested
+time, or null if a position was requested. `superuser` can connect to `database`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Time = Annotated[datetime, Meta(tz=True)]
 
 
 class Branch(Struct, frozen=True, kw_only=True):
-    """One that is whole."""
+    """The record of a complete branch."""
 
     format: int = FORMAT
     name: str
@@ -65,15 +65,15 @@ def decode_branch(data: bytes) -> Branch:
     if branch.format != FORMAT:
         raise BranchError(
             f"branch.json has format {branch.format}, expected {FORMAT}",
-            hint="A newer sk has made it.",
+            hint="A newer version of sk has written it. Upgrade sk.",
         )
     return branch
 
 
 def check_name(name: str) -> None:
-    """It is a folder's name, and part of cluster_name. Raises BranchError."""
+    """The name is used as a folder name and in cluster_name. Raises BranchError."""
     if not NAME.fullmatch(name):
         raise BranchError(
-            f'"{name}" is no name of a branch: expected up to 48 letters, digits, ".", "_" and "-"'
-            ", of which the first is a letter or a digit"
+            f'"{name}" is not a valid branch name: expected up to 48 letters, digits, ".", "_" and '
+            '"-", beginning with a letter or a digit'
         )

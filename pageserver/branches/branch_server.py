@@ -1,4 +1,4 @@
-"""`BranchServer`: the Postgres of a branch, started and stopped by pg_ctl; it outlives us."""
+"""`BranchServer`: the Postgres of a branch. pg_ctl starts it, and it runs on after sk ends."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ POLL_SECONDS = 0.02
 
 
 class BranchServer:
-    """Of a branch that is whole. Methods raise BranchError, PgServerError."""
+    """The server of a complete branch. Methods raise BranchError, PgServerError."""
 
     def __init__(self, folder: BranchFolder, branch: Branch) -> None:
         self._folder = folder
         self._branch = branch
 
     def start(self, port: int | None = None) -> int:
-        """Returns its port when it accepts connections. Legal when it runs."""
+        """Returns the port once the server accepts connections. May be called while it runs."""
         running = running_server(self._folder.data)
         if running is not None:
             return running.port
@@ -44,7 +44,7 @@ class BranchServer:
         if not is_port_free(port):
             raise BranchError(
                 f"port {port} is in use",
-                hint=f"sk branch start {self._branch.name} --port N takes another one.",
+                hint=f"Use sk branch start {self._branch.name} --port N to choose another port.",
             )
         RestoredServer(
             self._folder.data,
@@ -59,18 +59,18 @@ class BranchServer:
 
     @property
     def port(self) -> int:
-        """Where it listens, or will."""
+        """The port of the running server, or the one that it will use."""
         running = running_server(self._folder.data)
         return self._branch.port if running is None else running.port
 
     @property
     def dsn(self) -> str:
-        """With the password that the role had then."""
+        """Connects with the password that the role had at the branch's point in time."""
         return self._dsn(HOST)
 
     @property
     def socket_dsn(self) -> str:
-        """Without, for the account of the server."""
+        """Connects without a password, for the account of the server only."""
         return self._dsn(str(self._folder.socket))
 
     def _dsn(self, host: str) -> str:
@@ -81,14 +81,14 @@ class BranchServer:
 
 
 class StopMode(Enum):
-    """As pg_ctl has them: with a checkpoint; at once."""
+    """The modes of pg_ctl: with a checkpoint, or at once."""
 
     FAST = signal.SIGINT
     IMMEDIATE = signal.SIGQUIT
 
 
 def stop_server(data_dir: Path, mode: StopMode) -> bool:
-    """Whether one ran; it has ended. Raises BranchError."""
+    """Stops the server and returns whether one was running. Raises BranchError."""
     running = running_server(data_dir)
     if running is None:
         return False
@@ -98,20 +98,20 @@ def stop_server(data_dir: Path, mode: StopMode) -> bool:
         return True
     except PermissionError as error:
         raise BranchError(
-            f"the server in {data_dir} runs as another account, and cannot be stopped",
-            hint="Run sk as root, or as that account.",
+            f'could not stop the server in "{data_dir}": it runs as another account',
+            hint="Run sk as root or as that account.",
         ) from error
     deadline = time.monotonic() + STOP_SECONDS_MAX
     while running_server(data_dir) is not None:
         if time.monotonic() > deadline:
-            raise BranchError(f"the server in {data_dir} does not stop")
+            raise BranchError(f'the server in "{data_dir}" does not stop')
         time.sleep(POLL_SECONDS)
     return True
 
 
 def running_server(data_dir: Path) -> PostmasterFile | None:
-    """By its own word, if that process is there and works in that directory: after a crash the
-    file stays, and its number may be another's. Raises BranchError."""
+    """Reads postmaster.pid, and checks that its process exists and works in that directory: after a
+    crash the file is left, and its pid may belong to another process. Raises BranchError."""
     try:
         state = read_postmaster_file(data_dir)
         if state is None:
@@ -121,14 +121,14 @@ def running_server(data_dir: Path) -> PostmasterFile | None:
         return None
     except OSError as error:
         raise BranchError(
-            f'could not see whether a server runs in "{data_dir}": {error.strerror}',
-            hint="Run sk as root, or as the account of the server.",
+            f'could not determine whether a server runs in "{data_dir}": {error.strerror}',
+            hint="Run sk as root or as the account of the server.",
         ) from error
     return state if works_in == str(data_dir.resolve()) else None
 
 
 def state_of(folder: BranchFolder) -> BranchState:
-    """Raises BranchError: it cannot be seen, or its record is damaged."""
+    """Raises BranchError if the folder cannot be read, or if its record is damaged."""
     if folder.is_locked():
         return BranchState.BUSY
     if folder.record() is None:
@@ -143,12 +143,13 @@ def choose_port(taken: Collection[int]) -> int:
         if port not in taken and is_port_free(port):
             return port
     raise BranchError(
-        f"no port from {PORT_FIRST} to {PORT_FIRST + PORTS - 1} is free", hint="Give --port."
+        f"no port from {PORT_FIRST} to {PORT_FIRST + PORTS - 1} is free",
+        hint="Specify a port with --port.",
     )
 
 
 def is_port_free(port: int) -> bool:
-    """On the loopback. It may be taken a moment later: then the server says so."""
+    """On the loopback interface. If the port is taken later, the server reports the error."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
         try:

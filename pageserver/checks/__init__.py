@@ -1,1 +1,1 @@
-"""A server's pages held against what its WAL says."""
+"""Compares the pages of a server with the pages built from its WAL."""

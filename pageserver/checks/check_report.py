@@ -1,4 +1,4 @@
-"""What a check of pages found: damage, named, and how many pages it can say nothing of. Values."""
+"""The result of a page check: the damaged pages, and the number of unchecked pages. Values."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pageserver.layers.fork import Fork
 
 
 class Skip(Enum):
-    """Why a page is not checkable; its value goes behind a number of pages."""
+    """Why a page cannot be checked. The value follows a number of pages in the output."""
 
-    UNLOGGED = "of unlogged relations, of which there is no WAL"
-    FREE_SPACE = "of free-space maps, which are not stored"
-    COPIED = "of databases that were copied file by file behind the newest cut"
-    NEWER = "changed behind the position that they were to be held against"
-    MOVING = "changed each time that they were read"
+    UNLOGGED = "of unlogged relations, which have no WAL"
+    FREE_SPACE = "of free space maps, which are not stored"
+    COPIED = "of databases that were copied file by file after the newest cut"
+    NEWER = "changed after the position of the comparison"
+    MOVING = "changed during each attempt to read them"
     LOCKED = "of relations that are locked"
-    GONE = "gone, or rewritten, before they were read"
-    UNKNOWN = "of files that neither a cut nor the WAL behind it knows"
+    GONE = "dropped, truncated or rewritten before they were read"
+    UNKNOWN = "of files that are neither in a cut nor in the WAL after it"
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedPage:
-    """`path`: as pg_relation_filepath() says it. `relation`: schema.table, `database`: its name;
-    "" when only a server could tell them. `at_lsn`: as of which it should be another."""
+    """`path`: as returned by pg_relation_filepath(). `relation` (schema.table) and `database` are
+    "" if no server was available to find their names. `at_lsn`: position of the expected page."""
 
     fork: Fork
     path: str
@@ -42,26 +42,26 @@ class DamagedPage:
 
 @dataclass(slots=True)
 class CheckReport:
-    """Grows while a check runs. `unjudged`: pages that were asked for, are there, and could not be
-    checked; `again`: those of an earlier check that were read once more."""
+    """Filled in while a check runs. `unchecked`: pages that were requested and exist, but could not
+    be checked. `again`: pages of an earlier check that were read once more."""
 
     checked: int = 0
     damaged: list[DamagedPage] = field(default_factory=list)
     skipped: Counter[Skip] = field(default_factory=Counter)
-    unjudged: set[tuple[Fork, int]] = field(default_factory=set)
+    unchecked: set[tuple[Fork, int]] = field(default_factory=set)
     again: set[tuple[Fork, int]] = field(default_factory=set)
 
     def skip(self, why: Skip, fork: Fork, block: int) -> None:
-        """One page."""
+        """Counts one page that was not checked."""
         self.skipped[why] += 1
         if why is not Skip.GONE:
-            self.unjudged.add((fork, block))
+            self.unchecked.add((fork, block))
 
     @property
     def is_sound(self) -> bool:
-        """Something was checked, and nothing is damaged."""
+        """Whether at least one page was checked, and none is damaged."""
         return self.checked > 0 and not self.damaged
 
     def skips(self) -> list[str]:
-        """In words, the most frequent first."""
+        """One phrase for each reason, the most frequent first."""
         return [f"{count} {why.value}" for why, count in self.skipped.most_common() if count]

@@ -1,11 +1,11 @@
-"""The files of a data directory against the WAL: of a stopped server, or of one that runs.
+"""Compares the files of a data directory with the WAL. The server may be running.
 
-    pg_control: redo X         every page that was changed before X is in its file: X is what a
-    |------------X-----------  recovery begins at; what was changed behind it has a greater LSN
+    pg_control: redo X         every page changed before X is in its file: recovery begins at X
+    |------------X-----------  a page changed after X has a greater LSN
 
-Laws. X is read before the first page. Of a running server a page may be torn: what seems damaged is
-read again, and is damaged only when it stays so. A file that neither the cut nor the WAL knows is
-counted, not judged. Nothing is written.
+Laws. X is read before the first page. While the server runs, a page read may be torn: a page that
+seems damaged is read again, and counts as damaged only if it stays so. A file that is neither in
+the cut nor in the WAL is counted, not judged. The check writes nothing.
 Source: Postgres `CreateCheckPoint` in `xlog.c`.
 """
 
@@ -27,19 +27,19 @@ from pageserver.checks.page_comparison import (
     Finding,
     Verdict,
     compare,
-    damage_of_itself,
+    page_damage,
 )
 from pageserver.checks.page_sample import choose_pages
-from pageserver.checks.visibility_bits import are_right
+from pageserver.checks.visibility_bits import are_bits_valid
 from pageserver.errors import PageserverError
 from pageserver.layers.control_file import CONTROL_FILE, ControlFile
 from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
 from pageserver.layers.fork_table import relation_files, relation_folders
 from pageserver.layers.page_header import PageHeader
 from pageserver.layers.touches import Numbers
-from pageserver.moments.moments import Moment
-from pageserver.moments.page_at import PageReader, PagesAt
-from pageserver.moments.sparse_restore import RestorePoint
+from pageserver.pitr.page_at import PageReader, PagesAt
+from pageserver.pitr.restore_points import RecoveryTarget
+from pageserver.pitr.sparse_restore import RestorePoint
 from pg_server.postmaster_file import POSTMASTER_FILE
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
@@ -47,18 +47,18 @@ from walrecords.record_index import as_boundary
 
 BACKUP_LABEL = "backup_label"
 READ_BLOCKS = 4096
-#: of a page that a server may be writing just now
-LOOKS, LOOK_SECONDS = 5, 0.1
-#: of a shutdown checkpoint, headers of WAL pages in it and all
+#: attempts to read a page that the server may be writing, and the pause between them
+READ_ATTEMPTS, READ_PAUSE_SECONDS = 5, 0.1
+#: size limit of a shutdown checkpoint record, including headers of WAL pages in it
 LAST_RECORD_BYTES_MAX = 512
 
-OpenPoint = Callable[[Moment], RestorePoint]
+OpenPoint = Callable[[RecoveryTarget], RestorePoint]
 _SKIPS = {Verdict.NEWER: Skip.NEWER, Verdict.UNKNOWN: Skip.UNKNOWN, Verdict.MOVING: Skip.MOVING}
 
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """`control` as it was when it was opened."""
+    """`control` is the control file as read by open()."""
 
     path: Path
     control: ControlFile
@@ -66,46 +66,46 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: Path, server: ServerFacts, history: TimelineHistory) -> DataDirectory:
-        """Of that cluster, on that timeline. Raises PageserverError."""
+        """Opens a data directory of that cluster and timeline. Raises PageserverError."""
         if (path / BACKUP_LABEL).exists():
             raise PageserverError(
-                f"{path} is a base backup that has not been started: its pages are not yet what "
-                "its control file says",
-                hint="Start it once.",
+                f'"{path}" is a base backup that has not been started: its pages do not match its '
+                "control file",
+                hint="Start the server once.",
             )
         try:
             control = ControlFile.parse((path / CONTROL_FILE).read_bytes())
         except OSError as error:
             raise PageserverError(
                 f'could not read "{path / CONTROL_FILE}": {error.strerror}',
-                hint="Name the data directory of a server.",
+                hint="Specify the data directory of a server.",
             ) from error
         if control.system_id != server.system_id:
             raise PageserverError(
-                f"{path} is of another cluster: expected system {server.system_id}, found "
-                f"{control.system_id}"
+                f'"{path}" belongs to another cluster: expected system identifier '
+                f"{server.system_id}, found {control.system_id}"
             )
         on = {history.tli_at(control.redo_lsn), history.tli_at(max(0, control.redo_lsn - 1))}
         if control.tli not in on:
             raise PageserverError(
-                f"{path} is on another branch of the WAL: at {format_lsn(control.redo_lsn)} it is "
-                f"on timeline {control.tli}, the archive on {max(on)}",
-                hint="It was a primary that another one has replaced: sk rejoin.",
+                f'"{path}" is on another timeline: at {format_lsn(control.redo_lsn)} it is on '
+                f"timeline {control.tli}, the archive is on timeline {max(on)}",
+                hint="The server is a former primary. Use sk rejoin.",
             )
         return cls(path, control, server.wal_seg_size)
 
     @property
     def is_running(self) -> bool:
-        """There is the file that says so; the server may have crashed."""
+        """Whether postmaster.pid exists. The server may have crashed."""
         return (self.path / POSTMASTER_FILE).exists()
 
     def open_point(self, open_point: OpenPoint, *, may_end: bool = False) -> RestorePoint:
-        """The pages as of its checkpoint's redo; or as of the end of the WAL that there is."""
+        """The pages as of the redo position of its checkpoint, or as of the end of the WAL."""
         lsn = as_boundary(self.control.redo_lsn, self.wal_seg_size)
-        return open_point(Moment(lsn=lsn, may_end=may_end))
+        return open_point(RecoveryTarget(lsn=lsn, may_end=may_end))
 
     def read(self, fork: Fork, version_folder: str, blocks: Numbers) -> dict[int, bytes]:
-        """Those that there are, whole ones."""
+        """Returns the blocks that exist completely."""
         found = {}
         fds: dict[int, int | None] = {}
         try:
@@ -123,20 +123,20 @@ class DataDirectory:
                     os.close(fd)
         return found
 
-    def are_right(
+    def are_bits_valid(
         self, fork: Fork, version_folder: str, heap_block: int, bits: int, at_lsn: int
     ) -> bool:
-        """Whether these bits of a visibility map are, by the heap page; one that is newer than
-        `at_lsn` may be without its map."""
+        """Whether the heap page allows these visibility map bits. A heap page newer than `at_lsn`
+        may be ahead of its map."""
         heap = replace(fork, kind=ForkKind.MAIN)
         page = self.read(heap, version_folder, np.array([heap_block], np.uint32)).get(heap_block)
         if page is not None and PageHeader.parse(page).lsn > at_lsn:
             return True
-        return are_right(bits, page)
+        return are_bits_valid(bits, page)
 
 
 class DirectoryCheck:
-    """Of one data directory, once. `only`: no other file than this fork's."""
+    """One check of one data directory. `only`: check no other file than this fork's."""
 
     def __init__(
         self, directory: DataDirectory, reader: PageReader, *, only: Fork | None = None
@@ -146,9 +146,9 @@ class DirectoryCheck:
         self._only = only
         self._report = CheckReport()
 
-    def run(self, open_point: OpenPoint, count: int | None, chance: Random) -> CheckReport:
-        """`count` pages, or all. Raises PageserverError, ObjectStoreError, BackupError."""
-        chosen = choose_pages(self._checkable(), count, chance)
+    def run(self, open_point: OpenPoint, count: int | None, rng: Random) -> CheckReport:
+        """Checks `count` pages, or all. Raises PageserverError, ObjectStoreError, BackupError."""
+        chosen = choose_pages(self._checkable(), count, rng)
         point = self._directory.open_point(open_point, may_end=True)
         with self._reader.open(point, chosen) as pages:
             for fork, blocks in chosen.items():
@@ -157,14 +157,15 @@ class DirectoryCheck:
         return self._report
 
     def _checkable(self) -> dict[Fork, int]:
-        """How long they are; the others are counted. Raises PageserverError."""
+        """The lengths of the forks that can be checked; counts all others. Raises
+        PageserverError."""
         lengths: dict[Fork, int] = {}
         data_dir, only, skipped = self._directory.path, self._only, self._report.skipped
         for folder in relation_folders(data_dir):
             for fork, _, path in relation_files(data_dir, folder):
                 lengths[fork] = lengths.get(fork, 0) + _size(path) // PAGE_BYTES
         if only is not None and only not in lengths:
-            raise PageserverError(f"{data_dir} has no file of {only}")
+            raise PageserverError(f'"{data_dir}" has no file of {only}')
         found = {}
         for fork, length in lengths.items():
             if only is not None and fork != only:
@@ -184,35 +185,36 @@ class DirectoryCheck:
         has_checksum = self._directory.control.has_checksums
         if pages.is_copied(fork):
             for block, page in held.items():
-                wrong = damage_of_itself(page, block, has_checksum=has_checksum)
-                self._note(pages, fork, block, _of_itself(wrong))
+                wrong = page_damage(page, block, has_checksum=has_checksum)
+                self._note(pages, fork, block, _damage_finding(wrong))
             return
-        there = np.array(sorted(held), np.uint32)
-        expected = pages.read(fork, there)
+        existing = np.array(sorted(held), np.uint32)
+        expected = pages.read(fork, existing)
         for block, page in held.items():
             wanted = Expectation(
                 expected.get(block), pages.point.target_lsn, pages.is_known(fork),
                 end_lsn=self._end_lsn(),
-                are_right=lambda heap_block, bits: self._directory.are_right(
+                are_bits_valid=lambda heap_block, bits: self._directory.are_bits_valid(
                     fork, folder, heap_block, bits, pages.point.target_lsn
                 ),
             )  # fmt: skip
-            for page_again in self._looks(fork, folder, block, page):
+            for page_again in self._reads(fork, folder, block, page):
                 finding = compare(fork.kind, block, page_again, wanted, has_checksum=has_checksum)
                 if finding.verdict is not Verdict.DAMAGED:
                     break
             self._note(pages, fork, block, finding)
 
-    def _looks(self, fork: Fork, folder: str, block: int, page: bytes) -> Iterator[bytes]:
-        """That page, again and again while a server may be writing it."""
+    def _reads(self, fork: Fork, folder: str, block: int, page: bytes) -> Iterator[bytes]:
+        """That page; if a server may be writing it, reads it again several times."""
         yield page
-        for _ in range(LOOKS if self._directory.is_running else 0):
-            time.sleep(LOOK_SECONDS)
+        for _ in range(READ_ATTEMPTS if self._directory.is_running else 0):
+            time.sleep(READ_PAUSE_SECONDS)
             again = self._directory.read(fork, folder, np.array([block], np.uint32))
             yield again.get(block, page)
 
     def _end_lsn(self) -> int | None:
-        """Known of a primary that was stopped: no page is newer than its checkpoint's record."""
+        """Known only for a primary that was shut down: no page is newer than its checkpoint
+        record."""
         control = self._directory.control
         is_last = control.is_shut_down and not self._directory.is_running
         return control.checkpoint_lsn + LAST_RECORD_BYTES_MAX if is_last else None
@@ -239,8 +241,8 @@ class DirectoryCheck:
             )
 
 
-def _of_itself(wrong: str) -> Finding | None:
-    """Of a page that the WAL says nothing of: None when nothing is wrong with it."""
+def _damage_finding(wrong: str) -> Finding | None:
+    """The finding for a page that is not in the WAL: None if it is valid."""
     return Finding(Verdict.DAMAGED, wrong) if wrong else None
 
 
@@ -252,7 +254,7 @@ def _open(path: Path) -> int | None:
 
 
 def _size(path: Path) -> int:
-    """0 of one that is gone by now."""
+    """Returns 0 if the file was removed in the meantime."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

@@ -1,13 +1,12 @@
-"""One page of a server against the same page out of the WAL. Pure.
+"""Compares one page of a server with the same page built from the WAL. Pure.
 
     server's page   LSN L ------+
     the WAL's page, as of X ----+--> same | damaged | moving | newer | unknown
 
-Laws. A wrong checksum is damage, whatever the WAL says; so is an LSN behind the end of the WAL.
-What differs otherwise is damage only if the WAL has said all that happened to the page when it was
-read: no record of it lies between the beginning of the reading and X, and its LSN is not behind X.
-(What changes a page without its LSN is masked, or takes bits from the visibility map, which is
-legal.)
+Laws. A wrong checksum is damage, whatever the WAL contains. So is an LSN after the end of the WAL.
+Any other difference is damage only if the WAL contains all changes of the page as read: no record
+of the page lies between the start of the reading and X, and its LSN is not after X. Some
+changes set no LSN: they are masked, or clear bits of the visibility map, which is valid.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pgwal.lsn import format_lsn
 
 
 class Verdict(Enum):
-    """`MOVING`: read it again. `NEWER`: the WAL up to X does not have it yet."""
+    """`MOVING`: read the page again. `NEWER`: the change is after X."""
 
     SAME = "same"
     DAMAGED = "damaged"
@@ -36,7 +35,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`reason` says what is damaged."""
+    """`reason` describes the damage."""
 
     verdict: Verdict
     reason: str = ""
@@ -44,25 +43,25 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """`content` None: there is no such page at `at_lsn`; `is_known`: but there is such a file.
-    `is_moving`: a record of it begins between the reading and `at_lsn`. `end_lsn`: where the WAL of
-    the server ends, if that is known. `are_right`: whether the server's heap page of that number
-    allows these bits in the visibility map."""
+    """`content` is None if the page does not exist at `at_lsn`; `is_known` says whether its file
+    does. `is_moving`: a record of the page begins between the reading and `at_lsn`. `end_lsn`: the
+    end of the server's WAL, if known. `are_bits_valid(heap_block, bits)` says whether the server's
+    heap page allows these bits in the visibility map."""
 
     content: bytes | None
     at_lsn: int
     is_known: bool = True
     is_moving: bool = False
     end_lsn: int | None = None
-    are_right: Callable[[int, int], bool] = lambda _, __: False
+    are_bits_valid: Callable[[int, int], bool] = lambda _, __: False
 
 
-def damage_of_itself(page: bytes, block: int, *, has_checksum: bool) -> str:
-    """What is wrong with it whatever the WAL says; "" when nothing is. Source: Postgres
-    `PageIsVerified` in `bufpage.c`."""
+def page_damage(page: bytes, block: int, *, has_checksum: bool) -> str:
+    """The damage of a page that is visible without the WAL, or "" if there is none. Source:
+    Postgres `PageIsVerified` in `bufpage.c`."""
     header = PageHeader.parse(page)
     if header.is_new:
-        return "" if page == ZERO_PAGE else "it has no header, and is not empty"
+        return "" if page == ZERO_PAGE else "it has no page header, but is not all zeros"
     if has_checksum:
         expected = page_checksum(page, block)
         if header.checksum != expected:
@@ -73,17 +72,17 @@ def damage_of_itself(page: bytes, block: int, *, has_checksum: bool) -> str:
 def compare(
     kind: ForkKind, block: int, page: bytes, expected: Expectation, *, has_checksum: bool
 ) -> Finding:
-    """`has_checksum`: it was read from a file of a cluster with checksums; in memory they are not
-    kept."""
+    """`has_checksum`: the page was read from a file of a cluster with checksums. Pages in shared
+    buffers have no valid checksum."""
     if page == expected.content:
         return Finding(Verdict.SAME)
-    if wrong := damage_of_itself(page, block, has_checksum=has_checksum):
+    if wrong := page_damage(page, block, has_checksum=has_checksum):
         return Finding(Verdict.DAMAGED, wrong)
     lsn = PageHeader.parse(page).lsn
     if expected.end_lsn is not None and lsn > expected.end_lsn:
         return Finding(
             Verdict.DAMAGED,
-            f"its LSN {format_lsn(lsn)} lies behind the end of the WAL, "
+            f"its LSN {format_lsn(lsn)} is after the end of the WAL, "
             f"{format_lsn(expected.end_lsn)}",
         )
     if _is_same(kind, block, page, expected.content):
@@ -95,20 +94,22 @@ def compare(
     if not expected.is_known:
         return Finding(Verdict.UNKNOWN)
     if kind is ForkKind.VM:
-        return _judge_bits(block, page, expected)
+        return _compare_bits(block, page, expected)
     return Finding(Verdict.DAMAGED, _difference(block, page, expected))
 
 
-def _judge_bits(block: int, page: bytes, expected: Expectation) -> Finding:
-    """Of what the WAL has not set."""
+def _compare_bits(block: int, page: bytes, expected: Expectation) -> Finding:
+    """Judges visibility map bits that the WAL has not set."""
     extra = extra_bits(block, page, expected.content or ZERO_PAGE)
-    wrong = [heap_block for heap_block, bits in extra if not expected.are_right(heap_block, bits)]
+    wrong = [
+        heap_block for heap_block, bits in extra if not expected.are_bits_valid(heap_block, bits)
+    ]
     if not wrong:
         return Finding(Verdict.SAME)
     return Finding(
         Verdict.DAMAGED,
-        f"it has bits of {len(wrong)} heap pages, the first is {wrong[0]}, that neither the WAL "
-        "nor the heap page says",
+        f"it has visibility bits for {len(wrong)} heap pages, the first is block {wrong[0]}, "
+        "that neither the WAL nor the heap page confirms",
     )
 
 
@@ -125,12 +126,12 @@ def _is_same(kind: ForkKind, block: int, page: bytes, expected: bytes | None) ->
 def _difference(block: int, page: bytes, expected: Expectation) -> str:
     at = format_lsn(expected.at_lsn)
     if expected.content is None:
-        return f"the WAL up to {at} has no such page"
+        return f"the page does not exist in the WAL up to {at}"
     count, first = differing(masked(page, block), masked(expected.content, block))
-    return f"{count} bytes, from byte {first} on, are not what the WAL up to {at} says"
+    return f"{count} bytes, the first at byte {first}, differ from the WAL up to {at}"
 
 
 def differing(one: bytes, other: bytes) -> tuple[int, int]:
-    """How many bytes of two pages differ, and the first of them; PAGE_BYTES when none does."""
+    """The number of bytes that differ, and the first of them, or PAGE_BYTES if none differs."""
     places = [at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
     return len(places), places[0] if places else PAGE_BYTES

@@ -1,19 +1,19 @@
-"""What of a page its WAL does not say, made equal: two pages that agree then hold the same. Pure.
+"""Masks the parts of a page that its WAL does not determine, so that pages can be compared. Pure.
 
     all          checksum, LSN, hints of pd_flags, prune xid, the hole between lower and upper
-    heap         hint bits, command ids, speculative tokens, padding behind tuples
+    heap         hint bits, command ids, speculative tokens, padding after tuples
     index        LP_DEAD of leaves; hints and cycle ids in the special area
-    sequence     the value: 32 of them are logged at once, and handed out without WAL
-    SP-GiST      its cache of pages with room; GIN, hash: pages that are free
-    VM           nothing: its bits are judged by `visibility_bits.py`
+    sequence     the value: 32 values are logged at once, and assigned without WAL
+    SP-GiST      the cache of pages with free space; GIN, hash: unused pages
+    VM           not masked: `visibility_bits.py` judges its bits
 
-A primary sets these without WAL, or replay sets them otherwise; a standby that is asked sets hints
-of its own. As Postgres does for wal_consistency_checking, but with two differences: of a heap
-tuple's visibility bits only the hints are masked, and of line pointers only LP_DEAD, so that more
-damage is seen. The LSN is masked, as HEAP2_VISIBLE sets it or not by a setting of the replaying
-server; `page_comparison.py` looks at it by itself.
+A primary sets these without WAL, or replay sets them differently. Queries on a standby set their
+own hints. The masks are those of wal_consistency_checking, with two differences that detect more
+damage: of a heap tuple's visibility bits only the hints are masked, and of line pointers only
+LP_DEAD. The LSN is masked because HEAP2_VISIBLE sets it or not, depending on a setting of the
+replaying server. `page_comparison.py` compares it separately.
 
-Which access method a page is of is told by its special area, as `pg_filedump` does it.
+The special area shows the access method of a page, as in `pg_filedump`.
 Sources: Postgres `access/bufmask.c`, heap_mask, btree_mask, hash_mask, gin_mask, gist_mask,
 spg_mask, brin_mask, seq_mask; `storage/bufpage.h`, `access/htup_details.h`, `commands/sequence.c`.
 """
@@ -55,7 +55,7 @@ _GIN_DELETED = 0x4
 
 
 class PageKind(Enum):
-    """Who wrote it, by its special area."""
+    """The access method that wrote the page, derived from its special area."""
 
     HEAP = "heap"
     BTREE = "btree"
@@ -69,7 +69,7 @@ class PageKind(Enum):
 
 
 def page_kind(page: bytes | bytearray) -> PageKind:
-    """OTHER: a page that is not initialised, or of nothing that is known."""
+    """OTHER: the page is not initialised, or of an unknown kind."""
     lower, upper, special = _BOUNDS.unpack_from(page, _LOWER_AT)
     size = PAGE_BYTES - special
     if not _has_bounds(page) or upper == 0:
@@ -90,8 +90,8 @@ def page_kind(page: bytes | bytearray) -> PageKind:
 
 
 def masked(page: bytes, block: int) -> bytes:
-    """Of a page of a main or init fork. One whose header is not possible keeps all but its LSN and
-    checksum."""
+    """Masks a page of a main or init fork. If its header is invalid, only the LSN and the checksum
+    are masked."""
     found = bytearray(page)
     kind = page_kind(found)
     found[:_LSN_AND_CHECKSUM_BYTES] = bytes(_LSN_AND_CHECKSUM_BYTES)
@@ -118,7 +118,7 @@ def masked(page: bytes, block: int) -> bytes:
             if found[special + 6] & _GIN_DELETED:
                 _mask_content(found, special)
         case PageKind.SPGIST:
-            if found[special] & _SPGIST_META:  # the magic stays
+            if found[special] & _SPGIST_META:  # except the magic number
                 found[_HEADER_BYTES + 4 : special] = bytes(special - _HEADER_BYTES - 4)
         case PageKind.BRIN:
             found[special + 4] &= ~_BRIN_EVACUATE & 0xFF
@@ -128,7 +128,7 @@ def masked(page: bytes, block: int) -> bytes:
 
 
 def is_blank(page: bytes) -> bool:
-    """All zeros, or initialised and empty, and never logged: relations are extended without WAL."""
+    """All zeros, or initialised and empty without WAL: relations are extended without WAL."""
     if page.count(0) == PAGE_BYTES:
         return True
     lower, upper, special = _BOUNDS.unpack_from(page, _LOWER_AT)
@@ -146,7 +146,7 @@ def _has_bounds(page: bytes | bytearray) -> bool:
 
 
 def _has_hole(kind: PageKind, page: bytearray, lower: int) -> bool:
-    """Whether pd_lower says where it begins."""
+    """Whether pd_lower marks the start of the hole."""
     if kind in (PageKind.GIN, PageKind.SPGIST):
         return lower > _HEADER_BYTES
     if kind is PageKind.BRIN:
@@ -156,7 +156,7 @@ def _has_hole(kind: PageKind, page: bytearray, lower: int) -> bool:
 
 
 def _mask_content(page: bytearray, special: int) -> None:
-    """Of a page that nothing points to."""
+    """Masks the contents of an unused page."""
     page[_LOWER_AT : _LOWER_AT + 4] = bytes(4)
     page[_HEADER_BYTES:special] = bytes(special - _HEADER_BYTES)
 
@@ -185,7 +185,7 @@ def _mask_tuple(page: bytearray, at: int, block: int, number: int) -> None:
 
 
 def _mask_sequence(page: bytearray, upper: int) -> None:
-    """Its one tuple."""
+    """Masks its only tuple."""
     if upper + _TUPLE_HEADER_BYTES > PAGE_BYTES:
         return
     at = upper + page[upper + _HOFF_AT]
@@ -194,7 +194,7 @@ def _mask_sequence(page: bytearray, upper: int) -> None:
 
 
 def _mask_dead(page: bytearray, lower: int) -> None:
-    """Marked by scans, without WAL."""
+    """Masks LP_DEAD, which scans set without WAL."""
     for at in range(_HEADER_BYTES, lower - 3, 4):
         (pointer,) = _LINE_POINTER.unpack_from(page, at)
         if pointer >> 15 & 3 == _LP_DEAD and pointer >> 17:

@@ -1,17 +1,18 @@
-"""Writes the page that the WAL says into a file of a stopped server, and keeps what was there.
+"""Writes a page built from the WAL into a file of a stopped server, and keeps the old page.
 
-    page-repair/base.5.16384-7-20261125T221058.123456Z.page     8192 bytes: what was there
+    page-repair/base.5.16384-7-20261125T221058.123456Z.page     8192 bytes: the old page
 
-Which page it is. The files of a stopped server are those of its last checkpoint, and perhaps newer.
-Its start replays the WAL from that checkpoint's redo on: a page as of the redo is what it expects,
-whether it was stopped cleanly, crashed, or was a standby, and whatever came behind. So the page as
-of `redo` is written, never a later one. That relies on: the control file is sound; the server
-starts from it (there is no backup_label); full WAL lies between the cut and that place, of this
-cluster and this branch; and pg_resetwal has not been run.
+The files of a stopped server contain all changes before the redo position of its last checkpoint,
+and perhaps later ones. Its start replays the WAL from that redo position. It expects each page as
+of that position, whether the server was shut down, crashed, or was a standby, and whatever follows
+in the WAL. So the page as of `redo` is written, never a later one. Preconditions: the control file
+is valid; the server starts from it (no backup_label exists); the WAL between the cut and the redo
+position is complete and of this cluster and timeline; pg_resetwal has not been run.
 
-Laws. No server runs, as far as postmaster.pid and its process tell. What was there is durable
-before a byte of it is overwritten. Only whole pages that the file has, or the next one behind it,
-are written. Source: Postgres `StartupXLOG` in `xlog.c`, `InitWalRecovery` in `xlogrecovery.c`.
+Laws. No server is running, according to postmaster.pid and its process. The old page is durable
+before any byte of it is overwritten. Only whole pages are written: pages that the file has, or the
+one after its end.
+Source: Postgres `StartupXLOG` in `xlog.c`, `InitWalRecovery` in `xlogrecovery.c`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
 from pageserver.layers.fork_table import fork_blocks
 from pageserver.layers.page_header import PageHeader, page_checksum
 from pageserver.layers.page_stack import ZERO_PAGE
-from pageserver.moments.page_at import PageReader
+from pageserver.pitr.page_at import PageReader
 from pg_server.postmaster_file import POSTMASTER_FILE, is_process_alive
 from storage.durable import replace_file, storage_errors, sync_data, sync_directory, write_all
 
@@ -41,9 +42,9 @@ _CHECKSUM_AT = 8
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """`found` None: the file ends before the block, which is the next one. `good`: as of `at_lsn`.
-    `damage`: what is wrong with the found one; "" when nothing is, or none can be told: then
-    `is_newer`, changed behind the checkpoint."""
+    """`found` is None if the file ends just before the block. `good` is the page as of `at_lsn`.
+    `damage` describes the damage of `found`, or is "" if there is none. If the page was changed
+    after the checkpoint (`is_newer`), damage cannot be determined."""
 
     fork: Fork
     block: int
@@ -56,7 +57,7 @@ class Repair:
 
 
 class PageRepair:
-    """Of one data directory."""
+    """Repairs pages of one data directory."""
 
     def __init__(self, directory: DataDirectory) -> None:
         self._directory = directory
@@ -66,39 +67,39 @@ class PageRepair:
         check_stopped(self._directory.path)
         if fork.kind is ForkKind.FSM:
             raise PageserverError(
-                "free-space maps are not stored",
-                hint="Delete that file while the server is stopped; VACUUM makes it anew.",
+                "free space maps are not stored",
+                hint="Delete the file while the server is stopped. VACUUM creates it again.",
             )
         point = self._directory.open_point(open_point)
         folder = point.frame.control_file().version_folder(point.wal.server.pg_major)
         init = Fork(fork.tablespace, fork.database, fork.number, ForkKind.INIT)
         if fork.kind is not ForkKind.INIT and (self._directory.path / init.path(folder)).exists():
             raise PageserverError(
-                f"{fork} is unlogged: there is no WAL of it",
-                hint="A restart after a crash empties it; REINDEX or TRUNCATE does so, too.",
+                f"{fork} is unlogged and has no WAL",
+                hint="Restart after a crash, REINDEX or TRUNCATE empties it.",
             )
         length = fork_blocks(self._directory.path, fork, folder)
         if length is None or block > length:
             raise PageNotFound(
                 f"{fork.path(folder)} "
-                + ("is not there" if length is None else f"has {length} blocks, not {block}"),
-                hint="What is missing is written in order, the first missing block first.",
+                + ("does not exist" if length is None else f"has {length} blocks, not {block}"),
+                hint="Write missing blocks in order, beginning with the first one.",
             )
         found = self._directory.read(fork, folder, np.array([block], np.uint32)).get(block)
         good = self._with_checksum(reader.read(point, fork, block).content, block)
-        damage, is_newer = self._judge(fork, folder, block, found, good, point.target_lsn)
+        damage, is_newer = self._compare(fork, folder, block, found, good, point.target_lsn)
         path = self._directory.path / fork.file(folder, block // SEGMENT_BLOCKS)
         return Repair(fork, block, path, found, good, point.target_lsn, damage, is_newer)
 
-    def _judge(
+    def _compare(
         self, fork: Fork, folder: str, block: int, found: bytes | None, good: bytes, at_lsn: int
     ) -> tuple[str, bool]:
         if found is None:
-            return "the file ends before it", False
+            return "the file ends before the page", False
         has_checksum = self._directory.control.has_checksums
         wanted = Expectation(
             good, at_lsn,
-            are_right=lambda heap_block, bits: self._directory.are_right(
+            are_bits_valid=lambda heap_block, bits: self._directory.are_bits_valid(
                 fork, folder, heap_block, bits, at_lsn
             ),
         )  # fmt: skip
@@ -106,23 +107,26 @@ class PageRepair:
         return finding.reason, finding.verdict is Verdict.NEWER
 
     def _with_checksum(self, page: bytes, block: int) -> bytes:
-        """As the cluster wants it."""
+        """Sets the checksum if the cluster uses checksums."""
         if page == ZERO_PAGE or not self._directory.control.has_checksums:
             return page
         checksum = page_checksum(page, block).to_bytes(2, "little")
         return page[:_CHECKSUM_AT] + checksum + page[_CHECKSUM_AT + 2 :]
 
     def write(self, repair: Repair, now: datetime) -> Path | None:
-        """Where the old page is kept; None when there was none. Raises PageserverError, when a
-        server has run since; StorageError."""
+        """Returns where the old page is kept, or None if there was none. Raises StorageError;
+        PageserverError if a server has run in the meantime."""
         data_dir = self._directory.path
         check_stopped(data_dir)
         if ControlFile.parse((data_dir / CONTROL_FILE).read_bytes()) != self._directory.control:
-            raise PageserverError(f"a server has run in {data_dir} meanwhile", hint="Begin anew.")
-        kept = self._keep(repair, now) if repair.found is not None else None
+            raise PageserverError(
+                f'a server has run in "{data_dir}" since the page was read',
+                hint="Run the command again.",
+            )
+        kept = self._save_old_page(repair, now) if repair.found is not None else None
         at = repair.block % SEGMENT_BLOCKS * PAGE_BYTES
         with storage_errors(repair.path, "open"):
-            # The next segment of a file may not be there yet; its mode is that of the first.
+            # The next segment may not exist yet; its mode is that of the first one.
             is_new = not repair.path.exists()
             fd = os.open(repair.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -132,7 +136,8 @@ class PageRepair:
                     os.fchown(fd, owner.st_uid, owner.st_gid)
             elif repair.found is not None and os.pread(fd, PAGE_BYTES, at) != repair.found:
                 raise PageserverError(
-                    f"the page has changed since it was read: {repair.path}", hint="Begin anew."
+                    f'the page in "{repair.path}" has changed since it was read',
+                    hint="Run the command again.",
                 )
             write_all(fd, repair.good, at, repair.path)
             sync_data(fd, repair.path)
@@ -142,8 +147,9 @@ class PageRepair:
             sync_directory(repair.path.parent)
         return kept
 
-    def _keep(self, repair: Repair, now: datetime) -> Path:
-        """In a folder of its own: pg_checksums refuses strange names beside files of relations."""
+    def _save_old_page(self, repair: Repair, now: datetime) -> Path:
+        """In a separate folder, because pg_checksums rejects unknown names beside relation
+        files."""
         assert repair.found is not None
         data_dir = self._directory.path
         folder = data_dir / KEPT_FOLDER
@@ -169,15 +175,15 @@ def check_stopped(data_dir: Path) -> None:
     except ValueError:
         pid = 0
     if pid and not is_process_alive(pid):
-        return  # it has crashed: its start replays the WAL
+        return  # the server crashed: its start replays the WAL
     raise PageserverError(
-        f"a server runs in {data_dir}" + (f", pid {pid}" if pid else f": {path} is there"),
-        hint="Stop it first: pg_ctl stop. It would overwrite the page, or not see it.",
+        f'a server is running in "{data_dir}"' + (f", pid {pid}" if pid else f': "{path}" exists'),
+        hint="Stop it with pg_ctl stop. A running server may overwrite or not see the new page.",
     )
 
 
 def differing_headers(found: bytes, good: bytes) -> dict[str, tuple[int, int]]:
-    """Fields of the two headers that differ: (found, good)."""
+    """The header fields that differ: (found, good)."""
     one, other = PageHeader.parse(found), PageHeader.parse(good)
     return {
         name: (getattr(one, name), getattr(other, name))

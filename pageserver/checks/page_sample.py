@@ -1,4 +1,4 @@
-"""Which pages a check reads: all, or so many at random, spread evenly over all files. Pure."""
+"""Chooses the pages that a check reads: all, or a uniform random sample of all files. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pageserver.layers.touches import Numbers
 
 
 def choose_pages(
-    lengths: Mapping[Fork, int], count: int | None, chance: Random
+    lengths: Mapping[Fork, int], count: int | None, rng: Random
 ) -> dict[Fork, Numbers]:
-    """By fork, in their order, blocks ascending; `count` None: all that there are."""
+    """Ordered by fork and block. `count` None chooses all pages."""
     forks = sorted(fork for fork, length in lengths.items() if length)
     ends = list(accumulate(lengths[fork] for fork in forks))
     total = ends[-1] if ends else 0
     if count is None or count >= total:
         return {fork: np.arange(lengths[fork], dtype=np.uint32) for fork in forks}
     chosen: dict[Fork, list[int]] = defaultdict(list)
-    for number in sorted(chance.sample(range(total), count)):
+    for number in sorted(rng.sample(range(total), count)):
         at = bisect_right(ends, number)
         chosen[forks[at]].append(number - ends[at] + lengths[forks[at]])
     return {fork: np.array(blocks, np.uint32) for fork, blocks in chosen.items()}

@@ -1,11 +1,11 @@
-"""Checks of a server's pages, now and then, beside the pageserver's own work.
+"""Periodic checks of a server's pages, run by a pageserver.
 
-    every `seconds`:  `pages` of them at random, and those that were damaged the last time
-                      --> status, /healthz, metrics, one line of the log for each new damage
+    every `seconds`:  `pages` random pages, and those that were damaged in the last round
+                      --> status, /healthz, metrics, one log line for each new damage
 
-The one thing that a pageserver asks a server for: without the option it knows none. Each round
-reads the WAL behind the newest cut once. A server that does not answer is said in the status; only
-damage makes the pageserver unwell. Law: what others read is replaced, never changed.
+This is the only connection of a pageserver to a server, and is optional. Each round reads the WAL
+after the newest cut once. The status reports a server that does not answer; only damage makes the
+pageserver unhealthy. Law: values that other threads read are replaced, never modified.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from pageserver.checks.server_check import ServerCheck, check_server
 from pageserver.checks.server_pages import ServerPages
 from pageserver.errors import PageserverError
 from pageserver.ingest.ingest import IngestConfig
-from pageserver.moments.moments import point_opener
-from pageserver.moments.page_at import PageReader
+from pageserver.pitr.page_at import PageReader
+from pageserver.pitr.restore_points import point_opener
 from pg_server.errors import PgServerError
 from pgwal.lsn import format_lsn
 
@@ -50,7 +50,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class CheckSchedule:
-    """`dsn`: of a primary or a standby, as a superuser."""
+    """`dsn`: a primary or a standby, with a superuser."""
 
     dsn: str
     seconds: float = CHECK_SECONDS
@@ -59,8 +59,8 @@ class CheckSchedule:
 
 @dataclass(frozen=True, slots=True)
 class ChecksState:
-    """`pages`: checked since the start; `skipped`: not checkable in the last round; `checked_at`:
-    when that ended, by time.monotonic(); `problem`: why there was none."""
+    """`pages`: number checked since the start. `skipped`: not checkable in the last round.
+    `checked_at`: its end, by time.monotonic(). `problem`: why the last round failed."""
 
     timeline: TimelineId | None = None
     rounds: int = 0
@@ -72,7 +72,7 @@ class ChecksState:
 
 
 class ScheduledChecks(threading.Thread):
-    """`timelines`: those that are attached now. Works in a folder of `data_dir`."""
+    """`timelines` returns the attached timelines. Works in a folder of `data_dir`."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class ScheduledChecks(threading.Thread):
         self._folder = data_dir / CHECKS_FOLDER
         self._timelines = timelines
         self._stopping = threading.Event()
-        self._chance = Random(secrets.randbits(64))
+        self._rng = Random(secrets.randbits(64))
         self.state = ChecksState()
 
     def stop(self) -> None:
-        """A round that is not done by then ends with the process."""
+        """A round that is still running is abandoned when the process ends."""
         self._stopping.set()
         self.join(STOP_SECONDS)
 
@@ -106,7 +106,7 @@ class ScheduledChecks(threading.Thread):
 
     def _failed(self, words: str) -> None:
         if words != self.state.problem:
-            log.warning("the server's pages were not checked", reason=words)
+            log.warning("could not check the pages of the server", reason=words)
         self.state = replace(self.state, problem=words)
 
     def _round(self) -> None:
@@ -124,7 +124,7 @@ class ScheduledChecks(threading.Thread):
                 log.error(
                     "a page of the server is damaged", path=each.path, block=each.block,
                     database=each.database, relation=each.relation, reason=each.reason,
-                    hint=f"sk page get {each.path} {each.block} has the good one",
+                    hint=f"Use sk page get {each.path} {each.block} to get the undamaged page.",
                 )  # fmt: skip
         self.state = ChecksState(
             archive.timeline,
@@ -143,7 +143,8 @@ class ScheduledChecks(threading.Thread):
                 check_server(server, server.system_id, archive.newest_history())
                 return archive
         raise PageserverError(
-            f"the server is of system {server.system_id}, of which no timeline is attached here"
+            f"the server has system identifier {server.system_id}, but no timeline of that cluster "
+            "is attached to this pageserver"
         )
 
     def _check(self, server: ServerPages, archive: TimelineArchive, work: Path) -> CheckReport:
@@ -160,14 +161,14 @@ class ScheduledChecks(threading.Thread):
         return check.run(
             point_opener(archive, sources, work),
             self._schedule.pages,
-            self._chance,
+            self._rng,
             also=frozenset((each.fork, each.block) for each in self.state.damaged),
         )
 
-    # ---- what it shows
+    # ---- status
 
     def status(self) -> dict[str, Any]:
-        """The JSON of it."""
+        """The JSON of the checks."""
         state = self.state
         return {
             "timeline": str(state.timeline) if state.timeline else None,
@@ -194,7 +195,7 @@ class ScheduledChecks(threading.Thread):
         }
 
     def damage(self, timeline: TimelineId) -> str:
-        """Of that timeline's server, in words; "" when none is known."""
+        """The damage of that timeline's server as a sentence, or "" if none is known."""
         state = self.state
         if state.timeline != timeline or not state.damaged:
             return ""
@@ -203,11 +204,11 @@ class ScheduledChecks(threading.Thread):
 
 
 def _still_damaged(known: Iterable[DamagedPage], report: CheckReport) -> tuple[DamagedPage, ...]:
-    """What the round found, and what was known of pages that it could not judge."""
+    """Damage found in this round, and known damage of pages that it could not judge."""
     found = {(each.fork, each.block): each for each in report.damaged}
     for each in known:
         key = each.fork, each.block
         is_locked = report.skipped[Skip.LOCKED] > 0 and key not in report.again
-        if key in report.unjudged or is_locked:
+        if key in report.unchecked or is_locked:
             found.setdefault(key, each)
     return tuple(found.values())

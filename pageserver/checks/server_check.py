@@ -1,12 +1,12 @@
-"""A server that runs against the WAL: its pages are read in batches, and held against pages as of
-the end of the reading, or of the WAL that there is.
+"""Compares the pages of a running server with the WAL. Pages are read in batches, and compared with
+pages as of the end of the reading, or of the available WAL.
 
     before ... pages are read ... end         X = the earlier one of `end` and the end of the WAL
     |------------------------------|
-        a record of the page begins between `before` and X: what differs is read again
+        a record of the page begins between `before` and X: a page that differs is read again
 
-Law: damage is what `page_comparison` says it is, at one single look; a page that changes all the
-time is counted as such, after TRIES.
+Law: `page_comparison` decides about damage from one reading of a page. A page that changes at each
+reading is counted as such after TRIES.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pageserver.epochs.touch_survey import TouchSurveyor
 from pageserver.errors import PageserverError
 from pageserver.layers.fork import Fork
 from pageserver.layers.touches import Numbers, Touches
-from pageserver.moments.moments import Moment
-from pageserver.moments.page_at import PageReader, PagesAt
+from pageserver.pitr.page_at import PageReader, PagesAt
+from pageserver.pitr.restore_points import RecoveryTarget
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
 from walrecords.record_index import as_boundary
 
-#: of pages that are in memory at a time; each batch replays the WAL behind the newest cut once
+#: number of pages in memory; each batch replays the WAL after the newest cut once
 BATCH_PAGES = 16384
 TRIES = 3
 
@@ -40,7 +40,7 @@ Page = tuple[ServedFork, int]
 
 
 class ServerCheck:
-    """Of one server; run() may be called again."""
+    """Checks one server; run() may be called again."""
 
     def __init__(self, server: ServerPages, reader: PageReader, wal_seg_size: int) -> None:
         self._server = server
@@ -52,12 +52,12 @@ class ServerCheck:
         self,
         open_point: OpenPoint,
         count: int | None,
-        chance: Random,
+        rng: Random,
         *,
         table: str | None = None,
         also: frozenset[tuple[Fork, int]] = frozenset(),
     ) -> CheckReport:
-        """`count` pages, or all, and those of `also` that there are. Raises PageserverError,
+        """Checks `count` pages, or all, and the existing pages of `also`. Raises PageserverError,
         ObjectStoreError, BackupError."""
         self._report = CheckReport()
         inventory = self._server.inventory(table)
@@ -65,7 +65,7 @@ class ServerCheck:
         lengths = {fork: served.length for fork, served in inventory.forks.items()}
         chosen = {
             (fork, block)
-            for fork, blocks in choose_pages(lengths, count, chance).items()
+            for fork, blocks in choose_pages(lengths, count, rng).items()
             for block in blocks.tolist()
         }
         self._report.again = {(fork, block) for fork, block in also if block < lengths.get(fork, 0)}
@@ -81,27 +81,31 @@ class ServerCheck:
         return self._report
 
     def _check(self, open_point: OpenPoint, wanted: list[Page]) -> Iterator[Page]:
-        """Those that must be read again."""
+        """Yields the pages that must be read again."""
         batch = self._server.read(wanted)
         for (fork, block), why in batch.skipped.items():
             self._report.skip(why, fork, block)
-        point = open_point(Moment(lsn=as_boundary(batch.end_lsn, self._wal_seg_size), may_end=True))
+        point = open_point(
+            RecoveryTarget(lsn=as_boundary(batch.end_lsn, self._wal_seg_size), may_end=True)
+        )
         blocks: dict[Fork, list[int]] = {}
         for fork, block in batch.pages:
             blocks.setdefault(fork, []).append(block)
         numbers = {fork: np.array(sorted(each), np.uint32) for fork, each in blocks.items()}
         with self._reader.open(point, numbers) as pages:
-            judge = _Judge(self._server, self._report, batch, pages)
+            batch_check = _BatchCheck(self._server, self._report, batch, pages)
             for served, block in wanted:
                 if (served.fork, block) in batch.refused:
-                    judge.refuse(served, block)
+                    batch_check.refuse(served, block)
             by_fork = {served.fork: served for served, _ in wanted}
             for fork, each in numbers.items():
-                yield from ((by_fork[fork], block) for block in judge.moving(by_fork[fork], each))
+                yield from (
+                    (by_fork[fork], block) for block in batch_check.moving(by_fork[fork], each)
+                )
 
 
-class _Judge:
-    """Of one batch."""
+class _BatchCheck:
+    """Judges one batch."""
 
     def __init__(
         self, server: ServerPages, report: CheckReport, batch: Batch, pages: PagesAt
@@ -110,13 +114,13 @@ class _Judge:
         self._report = report
         self._batch = batch
         self._pages = pages
-        self._later = _touched_behind(batch.before_lsn, pages)
+        self._later = _touched_after(batch.before_lsn, pages)
 
     def refuse(self, served: ServedFork, block: int) -> None:
         self._damaged(served, block, self._batch.refused[served.fork, block])
 
     def moving(self, served: ServedFork, blocks: Numbers) -> Iterator[int]:
-        """Judges these; those that must be read again."""
+        """Judges these blocks, and yields those that must be read again."""
         fork, pages = served.fork, self._pages
         if pages.is_copied(fork):
             for block in blocks.tolist():
@@ -131,7 +135,7 @@ class _Judge:
                 Expectation(
                     expected.get(block), pages.point.target_lsn, pages.is_known(fork),
                     self._is_moving(fork, block), self._batch.end_lsn,
-                    partial(self._are_right, served, block),
+                    partial(self._are_bits_valid, served, block),
                 ),
                 has_checksum=False,
             )  # fmt: skip
@@ -147,9 +151,9 @@ class _Judge:
                 case Verdict.UNKNOWN:
                     self._report.skip(Skip.UNKNOWN, fork, block)
 
-    def _are_right(self, served: ServedFork, block: int, heap_block: int, _: int) -> bool:
-        """The bits may be other ones by now."""
-        return self._server.are_right(served, block, heap_block)
+    def _are_bits_valid(self, served: ServedFork, block: int, heap_block: int, _: int) -> bool:
+        """`_` is the bits that were read; the present bits may differ."""
+        return self._server.are_bits_valid(served, block, heap_block)
 
     def _is_moving(self, fork: Fork, block: int) -> bool:
         limit = self._later.limits.get(fork)
@@ -173,8 +177,8 @@ class _Judge:
         )
 
 
-def _touched_behind(lsn: int, pages: PagesAt) -> Touches:
-    """By the records that begin at `lsn` or behind it, before the pages' moment."""
+def _touched_after(lsn: int, pages: PagesAt) -> Touches:
+    """The pages changed by records that begin at or after `lsn` and before the pages' position."""
     point = pages.point
     surveyor = TouchSurveyor(point.wal.server.pg_major)
     lsn = as_boundary(lsn, point.wal.server.wal_seg_size)
@@ -185,17 +189,18 @@ def _touched_behind(lsn: int, pages: PagesAt) -> Touches:
 
 
 def check_server(server: ServerPages, system_id: int, history: TimelineHistory) -> None:
-    """Raises PageserverError when it is of another cluster, or on another branch of its WAL."""
+    """Raises PageserverError if the server belongs to another cluster or timeline."""
     if server.system_id != system_id:
         raise PageserverError(
-            f"the server is of another cluster: expected system {system_id}, found "
+            f"the server belongs to another cluster: expected system identifier {system_id}, found "
             f"{server.system_id}",
-            hint="Name the archive of its cluster.",
+            hint="Specify the archive of the server's cluster.",
         )
     tli, lsn = server.position()
     if tli not in {history.tli_at(lsn), history.tli_at(max(0, lsn - 1))}:
         raise PageserverError(
-            f"the server is on another branch of the WAL: at {format_lsn(lsn)} it is on timeline "
-            f"{tli}, the archive on {history.tli_at(lsn)}",
-            hint="Is it the primary, or a standby of it? After a promotion wait for the archive.",
+            f"the server is on another timeline: at {format_lsn(lsn)} it is on timeline {tli}, the "
+            f"archive is on timeline {history.tli_at(lsn)}",
+            hint="Specify the primary or one of its standbys. After a promotion, wait until the "
+            "archive contains the new timeline.",
         )

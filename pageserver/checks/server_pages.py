@@ -1,14 +1,14 @@
-"""`ServerPages`: pages of a server that runs, as they are in its memory, by pageinspect.
+"""`ServerPages`: reads pages of a running server from shared buffers, with pageinspect.
 
-    LSN | page | page | .. | LSN        whatever a page holds, its records lie before the second
-    before                   end        LSN; all that lie before the first one are in it
+    LSN | page | page | .. | LSN        all records of a page as read lie before the second LSN;
+    before                   end        all its records before the first LSN are applied
 
 A page is read under its lock, and the records of its changes are inserted under that lock. On a
-standby a record counts as replayed a moment after it has changed its pages: there the end is taken
-when one more has been replayed, or none comes.
+standby a record counts as replayed slightly after it has changed its pages. There the end is the
+position after one more record was replayed, or when no more is replayed.
 
-Laws. It only asks, in no transaction, and waits for no lock longer than LOCK_MS. What a
-relation's file is, is asked together with its page, while its lock is held.
+Laws. It only runs queries, outside of transactions, and waits for no lock longer than LOCK_MS. The
+query for a page also returns the relation's file, while the relation is locked.
 Sources: Postgres `contrib/pageinspect/rawpage.c`, `XLogInsertRecord` in `xlog.c`,
 `ApplyWalRecord` in `xlogrecovery.c`.
 """
@@ -26,16 +26,16 @@ import psycopg
 from psycopg import sql
 
 from pageserver.checks.check_report import Skip
-from pageserver.checks.visibility_bits import are_right, bits_of
+from pageserver.checks.visibility_bits import are_bits_valid, bits_of
 from pageserver.errors import PageserverError, ServerUnreachable
 from pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
 from pgwal.lsn import Lsn
 
 LOCK_MS = 200
-#: at bits of the visibility map that seem wrong
-LOOKS = 3
-#: On a standby: no record takes longer to be replayed, once it has begun to change pages.
-SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.02
+#: attempts to confirm visibility map bits that seem wrong
+READ_ATTEMPTS = 3
+#: On a standby: limit for the replay of one record, once it has begun to change pages.
+REPLAY_SECONDS, REPLAY_POLL_SECONDS = 1.0, 0.02
 
 _RELATIONS = """
 SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relpersistence::text,
@@ -53,7 +53,7 @@ WHERE c.relkind IN ('r', 'i', 't', 'm', 'S') AND c.relpersistence <> 't'
     AND (%(wanted)s::oid[] IS NULL OR c.oid = ANY (%(wanted)s::oid[]))
 ORDER BY c.oid
 """
-#: a table, its indexes, its TOAST table and that one's index
+#: a table, its indexes, its TOAST table and the index of that table
 _FAMILY = """
 WITH family AS (SELECT to_regclass(%s)::oid AS oid
     UNION SELECT reltoastrelid FROM pg_class WHERE oid = to_regclass(%s))
@@ -65,7 +65,7 @@ _FORK_NAMES = {ForkKind.MAIN: "main", ForkKind.VM: "vm"}
 
 @dataclass(frozen=True, slots=True)
 class ServedFork:
-    """A fork of a relation that has WAL; `path`: pg_relation_filepath(), with the fork."""
+    """A fork of a logged relation. `path`: pg_relation_filepath(), with the fork's suffix."""
 
     fork: Fork
     oid: int
@@ -76,7 +76,7 @@ class ServedFork:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What can be checked, and how many pages cannot."""
+    """The forks that can be checked, and the number of pages that cannot."""
 
     forks: dict[Fork, ServedFork]
     skipped: Counter[Skip]
@@ -84,8 +84,8 @@ class Inventory:
 
 @dataclass(slots=True)
 class Batch:
-    """`pages`: what was read in [before_lsn, end_lsn]; `refused`: why the server itself would not
-    read a page; `skipped`: those that were not read."""
+    """`pages` were read in [before_lsn, end_lsn]. `refused`: the server's error for a page that it
+    could not read. `skipped`: pages that were not read."""
 
     before_lsn: int
     end_lsn: int = 0
@@ -95,7 +95,7 @@ class Batch:
 
 
 class ServerPages:
-    """Of the database that the DSN names, and what is shared. Every method raises
+    """Pages of the database that the DSN names, and of shared relations. Every method raises
     ServerUnreachable, PageserverError."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -108,8 +108,8 @@ class ServerPages:
     @classmethod
     @contextmanager
     def connect(cls, dsn: str) -> Iterator[ServerPages]:
-        """As a superuser."""
-        with _asking():
+        """Connects as a superuser."""
+        with _server_errors():
             connection = psycopg.connect(dsn, autocommit=True, application_name="sk page check")
         with connection:
             found = cls(connection)
@@ -117,7 +117,7 @@ class ServerPages:
             yield found
 
     def _begin(self) -> None:
-        with _asking():
+        with _server_errors():
             self._connection.execute(f"SET lock_timeout = {LOCK_MS}")
             ((self.database, self.is_standby, is_superuser),) = self._rows(
                 "SELECT current_database(), pg_is_in_recovery(),"
@@ -125,7 +125,8 @@ class ServerPages:
             )
             if not is_superuser:
                 raise PageserverError(
-                    "pages are shown to superusers only", hint="Name one in the DSN."
+                    "must be superuser to read pages of the server",
+                    hint="Specify a superuser in the DSN.",
                 )
             ((self.system_id,),) = self._rows("SELECT system_identifier FROM pg_control_system()")
             schemas = self._rows(
@@ -134,14 +135,15 @@ class ServerPages:
             )
         if not schemas:
             raise PageserverError(
-                f'database "{self.database}" has no extension pageinspect',
-                hint="CREATE EXTENSION pageinspect; on the primary, also to check a standby.",
+                f'extension pageinspect is not installed in database "{self.database}"',
+                hint="Run CREATE EXTENSION pageinspect on the primary, even to check a standby.",
             )
         self._schema = schemas[0][0]
 
     def position(self) -> tuple[int, int]:
-        """(timeline, a position on it): where a primary writes, or a standby's last checkpoint."""
-        with _asking():
+        """(timeline, position): the insert position of a primary, or a standby's last
+        checkpoint."""
+        with _server_errors():
             if self.is_standby:
                 query = "SELECT timeline_id, redo_lsn::text FROM pg_control_checkpoint()"
                 ((tli, lsn),) = self._rows(query)
@@ -152,15 +154,15 @@ class ServerPages:
         return int(name[:8], 16), int(Lsn.parse(lsn))
 
     def inventory(self, table: str | None = None) -> Inventory:
-        """Of all relations, or of one with its indexes and TOAST."""
-        with _asking():
+        """Of all relations, or of one table with its indexes and its TOAST table."""
+        with _server_errors():
             wanted = None
             if table is not None:
                 wanted = [oid for (oid,) in self._rows(_FAMILY, (table, table))]
                 if not wanted:
                     raise PageserverError(
-                        f'there is no relation {table} in database "{self.database}"',
-                        hint="Name it as schema.table.",
+                        f'relation {table} does not exist in database "{self.database}"',
+                        hint="Specify it as schema.table.",
                     )
             skipped = Counter[Skip]()
             rows = self._relations(wanted, skipped)
@@ -178,11 +180,11 @@ class ServerPages:
         return Inventory(forks, skipped)
 
     def _relations(self, wanted: list[int] | None, skipped: Counter[Skip]) -> list[tuple[Any, ...]]:
-        """Those that are not locked: their sizes are told under a lock."""
+        """Relations that are not locked: the size functions need a lock."""
         try:
             return self._rows(_RELATIONS, {"wanted": wanted})
         except psycopg.errors.LockNotAvailable:
-            pass  # one is locked: it is found by asking one by one
+            pass  # at least one is locked: query each relation separately
         found = []
         pages = self._rows("SELECT oid, greatest(relpages, 1) FROM pg_class ORDER BY oid")
         for oid, count in pages:
@@ -194,34 +196,35 @@ class ServerPages:
         return found
 
     def read(self, wanted: Iterable[tuple[ServedFork, int]]) -> Batch:
-        """These pages, in one go."""
-        with _asking():
+        """Reads these pages as one batch."""
+        with _server_errors():
             batch = Batch(self._lsn())
             for served, block in wanted:
                 self._read_one(batch, served, block)
-            batch.end_lsn = self._settled_lsn() if self.is_standby else self._lsn()
+            batch.end_lsn = self._standby_end_lsn() if self.is_standby else self._lsn()
         return batch
 
-    def are_right(self, served: ServedFork, block: int, heap_block: int) -> bool:
-        """Whether the bits of a heap page in page `block` of its visibility map are, now.
+    def are_bits_valid(self, served: ServedFork, block: int, heap_block: int) -> bool:
+        """Whether the bits of a heap page in page `block` of its visibility map are valid now.
 
-        Whoever takes them from the heap page takes them from the map before its lock is given up.
-        So the map is asked behind the heap page, and that again: VACUUM may set them anew.
+        A backend that clears them in the heap page clears them in the map before it releases the
+        page lock. So the map is read after the heap page. The heap page is then read again, because
+        VACUUM may have set the bits in the meantime.
         """
         heap = replace(served, fork=replace(served.fork, kind=ForkKind.MAIN))
-        for _ in range(LOOKS):
-            pages = [self._now(heap, heap_block), self._now(served, block)]
-            pages.append(self._now(heap, heap_block))
+        for _ in range(READ_ATTEMPTS):
+            pages = [self._read_now(heap, heap_block), self._read_now(served, block)]
+            pages.append(self._read_now(heap, heap_block))
             if pages[1] is None:
-                return True  # gone
+                return True  # dropped or truncated
             bits = bits_of(pages[1], heap_block)
-            if are_right(bits, pages[0]) or are_right(bits, pages[2]):
+            if are_bits_valid(bits, pages[0]) or are_bits_valid(bits, pages[2]):
                 return True
         return False
 
-    def _now(self, served: ServedFork, block: int) -> bytes | None:
+    def _read_now(self, served: ServedFork, block: int) -> bytes | None:
         batch = Batch(0)
-        with _asking():
+        with _server_errors():
             self._read_one(batch, served, block)
         return batch.pages.get((served.fork, block))
 
@@ -234,14 +237,14 @@ class ServerPages:
         try:
             ((page, number),) = self._connection.execute(query, arguments, binary=True).fetchall()
         except psycopg.errors.DataCorrupted as error:
-            batch.refused[key] = f"the server refuses it: {error.diag.message_primary}"
+            batch.refused[key] = f"the server could not read it: {error.diag.message_primary}"
         except psycopg.errors.LockNotAvailable:
             batch.skipped[key] = Skip.LOCKED
         except (
             psycopg.errors.UndefinedTable,
             psycopg.errors.UndefinedFile,
-            psycopg.errors.InvalidParameterValue,  # the file has become shorter
-            psycopg.errors.InvalidTextRepresentation,  # dropped: its name is its oid
+            psycopg.errors.InvalidParameterValue,  # the file was truncated
+            psycopg.errors.InvalidTextRepresentation,  # dropped: regclass returns the oid
             psycopg.errors.InvalidName,
         ):
             batch.skipped[key] = Skip.GONE
@@ -258,20 +261,20 @@ class ServerPages:
             raise PageserverError("the standby has not replayed anything yet")
         return int(Lsn.parse(lsn))
 
-    def _settled_lsn(self) -> int:
-        """Behind the record that was being replayed, if one was."""
-        return wait_settled(self._lsn)
+    def _standby_end_lsn(self) -> int:
+        """A position after the record that may have been in replay."""
+        return wait_next_position(self._lsn)
 
     def _rows(self, query: str, arguments: Any = None) -> list[tuple[Any, ...]]:
         return self._connection.execute(query, arguments).fetchall()
 
 
-def wait_settled(ask: Callable[[], int]) -> int:
-    """The first other position than the first one; or that, when it stays for SETTLE_SECONDS."""
+def wait_next_position(ask: Callable[[], int]) -> int:
+    """The first position greater than the first answer, or that one after REPLAY_SECONDS."""
     first = ask()
-    deadline = time.monotonic() + SETTLE_SECONDS
+    deadline = time.monotonic() + REPLAY_SECONDS
     while time.monotonic() < deadline:
-        time.sleep(SETTLE_POLL_SECONDS)
+        time.sleep(REPLAY_POLL_SECONDS)
         lsn = ask()
         if lsn > first:
             return lsn
@@ -279,10 +282,10 @@ def wait_settled(ask: Callable[[], int]) -> int:
 
 
 @contextmanager
-def _asking() -> Iterator[None]:
-    """Raises ServerUnreachable for what the server, or the way to it, did."""
+def _server_errors() -> Iterator[None]:
+    """Raises ServerUnreachable for errors of the server and of the connection."""
     try:
         yield
     except psycopg.Error as error:
         words = " ".join(str(error).split())
-        raise ServerUnreachable(f"could not ask the server: {words}") from error
+        raise ServerUnreachable(f"could not query the server: {words}") from error

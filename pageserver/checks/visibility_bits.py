@@ -1,14 +1,15 @@
-"""Bits of the visibility map that a server has and its WAL has not: which of them are wrong. Pure.
+"""Finds wrong visibility map bits: set on the server, but not by its WAL. Pure.
 
-    header 24 | 2 bits a heap page: all-visible 1, all-frozen 2 | ...
+    header 24 | 2 bits for each heap page: all-visible 1, all-frozen 2 | ...
 
-One too few costs a visit of the heap. One too many makes index-only scans wrong, or lets a tuple
-live longer than its transaction id. But a server may have more than its WAL: CREATE DATABASE by
-`wal_log` (15 and later) logs pages of the map as standard ones, whose hole is all that they have,
-so that replay gets an empty map. So what is too many is held against the heap page itself.
+A missing bit costs a visit of the heap page. A wrong bit makes index-only scans return wrong
+results, or keeps a tuple beyond the wraparound of its transaction ID. But a server may have more
+valid bits than its WAL: CREATE DATABASE with strategy `wal_log` (15 and later) logs pages of the
+map as standard pages, whose contents are in the hole, so that replay creates an empty map. So
+additional bits are compared with the heap page itself.
 
-Law: a bit is right only if the heap page says that it is all-visible; all-frozen only if none of
-its tuples has a transaction id that must be frozen.
+Law: all-visible is valid only if the heap page has PD_ALL_VISIBLE; all-frozen only if in addition
+none of its tuples has a transaction ID that must be frozen.
 Sources: Postgres `visibilitymap.h`, RelationCopyStorageUsingBuffer in `bufmgr.c`,
 heap_tuple_needs_eventual_freeze in `heapam.c`.
 """
@@ -22,7 +23,7 @@ from pageserver.layers.fork import PAGE_BYTES
 
 ALL_VISIBLE, ALL_FROZEN = 1, 2
 _HEADER_BYTES = 24
-_HEAP_PAGES = (PAGE_BYTES - _HEADER_BYTES) * 4  # that one page of the map is about
+_HEAP_PAGES = (PAGE_BYTES - _HEADER_BYTES) * 4  # covered by one page of the map
 
 _FLAGS = struct.Struct("<HHHH")
 _FLAGS_AT, _PD_ALL_VISIBLE = 10, 0x4
@@ -34,8 +35,8 @@ _NORMAL, _FIRST_XID = 1, 3
 
 
 def extra_bits(block: int, page: bytes, expected: bytes) -> Iterator[tuple[int, int]]:
-    """(heap block, bits) that page `block` of a map has and `expected` has not; the bits are all
-    that it has of the heap page."""
+    """(heap block, bits) for each heap page with a bit in page `block` of a map that `expected`
+    does not have. `bits` are all its bits in the map."""
     for at in range(_HEADER_BYTES, PAGE_BYTES):
         extra = page[at] & ~expected[at]
         for number in range(4 if extra else 0):
@@ -45,13 +46,13 @@ def extra_bits(block: int, page: bytes, expected: bytes) -> Iterator[tuple[int, 
 
 
 def bits_of(page: bytes, heap_block: int) -> int:
-    """Of a heap page, in its page of the map."""
+    """The bits of a heap page. `page` is the map page that covers it."""
     place, number = divmod(heap_block % _HEAP_PAGES, 4)
     return page[_HEADER_BYTES + place] >> 2 * number & 3
 
 
-def are_right(bits: int, heap_page: bytes | None) -> bool:
-    """`heap_page` None: there is none."""
+def are_bits_valid(bits: int, heap_page: bytes | None) -> bool:
+    """`heap_page` is None if it does not exist."""
     if not bits:
         return True
     if heap_page is None or not bits & ALL_VISIBLE:

@@ -1,1 +1,1 @@
-"""What a cut is made of, read back: its pages, all of its files, a backup."""
+"""Reads a cut from the store: its pages, all its files, or a backup."""

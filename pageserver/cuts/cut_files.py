@@ -1,10 +1,10 @@
-"""`CutFiles`: all files of relations at a cut, as a stream: the base is read once, as it is stored.
+"""`CutFiles`: all relation files at a cut as a stream. The base is read once, in stored order.
 
-    16384.tar, base.tar    | file | file | file |  ..  what the base does not have, behind them
-    layers                   [p2]   [p1][p7]           over the pages of the base, newest first
+    16384.tar, base.tar    | file | file | file |  ..  files that are not in the base follow
+    layers                   [p2]   [p1][p7]           replace pages of the base, newest first
 
-Memory is bounded by some parts of the base, CHUNK_BLOCKS pages, and the blocks of layers that are
-kept. Law: files come in the order of the base, so who writes them must not depend on their order.
+Memory is bounded by some parts of the base, CHUNK_BLOCKS pages, and cached blocks of layers.
+Law: files come in the order of the base, so the reader must not depend on their order.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ZEROS = memoryview(bytes(CHUNK_BLOCKS * PAGE_BYTES))
 
 @dataclass(frozen=True, slots=True)
 class CutFile:
-    """The file of a fork's GiB number `segment`. `pieces` together are `blocks` pages; each is
-    valid until the next is asked for, all of them until the next file is."""
+    """Segment number `segment` (1 GiB each) of a fork. `pieces` together are `blocks` pages. Each
+    piece is valid until the next one is read, and all until the next file is read."""
 
     fork: Fork
     segment: int
@@ -43,8 +43,8 @@ class CutFile:
 
 
 class CutFiles:
-    """`forks` and the oids of `tablespaces` are the cut's, `layers` those up to it. Every method
-    raises ObjectStoreError, BackupError, PageserverError."""
+    """`forks` and the oids of `tablespaces` are those of the cut; `layers` are those up to it.
+    Every method raises ObjectStoreError, BackupError, PageserverError."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class CutFiles:
         self._buffer = np.empty(CHUNK_BLOCKS * PAGE_BYTES, np.uint8)
 
     def of_tablespace(self, oid: int | None) -> Iterator[CutFile]:
-        """All below pg_tblspc/OID, or, with None, all that are in no such folder."""
+        """All files below pg_tblspc/OID or, if `oid` is None, all files outside such folders."""
         wanted = {fork for fork in self._forks if self._own_tablespace(fork) == oid}
         done: set[tuple[Fork, int]] = set()
         if archive := self._stored(oid):
@@ -121,7 +121,7 @@ class CutFiles:
                 yield ZEROS[:rest]
 
     def _composed(self, fork: Fork, first: int, owners: Owners, base: _BaseFile) -> memoryview:
-        """These pages, of the base and of layers."""
+        """These pages, from the base and from layers."""
         data = self._buffer[: len(owners) * PAGE_BYTES]
         at = 0
         for piece in base.read(len(data)):
@@ -139,7 +139,7 @@ class CutFiles:
 
 
 class _BaseFile:
-    """Pages of a file of the base, in order; less than a page at its end is none."""
+    """Pages of a file of the base, in order. A partial page at the end of the file is ignored."""
 
     def __init__(self, content: Iterable[memoryview] = (), size_bytes: int = 0) -> None:
         self._content = iter(content)
@@ -147,14 +147,14 @@ class _BaseFile:
         self._piece = memoryview(b"")
 
     def read(self, length: int) -> Iterator[memoryview]:
-        """The next bytes; fewer where it ends."""
+        """The next bytes; fewer at the end of the file."""
         length = min(length, self._left_bytes)
         self._left_bytes -= length
         while length:
             if not self._piece:
                 piece = next(self._content, None)
                 if piece is None:
-                    return  # its archive ends here, which is an error of its own
+                    return  # the archive ends here; archive_reader reports that error
                 self._piece = piece
             piece, self._piece = self._piece[:length], self._piece[length:]
             length -= len(piece)

@@ -1,4 +1,4 @@
-"""What the store has of a cut: its frame, and the pages of all layers up to it on their base."""
+"""Reads a cut from the store: its frame, and the pages of its layers and of their base."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ OPENING_THREADS = 8
 
 
 def fetch_frame(objects: PageObjects, index: PageIndex, cut: Cut, path: Path) -> Frame:
-    """To that file. Raises PageNotFound when the index names none, ObjectStoreError,
+    """Writes the frame to that file. Raises PageNotFound if the index names none, ObjectStoreError,
     LayerDamaged."""
     for ref in index.frames:
         if ref.end_lsn == cut.end_lsn:
             return objects.fetch_frame(ref, path)
-    raise PageNotFound(f"the index names no frame of the cut at {format_lsn(cut.end_lsn)}")
+    raise PageNotFound(f"the index does not name a frame of the cut at {format_lsn(cut.end_lsn)}")
 
 
 def open_stack(
     archive: TimelineArchive, objects: PageObjects, index: PageIndex, cut: Cut, folder: Path
 ) -> PageStack:
-    """`folder` keeps where the files of the base backup are, if the store does not. Raises
+    """`folder` caches the file positions of the base backup if the store does not have them. Raises
     BackupError, ObjectStoreError, LayerDamaged."""
     catalog = BackupCatalog(archive)
     backup = catalog.get(index.base_backup_id)
@@ -48,7 +48,7 @@ def open_stack(
 def open_files(
     archive: TimelineArchive, objects: PageObjects, index: PageIndex, cut: Cut, frame: Frame
 ) -> CutFiles:
-    """For who reads all of them, once. Raises BackupError, ObjectStoreError, LayerDamaged."""
+    """For callers that read all files once. Raises BackupError, ObjectStoreError, LayerDamaged."""
     catalog = BackupCatalog(archive)
     refs = [ref for ref in index.layers if ref.end_lsn <= cut.end_lsn]
     layers = LayerStack(open_layers(objects, refs, objects.range_cache()))
@@ -59,7 +59,7 @@ def open_files(
 def open_layers(
     objects: PageObjects, refs: list[LayerRef], ranges: RangeCache | None = None
 ) -> list[Layer]:
-    """Oldest first; several at a time, each of which costs requests. Raises ObjectStoreError,
+    """Oldest first. Opens several at a time, because each needs requests. Raises ObjectStoreError,
     LayerDamaged."""
     with ThreadPoolExecutor(OPENING_THREADS) as pool:
         opened = pool.map(lambda ref: objects.open_layer(ref, ranges=ranges), refs)
@@ -67,7 +67,7 @@ def open_layers(
 
 
 class OpenLayers:
-    """The layers of an index that changes: each is opened once, what is merged away is let go."""
+    """The layers of a changing index. Each is opened once, and dropped when it is merged away."""
 
     def __init__(self, objects: PageObjects) -> None:
         self._objects = objects

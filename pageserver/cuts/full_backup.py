@@ -1,12 +1,12 @@
-"""A cut becomes a base backup in the archive: as a server's own, but no server is asked.
+"""Writes a cut to the archive as a base backup, without reading from a server.
 
-    16384.tar, ..     folders, files of the frame | files of relations, in the order of the base
+    16384.tar, ..     folders, files of the frame | relation files, in the order of the base
     base.tar          backup_label, the same, links of tablespaces | ... | global/pg_control
     backup_manifest
 
-Nothing of it is on the local disk but the frame; memory is that of `CutFiles` and `PartWriter`.
-Law: the same cut gives the same bytes under the same name. So one that broke off is gone on with by
-doing it again, and two at once do no harm.
+Only the frame is on the local disk. Memory is that of `CutFiles` and `PartWriter`.
+Law: the same cut produces the same bytes under the same name. So an interrupted backup is continued
+by running it again, and two runs at the same time do no harm.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from pageserver.layers.fork import PAGE_BYTES
 from pageserver.layers.frame import FILE_MODE, FOLDER_MODE, Frame
 from pgwal.lsn import format_lsn
 
-#: At the end of an archive.
+#: The end of a tar archive.
 END = bytes(2 * BLOCK_BYTES)
 
 
 def new_backup_id(catalog: BackupCatalog, cut: Backup) -> str:
-    """The name of the backup that this cut becomes. Raises BackupError when it is one already,
-    ObjectStoreError."""
+    """The name of the backup that this cut becomes. Raises BackupError if that backup already
+    exists, ObjectStoreError."""
     backup_id = format_backup_id(cut.started_at, cut.start_lsn)
     if backup_id in {each.backup_id for each in catalog.backups()}:
         raise BackupError(
-            f"the cut at {format_lsn(cut.stop_lsn)} is backup {backup_id} already",
-            hint="A newer one can be made when the pageserver has made its next cut.",
+            f"backup {backup_id} of the cut at {format_lsn(cut.stop_lsn)} already exists",
+            hint="Wait for the next cut of the pageserver.",
         )
     return backup_id
 
@@ -61,7 +61,7 @@ def create_full_backup(
     level: int | None = ZSTD_LEVEL,
     progress: Callable[[int], None] = lambda length: None,
 ) -> Backup:
-    """`cut` as `VirtualBackups` has it, `frame` and `files` are what it is made of. Raises
+    """`cut` is an entry of `VirtualBackups`; `frame` and `files` are its contents. Raises
     BackupError, ObjectStoreError, PageserverError."""
     backup_id = new_backup_id(catalog, cut)
 
@@ -100,13 +100,13 @@ class _FullStream:
         self._files = files
         self._cut = cut
         self._progress = progress
-        #: oid and location; the others (allow_in_place_tablespaces) are folders of pg_tblspc
+        #: oid and location; in-place tablespaces are folders of pg_tblspc instead
         self.linked = sorted(each for each in frame.tablespaces.items() if each[1])
         self._version_folder = frame.control_file().version_folder(cut.pg_major)
         self.manifest = ManifestWriter(cut.pg_major, cut.system_id, cut.started_at)
 
     def tablespace(self, oid: int) -> None:
-        """Its archive, begun already; names in it are below the tablespace."""
+        """Writes its archive, which the caller has begun. Names are relative to the tablespace."""
         folder = f"{TABLESPACES}/{oid}/"
         self._frame_members(folder, lambda name: name.startswith(folder))
         self._relations(oid, folder)
@@ -147,7 +147,7 @@ class _FullStream:
             self._file(folder, path, file.blocks * PAGE_BYTES, file.pieces)
 
     def _file(self, folder: str, path: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
-        """`path` below the data directory, in an archive of what is below `folder`."""
+        """`path` is relative to the data directory; the archive contains files below `folder`."""
         info = tarfile.TarInfo(path.removeprefix(folder))
         info.size, info.mode = size_bytes, FILE_MODE
         self._header(info)
@@ -172,7 +172,7 @@ class _FullStream:
             header = info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
         except ValueError as error:
             raise PageserverError(
-                f'"{info.linkname or info.name}" is too long for a tar archive: {error}',
-                hint="Restore it from the cut, which needs no archive: sk restore.",
+                f'name "{info.linkname or info.name}" is too long for a tar archive: {error}',
+                hint="Use sk restore to restore from the cut, which needs no archive.",
             ) from error
         self._writer.write(header)

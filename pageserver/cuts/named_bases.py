@@ -1,7 +1,7 @@
-"""The indices that an archive has of a pageserver, and the base backups that their layers stand on:
-without its base a pageserver's history cannot be read.
+"""The indices of a pageserver in an archive, and the base backups of their layers. Without its base
+backup the history of a pageserver cannot be read.
 
-Needs no package that not every installation has: `sk backup delete` and `sk backup prune` ask it.
+Imports only packages that every installation has: `sk backup delete` and `sk backup prune` use it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pageserver.objects.page_keys import INDICES, IndexName, PageKeys
 
 
 def named_base_backups(store: ObjectStore, timeline: TimelineId) -> frozenset[str]:
-    """By any index that is there, old or new. Raises ObjectStoreError: then it is not known."""
+    """Named by any index, old or new. On ObjectStoreError the names are unknown."""
     return frozenset(index.base_backup_id for index in read_indices(store, timeline)) - {""}
 
 
 def read_indices(store: ObjectStore, timeline: TimelineId) -> list[PageIndex]:
-    """All that are there, old and new. Raises ObjectStoreError: then it is not known."""
+    """All indices, old and new. On ObjectStoreError they are unknown."""
     keys = PageKeys(timeline)
     found = []
     for info in list(store.list(keys.prefix + INDICES)):
@@ -27,5 +27,5 @@ def read_indices(store: ObjectStore, timeline: TimelineId) -> list[PageIndex]:
             try:
                 found.append(decode_index(store.get(info.key), info.key))
             except ObjectNotFound:
-                continue  # replaced, and deleted since
+                continue  # deleted after the listing, so a newer one exists
     return found

@@ -1,16 +1,16 @@
-"""From where on an archive's WAL is needed: by its backups, and by a pageserver's cuts.
+"""The oldest WAL that an archive needs, for its backups and for a pageserver's cuts.
 
-    base backup    cut      cut      cut                     what holds the WAL
-    |..............|--------|--------|--------->             every backup: from its start on
-                   ^ redo of the oldest cut promised         an index whose horizon has moved: this
+    base backup    cut      cut      cut                     needs the WAL from
+    |..............|--------|--------|--------->             every backup: its start
+                   ^ redo of the oldest promised cut         an index whose horizon has moved: this
     ^ start                                                  an index that promises all: this
 
-Laws. Each index that is there counts, whoever may choose it, and the least decides. The base below
-the cuts of an index whose horizon has moved is kept for its pages alone. An index that cannot be
-read says nothing: then it is not known what is needed, and that is an error. Between the reading
-and what is done then, needs only shrink: a horizon never goes back.
+Laws. Every index in the store counts, and the least position decides. The base backup of an index
+whose horizon has moved is kept for its pages only. If an index cannot be read, the needed WAL is
+unknown, which is an error. Between this check and the removal of WAL the need can only shrink,
+because a horizon never moves back.
 
-Needs no package that not every installation has: `sk archive prune` asks it.
+Imports only packages that every installation has: `sk archive prune` uses it.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from pageserver.objects.page_index import PageIndex
 
 @dataclass(frozen=True, slots=True)
 class NeededWal:
-    """The WAL from `lsn` on. `is_of_cuts`: a pageserver's cuts need it, no backup."""
+    """The WAL from `lsn` on. `is_of_cuts`: cuts of a pageserver need it, not a backup."""
 
     lsn: int
     is_of_cuts: bool
 
     @property
     def holder(self) -> str:
-        """In words, of a sentence that goes on with `needs`."""
+        """The subject of a sentence whose verb is `needs`."""
         return "the oldest cut of the pageserver" if self.is_of_cuts else "the oldest backup"
 
 
 def needed_wal(archive: TimelineArchive) -> NeededWal | None:
-    """None: there are neither backups nor cuts. Raises PageserverError when an index cannot be
-    read, ObjectStoreError when the store does not answer."""
+    """Returns None if there are neither backups nor cuts. Raises PageserverError if an index cannot
+    be read, ObjectStoreError if the store is unavailable."""
     try:
         indices = read_indices(archive.store, archive.timeline)
     except ObjectDamaged as error:
         raise PageserverError(
-            f"it is not known which WAL the pageserver's cuts need: {error}",
+            f"could not determine which WAL the pageserver's cuts need: {error}",
             hint=error.hint
-            or "Bring that object back, or delete it when a pageserver has written a newer one.",
+            or "Restore that object. If a pageserver has written a newer index, delete it.",
         ) from error
     return oldest_needed(BackupCatalog(archive).backups(), indices)
 
 
 def oldest_needed(backups: Sequence[Backup], indices: Iterable[PageIndex]) -> NeededWal | None:
-    """Raises PageserverError when a base backup is missing that an index needs the WAL of."""
+    """Raises PageserverError if an index needs the WAL of a base backup that is missing."""
     start_lsns = {backup.backup_id: backup.start_lsn for backup in backups}
     found, bases = [], set[str]()
     for index in indices:
@@ -75,6 +75,6 @@ def _begin_lsn(index: PageIndex, start_lsns: dict[str, int]) -> int:
         return start_lsns[index.base_backup_id]
     except KeyError:
         raise PageserverError(
-            f"base backup {index.base_backup_id}, below the cuts of the pageserver, is missing",
-            hint="Without it they cannot be read; it is not known which WAL is needed.",
+            f"base backup {index.base_backup_id} of the pageserver's cuts is missing",
+            hint="The cuts cannot be read without it, and the WAL that they need is unknown.",
         ) from None

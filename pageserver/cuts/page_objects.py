@@ -1,9 +1,9 @@
-"""The objects of one timeline's pages in the store: written once, read whole or by ranges.
+"""The objects of one timeline's pages in the store: written once, read as a whole or by ranges.
 
-    TENANT/TIMELINE/pages/...    names: page_keys.py     content: sealed; layers are packed already
+    TENANT/TIMELINE/pages/...    names: page_keys.py     content: sealed; layers are compressed
 
-Law: what is created is there with just this content, or an error says that it is not. A request
-that seemed to have failed may have landed, so an object that exists is compared by its seal.
+Law: after a create, the object exists with exactly this content, or an error is raised. A request
+that seemed to fail may have succeeded, so the seal of an existing object is compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pageserver.errors import PagesDeleted, PageserverError
 from pageserver.layers.frame import Frame, open_frame
 from pageserver.layers.layer_file import LayerPart
 from pageserver.layers.range_cache import RangeCache
-from pageserver.layers.side_by_side import SideBySide
+from pageserver.layers.read_ahead import ReadAhead
 from pageserver.objects.deletion_list import decode_claim, encode_claim
 from pageserver.objects.page_index import FrameRef, LayerRef, PageIndex, decode_index, encode_index
 from pageserver.objects.page_keys import (
@@ -45,19 +45,19 @@ class PageObjects:
         self.keys = PageKeys(timeline)
 
     def create_claim(self, suffix: Suffix, incarnation: str) -> str:
-        """The incarnation that it says, the given one when it was not there."""
+        """The incarnation in the claim: the given one if this call created the claim."""
         key = self.keys.key(ClaimName(suffix))
         if self._store.create(key, encode_claim(incarnation)):
             return incarnation
         return decode_claim(self._store.get(key), key)
 
     def indices(self) -> tuple[IndexName, ...]:
-        """All that there are."""
+        """The names of all indices."""
         names = (self.keys.parse(info.key) for info in self._list(INDICES))
         return tuple(name for name in names if isinstance(name, IndexName))
 
     def is_deleted(self) -> bool:
-        """There is a tombstone."""
+        """Whether a tombstone exists."""
         return has_tombstone(self._store, self.keys.timeline)
 
     def claims_above(self, suffix: Suffix) -> tuple[Suffix, ...]:
@@ -67,7 +67,7 @@ class PageObjects:
         return tuple(name.suffix for name in names if isinstance(name, ClaimName))
 
     def pages(self) -> dict[PageName, int]:
-        """All but strangers' objects, with their times in milliseconds of the store's clock."""
+        """All but unknown objects, with modification times in ms of the store's clock."""
         found = {}
         for info in self._list(""):
             name = self.keys.parse(info.key)
@@ -76,7 +76,7 @@ class PageObjects:
         return found
 
     def index(self, name: IndexName) -> PageIndex | None:
-        """None: it is not there. Raises ObjectDamaged."""
+        """Returns None if the index does not exist. Raises ObjectDamaged."""
         key = self.keys.key(name)
         try:
             return decode_index(self._store.get(key), key)
@@ -84,23 +84,23 @@ class PageObjects:
             return None
 
     def newest_index(self) -> PageIndex:
-        """Of all that there are; an empty one when there is none. Raises ObjectDamaged,
+        """The newest of all indices, or an empty one if there is none. Raises ObjectDamaged,
         PagesDeleted."""
         name = max(self.indices(), default=None)
-        if self.is_deleted():  # looked for behind the list: it comes before all else goes
+        if self.is_deleted():  # checked after listing: the tombstone precedes all deletions
             raise PagesDeleted(self.keys.timeline)
         found = self.index(name) if name is not None else None
         return found or PageIndex()
 
     def create_index(self, name: IndexName, index: PageIndex) -> None:
-        """Raises PageserverError when there is another one."""
+        """Raises PageserverError if the object exists with other content."""
         key, data = self.keys.key(name), encode_index(index)
         if not self._store.create(key, data):
             self._check_same(key, Seal.decode(data, key))
 
     def upload(self, ref: LayerRef | FrameRef, path: Path) -> None:
-        """The content of a file. Frames are packed; layers have packed their pages already. Raises
-        PageserverError when there is another object of this name."""
+        """Uploads a file. Frames are compressed here; pages in layers are compressed already.
+        Raises PageserverError if the object exists with other content."""
         key = self.keys.key(ref.name)
         level = None if isinstance(ref, LayerRef) else 3
         sealed = SealedPieces(lambda: _pieces(path), path.stat().st_size, level)
@@ -110,29 +110,29 @@ class PageObjects:
     def open_layer(
         self,
         ref: LayerRef,
-        others: SideBySide | None = None,
+        read_ahead: ReadAhead | None = None,
         *,
         ranges: RangeCache | None = None,
     ) -> LayerPart:
-        """`others`: that are read along with it, each from begin to end. `ranges`: of who reads all
-        of it, fork by fork. Raises LayerDamaged."""
+        """`read_ahead` schedules layers that are read in parallel, each from start to end. `ranges`
+        caches ranges for a caller that reads all forks in order. Raises LayerDamaged."""
         key = self.keys.key(ref.name)
         get_range = self._store.get_range if ranges is None else ranges.read
 
         def fetch(offset: int, length: int) -> bytes:
             return get_range(key, offset, length)
 
-        if others is None:
+        if read_ahead is None:
             return LayerPart(key, ref.size_bytes, fetch)
-        ahead = others.ahead(key, ref.size_bytes, fetch)
-        return LayerPart(key, ref.size_bytes, ahead, partial(others.unpacked, key))
+        ahead = read_ahead.ahead(key, ref.size_bytes, fetch)
+        return LayerPart(key, ref.size_bytes, ahead, partial(read_ahead.unpacked, key))
 
     def range_cache(self) -> RangeCache:
-        """For layers that are read whole."""
+        """A cache for reading whole layers."""
         return RangeCache(self._store.get_range)
 
     def fetch_frame(self, ref: FrameRef, path: Path) -> Frame:
-        """To that file. Raises LayerDamaged, ObjectDamaged."""
+        """Writes the frame to that file. Raises LayerDamaged, ObjectDamaged."""
         key = self.keys.key(ref.name)
         found = Seal.decode(self._store.get_tail(key, SEAL.size), key)
         with path.open("wb") as file:
@@ -148,7 +148,7 @@ class PageObjects:
         if not found.is_same_content(wanted):
             raise PageserverError(
                 f'object "{key}" exists with other content',
-                hint="Two processes have one generation: sk generations advance.",
+                hint="Two processes use the same generation. Run sk generations advance.",
             )
 
 

@@ -1,6 +1,6 @@
-"""The tombstone of a timeline's pages: it is created before anything goes, and stays for ever.
+"""The tombstone of a timeline's pages. It is created before any page is deleted, and is permanent.
 
-Needs no package that not every installation has: `sk restore` asks for it.
+Imports only packages that every installation has: `sk restore` checks for it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pageserver.objects.page_keys import PageKeys, TombstoneName
 
 
 def create_tombstone(store: ObjectStore, timeline: TimelineId) -> None:
-    """Or it was there. Raises ObjectStoreError."""
+    """May be repeated. Raises ObjectStoreError."""
     store.create(PageKeys(timeline).key(TombstoneName()), seal(b"", None))
 
 
 def has_tombstone(store: ObjectStore, timeline: TimelineId) -> bool:
-    """Raises ObjectStoreError: then it is not known."""
+    """On ObjectStoreError the answer is unknown."""
     try:
         store.get_tail(PageKeys(timeline).key(TombstoneName()), 1)
     except ObjectNotFound:

@@ -1,10 +1,10 @@
-"""`VirtualBackups`: every cut of a timeline as a base backup that `sk restore` may begin with.
+"""`VirtualBackups`: the cuts of a timeline as base backups that `sk restore` can start from.
 
     cut 1      cut 2      cut 3      target
-      |----------|----------|----------X          the restore writes cut 3, and replays from there
+      |----------|----------|----------X          the restore writes cut 3 and replays from there
 
-Law: as of a backup, `stopped_at` is not before the cut's last byte was written. A checkpoint says
-when it began; so a cut ended before the next one began, and the newest one before now.
+Law: as for any backup, `stopped_at` is not before the cut's last byte was written. The time of a
+checkpoint is its start. So a cut ended before the next one began, and the newest one before now.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LABEL = "virtual full"
 
 
 class VirtualBackups:
-    """Of the newest index in the store. Every method raises ObjectStoreError, PageserverError."""
+    """The cuts of the newest index. Every method raises ObjectStoreError, PageserverError."""
 
     def __init__(self, archive: TimelineArchive, now: datetime) -> None:
         self._archive = archive
@@ -50,7 +50,7 @@ class VirtualBackups:
         self._folder.cleanup()
 
     def backups(self) -> list[Backup]:
-        """Oldest first; without archives, which details() finds."""
+        """Oldest first. `archives` is empty; details() fills it in."""
         cuts = self._index.cuts
         ends = [datetime.fromtimestamp(cut.time_unix_s + 1, UTC) for cut in cuts[1:]]
         newest = max([self._now, *ends[-1:]])
@@ -61,11 +61,11 @@ class VirtualBackups:
 
     @property
     def horizon(self) -> Cut | None:
-        """The oldest cut, where older ones are gone."""
+        """The oldest cut, if older ones were deleted."""
         return self._index.cuts[0] if self._index.cuts and self._index.horizon_lsn else None
 
     def details(self, backup: Backup) -> Backup:
-        """The same, with what it will write."""
+        """The same backup with the archives that it will write."""
         frame = self._frame(backup)
         sizes: dict[int, int] = {}
         for fork, blocks in frame.forks.items():
@@ -79,8 +79,8 @@ class VirtualBackups:
         return replace(backup, archives=tuple(archives))
 
     def write(self, backup: Backup, unpacking: Unpacking) -> None:
-        """A data directory that a server recovers from. Its control file comes last: what was
-        broken off does not start. Raises BackupError, StorageError, too."""
+        """Writes a data directory from which a server can recover. The control file is written
+        last, so an interrupted restore cannot be started. Also raises BackupError, StorageError."""
         frame, cut_files = self.open(backup)
         for folder in unpacking.folders(backup):
             require_empty(folder)
@@ -109,11 +109,11 @@ class VirtualBackups:
         )
 
     def open(self, backup: Backup) -> tuple[Frame, CutFiles]:
-        """All that it is made of."""
+        """The frame and all files of the cut."""
         frame, cut = self._frame(backup), self._cut(backup)
         return frame, open_files(self._archive, self._objects, self._index, cut, frame)
 
-    # ---- what there is
+    # ---- cuts and frames
 
     def _backup(self, cut: Cut, stopped_at: datetime) -> Backup:
         facts = self._archive.facts
@@ -136,7 +136,7 @@ class VirtualBackups:
         for cut in self._index.cuts:
             if cut.end_lsn == backup.stop_lsn:
                 return cut
-        raise PageNotFound(f"there is no cut {backup.backup_id}")
+        raise PageNotFound(f"cut {backup.backup_id} does not exist")
 
     def _frame(self, backup: Backup) -> Frame:
         if backup.backup_id not in self._frames:
@@ -151,7 +151,7 @@ def _archive(name: str, path: str, content_bytes: int) -> BackupArchive:
 
 
 class _Files:
-    """Those that were written, to be given away and synced."""
+    """Sets the owner of written files and syncs them."""
 
     def __init__(self, unpacking: Unpacking, sync: FileSync) -> None:
         self._unpacking = unpacking
@@ -166,7 +166,7 @@ class _Files:
         return path
 
     def written(self, path: Path) -> None:
-        """All but the control file, which is not there yet."""
+        """Removes the control file, which is written last."""
         if path == self._unpacking.data_dir / CONTROL_FILE:
             path.unlink()
         else:
@@ -174,7 +174,7 @@ class _Files:
 
 
 def _folders(data_dir: Path) -> Iterator[Path]:
-    """All of a data directory, those of its tablespaces, too."""
+    """All folders of a data directory, including those of its tablespaces."""
     for top in (data_dir, *(data_dir / TABLESPACES).iterdir()):
         yield top
         yield from (path for path in top.rglob("*") if path.is_dir() and not path.is_symlink())

@@ -1,10 +1,10 @@
-"""A virtual full: a data directory at a cut, out of its frame, the layers and the base below them.
+"""A virtual full: a data directory at a cut, built from its frame, its layers and their base.
 
-    frame        all that is no relation        layers over the base     files, in the base's order
+    frame        all other files        layers over the base     relation files, in the base's order
 
-It is what a standby that was stopped at that cut has, byte for byte (bits of visibility maps may be
-missing; free-space maps are left out: VACUUM makes them anew). Started on it, a server replays from
-the cut's redo on. Pages of zeros are holes in its files.
+The result has the same bytes as a standby stopped at that cut. Bits of visibility maps may be
+missing. Free space maps are omitted; VACUUM creates them again. A server started on it replays from
+the cut's redo position. Pages of zeros are holes in the files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pageserver.layers.fork import PAGE_BYTES
 from pageserver.layers.frame import FILE_MODE, Frame
 from storage import durable
 
-#: of zeros that become a hole, at least
+#: minimum size of zeros that become a hole
 HOLE_BYTES = 1 << 20
 
 
@@ -34,8 +34,9 @@ def write_virtual_full(
     progress: Callable[[int], None] = lambda length: None,
     written: Callable[[Path], None] = lambda path: None,
 ) -> None:
-    """Into an empty folder; tablespaces become folders in pg_tblspc. `progress` hears of bytes,
-    `written` of each file. Raises PageserverError, ObjectStoreError, BackupError, StorageError."""
+    """Writes into an empty folder; tablespaces become folders in pg_tblspc. `progress` receives
+    byte counts, `written` each file. Raises PageserverError, ObjectStoreError, BackupError,
+    StorageError."""
     frame.unpack(data_dir, give=give, written=written, with_kept=True)
     version_folder = frame.control_file().version_folder(pg_major)
     for oid in (*frame.tablespaces, None):

@@ -1,1 +1,1 @@
-"""The WAL between two cuts, surveyed and replayed into pages."""
+"""Surveys the WAL between two cuts and replays it into pages."""

@@ -1,4 +1,4 @@
-"""`CheckpointScan`: the checkpoints in WAL as it is received. What it passes on is checked WAL."""
+"""`CheckpointScan`: validates WAL as it is received, and finds its checkpoints."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from walrecords.record_index import RecordIndex, RecordIndexer
 _RM_XLOG = 0
 #: CHECKPOINT_SHUTDOWN and CHECKPOINT_ONLINE, info >> 4.
 _CHECKPOINTS = (0, 1)
-#: Behind the record's header: id 255 and the length come first.
+#: After the record header: id 255 and the length.
 _MAIN_AT = RECORD_HEADER_SIZE + 2
 _MAIN_BYTES = 88
 
 
 class CheckpointScan:
-    """From `begin_lsn` on, a boundary of records."""
+    """Scans from `begin_lsn`, a record boundary."""
 
     def __init__(self, begin_lsn: int, server: ServerFacts) -> None:
         self._indexer = RecordIndexer(
@@ -35,27 +35,27 @@ class CheckpointScan:
 
     @property
     def fed_lsn(self) -> int:
-        """Where the next byte belongs: the address of a page at first."""
+        """Position of the next byte to feed; initially the address of a page."""
         return self._indexer.fed_lsn
 
     @property
     def checked_lsn(self) -> int:
-        """The end of the last whole record."""
+        """The end of the last complete record."""
         return self._indexer.next_lsn
 
     def feed(self, wal: bytes) -> list[Checkpoint]:
-        """Whole pages, but the last time. Raises SurveyError."""
+        """Takes whole pages, except in the last call. Raises SurveyError."""
         try:
             return list(checkpoints_of(self._indexer.feed(wal)))
         except WalFormatError as error:
             raise SurveyError(
-                f"WAL that was received is not valid: {error}",
-                hint="sk archive verify and sk status show where it is damaged.",
+                f"received WAL is not valid: {error}",
+                hint="Use sk archive verify and sk status to find the damaged copy.",
             ) from error
 
 
 def checkpoints_of(index: RecordIndex) -> Iterator[Checkpoint]:
-    """Those among these records."""
+    """The checkpoints among these records."""
     data, at = index.data, index.at
     is_checkpoint = (data[at + 17] == _RM_XLOG) & np.isin(data[at + 16] >> 4, _CHECKPOINTS)
     for row in np.flatnonzero(is_checkpoint).tolist():

@@ -1,12 +1,12 @@
-"""An epoch: from one cut to the next. WAL in, a layer and a frame out.
+"""An epoch: the WAL from one cut to the next, converted into a layer and a frame.
 
     redo(C1) ... C1 ......................... C2
     |--------------- WAL ---------------------|     surveyed, then replayed by stock Postgres over
-                  frame 1 + base pages              sparse files
+                  frame 1 + base pages              files with holes
                                               -->   layer 2: pages as of C2       frame 2
 
-Laws. Nothing of an epoch is handed out unless all of it was accepted (`redo`, `sparse_files`). The
-directory is used once, and removed; a failed epoch begins anew.
+Laws. An epoch returns output only if all of it was accepted (`redo`, `sparse_files`). The directory
+is used once and removed. A failed epoch is repeated from the beginning.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pageserver.layers.touches import Checkpoint, Touches
 
 @dataclass(frozen=True, slots=True)
 class EpochInput:
-    """Replayed is [redo_lsn, target.end_lsn) on the cut of `frame`, whose pages `source` has."""
+    """Replay [redo_lsn, target.end_lsn) on the cut of `frame`, whose pages `source` provides."""
 
     frame: Frame
     source: PageBase
@@ -42,7 +42,7 @@ class EpochInput:
 
 @dataclass(frozen=True, slots=True)
 class EpochOutput:
-    """`parts` are files."""
+    """`parts` are the files of the layer."""
 
     touches: Touches
     frame: Frame
@@ -50,7 +50,7 @@ class EpochOutput:
 
 
 class EpochReplay:
-    """`work_dir` is empty, and gets the parts (layer-0, ..) and the frame (frame.tar)."""
+    """`work_dir` is empty, and receives the parts (layer-0, ..) and the frame (frame.tar)."""
 
     def __init__(self, work_dir: Path, server: RedoServer, *, part_bytes: int = PART_BYTES) -> None:
         self._work_dir = work_dir
@@ -58,7 +58,7 @@ class EpochReplay:
         self._part_bytes = part_bytes
 
     def run(self, given: EpochInput, touches: Touches | None = None) -> EpochOutput:
-        """`touches` are those of `survey_epoch`, unless they are known. Raises PageserverError."""
+        """`touches` is the result of `survey_epoch`, if known. Raises PageserverError."""
         touches = touches or survey_epoch(given)
         data_dir = self._work_dir / "data"
         data_dir.mkdir(mode=0o700)

@@ -1,8 +1,8 @@
-"""`FileSet`: the files of which a sparse server has all pages; the others are empty and too long.
+"""`FileSet`: the files of which a sparse server has all pages. All other files contain only holes.
 
-Law: what the server reads is in the set, or was made by the WAL that it has replayed. A table that
-is in neither is silently short: Postgres takes pages of zeros for pages without rows. `is_whole`
-is asked for every file before anything is handed out.
+Law: all files that the server reads are in the set, or were created by the WAL that it replayed. A
+missing table would silently have too few rows: Postgres reads pages of zeros as pages without rows.
+So `is_complete` is called for every file before any result is returned.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pageserver.layers.touches import Database, Touches
 
 @dataclass(frozen=True, slots=True)
 class FileSet:
-    """Of `forks`, the table of the cut: all of the cluster's own catalogs; the `numbers` as
-    (database, file number), in any tablespace; the `databases` as a whole."""
+    """A subset of `forks`, those of the cut: all shared catalogs, the `numbers` as (database, file
+    number) in any tablespace, and all files of `databases`."""
 
     forks: ForkTable
     numbers: frozenset[tuple[int, int]] = frozenset()
     databases: frozenset[Database] = frozenset()
 
     def members(self) -> Iterator[Fork]:
-        """Those that are there at the cut, in order."""
+        """The members that exist at the cut, in order."""
         return (fork for fork in sorted(self.forks) if self._has(fork))
 
     def page_count(self) -> int:
@@ -34,23 +34,23 @@ class FileSet:
     def more(
         self, numbers: Iterable[tuple[int, int]], databases: Iterable[Database] = ()
     ) -> FileSet:
-        """With these, too."""
+        """The union with these files."""
         return FileSet(
             self.forks, self.numbers | set(numbers), self.databases | frozenset(databases)
         )
 
-    def is_whole(self, relation: Fork, touches: Touches) -> bool:
-        """Whether all pages of its main fork are here, once `touches` have been replayed.
+    def is_complete(self, relation: Fork, touches: Touches) -> bool:
+        """Whether all pages of the main fork exist after `touches` were replayed.
 
-        An unlogged relation is made anew when recovery ends, out of its init fork.
+        The end of recovery creates an unlogged relation again from its init fork.
         """
         assert relation.kind is ForkKind.MAIN
         init = Fork(relation.tablespace, relation.database, relation.number, ForkKind.INIT)
-        return any(self._is_whole_fork(fork, touches) for fork in (relation, init))
+        return any(self._is_complete_fork(fork, touches) for fork in (relation, init))
 
-    def _is_whole_fork(self, fork: Fork, touches: Touches) -> bool:
+    def _is_complete_fork(self, fork: Fork, touches: Touches) -> bool:
         if touches.limits.get(fork) == 0:
-            return True  # at some moment of the WAL it was empty: all it has came behind that
+            return True  # it was empty at some point in the WAL, which has all later pages
         database = Database(fork.tablespace, fork.database)
         if database in touches.fresh_databases:
             sources = [source for source, copy in touches.copied_databases if copy == database]
@@ -66,7 +66,7 @@ class FileSet:
 
 
 def copied_from(touches: Touches, databases: Iterable[int]) -> frozenset[Database]:
-    """What the WAL copies these databases from, file by file; and that from, and so on."""
+    """The databases that the WAL copies file by file to create these ones, also indirectly."""
     found: set[Database] = set()
     wanted = {copy for _, copy in touches.copied_databases if copy.database in set(databases)}
     while wanted:

@@ -1,11 +1,12 @@
-"""WAL for a replay that must not leave its directory: CREATE TABLESPACE without its location.
+"""Changes WAL so that replay stays in its directory: CREATE TABLESPACE without a location.
 
     header | oid u32 | location, a zero byte        ->        header | oid u32 | zero bytes
 
-Replayed as written it would make folders at the location, which may be those of a primary on the
-same host. Without one Postgres makes the tablespace in place, a folder in pg_tblspc (since 13.8,
-14.5 and 15). The record keeps its length, so no position changes; its CRC is computed anew, in a
-copy of its segments. Source: Postgres `create_tablespace_directories` in `commands/tablespace.c`.
+Replayed unchanged, the record would create folders at the location, which may be those of a primary
+on the same host. Without a location Postgres creates an in-place tablespace, a folder in pg_tblspc
+(since 13.8, 14.5 and 15). The record keeps its length, so no position changes. Its CRC is computed
+again, in a copy of its segments.
+Source: Postgres `create_tablespace_directories` in `commands/tablespace.c`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def link_range(
     data_dir: Path,
     give: Callable[[Path], None],
 ) -> None:
-    """All that the replay of [begin_lsn, end_lsn) needs, into a data directory's pg_wal: the server
-    only follows the links, what they lead to stays as it is. Raises SurveyError."""
+    """Links the WAL for the replay of [begin_lsn, end_lsn) into a data directory's pg_wal. The
+    server only reads through the links; the original files do not change. Raises SurveyError."""
     seg_size = wal.server.wal_seg_size
     folder = data_dir / WAL_FOLDER
     segments = wal.segments(begin_lsn, end_lsn, tli)
@@ -52,8 +53,8 @@ def link_wal(
     folder: Path,
     give: Callable[[Path], None],
 ) -> None:
-    """Links to these segments, the first of which begins at `first_lsn`, into a server's pg_wal;
-    copies of those that are changed, or not whole."""
+    """Links these segments, the first of which begins at `first_lsn`, into a server's pg_wal.
+    Segments that are changed or incomplete are copied instead."""
     copied: dict[int, bytearray] = {}
 
     def content(segno: int) -> bytearray:
@@ -62,11 +63,11 @@ def link_wal(
         return copied[segno]
 
     for tablespace in created:
-        _RecordBytes(tablespace.lsn, wal_seg_size, content).take_location_out(tablespace)
+        _RecordBytes(tablespace.lsn, wal_seg_size, content).remove_location(tablespace)
     for number, path in enumerate(segments):
         link = folder / path.name
         segno = first_lsn // wal_seg_size + number
-        if path.stat().st_size < wal_seg_size:  # Postgres reads whole pages, also of the last one
+        if path.stat().st_size < wal_seg_size:  # Postgres reads whole pages, even the last one
             content(segno).extend(bytes(wal_seg_size - len(content(segno))))
         changed = copied.get(segno)
         if changed is None:
@@ -77,7 +78,7 @@ def link_wal(
 
 
 class _RecordBytes:
-    """Of a record that is whole and checked, wherever its pages are."""
+    """The bytes of a complete, validated record, which may span pages and segments."""
 
     def __init__(
         self, start_lsn: int, wal_seg_size: int, content: Callable[[int], bytearray]
@@ -89,8 +90,8 @@ class _RecordBytes:
         (length,) = _U32.unpack(self._bytes(0, _U32.size))
         self._gather(start_lsn, length)
 
-    def take_location_out(self, tablespace: NewTablespace) -> None:
-        """The location is the end of the main data, which is the end of the record."""
+    def remove_location(self, tablespace: NewTablespace) -> None:
+        """The location is the end of the main data, and so the end of the record."""
         location = tablespace.location.encode(errors="surrogateescape") + b"\0"
         length = len(self._places)
         begin = length - tablespace.main_bytes + _U32.size
@@ -101,7 +102,7 @@ class _RecordBytes:
         self._write(CRC_OFFSET, _U32.pack(crc))
 
     def _gather(self, start_lsn: int, length: int) -> None:
-        """The positions of its first bytes in the log."""
+        """Collects the WAL positions of its first `length` bytes."""
         self._places.clear()
         lsn = start_lsn
         while len(self._places) < length:

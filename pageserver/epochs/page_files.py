@@ -1,4 +1,4 @@
-"""`PageFiles`: the files of forks in a data directory that no server runs on, page by page."""
+"""`PageFiles`: reads and writes pages of a data directory while no server uses it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pageserver.layers.page_stack import PageBase
 from pageserver.layers.touches import Numbers
 
 Give = Callable[[Path], None]
-#: of pages that are asked of a source at once
+#: number of pages read from a source at once
 READ_BLOCKS = 4096
 ZEROS = memoryview(bytes(RUN_BLOCKS_MAX * PAGE_BYTES))
 
 
 class PageFiles:
-    """`give` hands each new file to the account of the server."""
+    """`give` changes the owner of each new file to the server's account."""
 
     def __init__(self, data_dir: Path, version_folder: str, give: Give) -> None:
         self._data_dir = data_dir
@@ -32,7 +32,7 @@ class PageFiles:
         return self._data_dir / fork.file(self._version_folder, segment)
 
     def make(self, fork: Fork, length: int) -> None:
-        """Legal when it is there: then it stays as it is."""
+        """Does not change files that exist."""
         for segment in range(length // SEGMENT_BLOCKS + 1):
             path = self.path(fork, segment)
             if path.exists():
@@ -44,7 +44,7 @@ class PageFiles:
             self._give(path)
 
     def fill(self, fork: Fork, blocks: Numbers, source: PageBase) -> None:
-        """With these pages of `source`; holes stay where it has none, or only zeros."""
+        """Writes these pages of `source`. Pages that are missing or all zeros stay holes."""
         if not len(blocks):
             return
         with _Descriptors(lambda segment: os.open(self.path(fork, segment), os.O_WRONLY)) as fds:
@@ -56,20 +56,21 @@ class PageFiles:
                         os.pwrite(fds[segment], piece, offset * PAGE_BYTES)
 
     def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
-        """These pages, which the files have. Raises PageserverError."""
+        """Reads these pages, which must exist. Raises PageserverError."""
         with _Descriptors(lambda segment: os.open(self.path(fork, segment), os.O_RDONLY)) as fds:
             for at, first, count in consecutive(blocks):
                 segment, offset = divmod(first, SEGMENT_BLOCKS)
                 data = os.pread(fds[segment], count * PAGE_BYTES, offset * PAGE_BYTES)
                 if len(data) != count * PAGE_BYTES:
                     raise PageserverError(
-                        f"the file of {fork} ends inside or before block {first + count - 1}"
+                        f"expected block {first + count - 1} in the file of {fork}, but the file "
+                        "is shorter"
                     )
                 yield blocks[at : at + count], memoryview(data)
 
 
 class _Descriptors(dict[int, int]):
-    """A context manager: of the GiBs of a fork, opened when they are asked for."""
+    """A context manager: file descriptors of the segments of a fork, opened on demand."""
 
     def __init__(self, opened: Callable[[int], int]) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Stock Postgres replays WAL in a sparse directory, alone, and shuts down behind a checkpoint.
+"""Stock Postgres replays WAL in a sparse directory and shuts down after a checkpoint.
 
-Laws. It listens nowhere but on a socket inside its own directory, runs as an unprivileged account,
-without a network where the kernel allows that, and is told to archive, fetch and load nothing. That
-it ended well proves nothing: accepted is only a control file whose checkpoint is the one it was to
-stop behind (a server that stops elsewhere exits well, and has flushed nothing). A directory is used
-once.
+Laws. The server listens only on a socket in its own directory. It runs as an unprivileged account,
+and without a network if the kernel allows that. Its settings disable archiving, restoring from an
+archive, and preloaded libraries. Its exit code is not sufficient: the control file must contain the
+checkpoint at which it was to stop. (A server that stops elsewhere exits with 0 without flushing.) A
+directory is used once.
 Source: Postgres `CreateRestartPoint` in `xlog.c`, `recoveryStopsAfter` in `xlogrecovery.c`.
 """
 
@@ -23,7 +23,7 @@ from pg_server.errors import DeadlineExceeded
 from pg_server.program import run_program
 from pgwal.lsn import format_lsn
 
-CONF_FOLDER = ".redo"  # in the data directory; a name with a dot is in no frame
+CONF_FOLDER = ".redo"  # in the data directory; frames omit names that begin with a dot
 LOG_TAIL_LINES = 8
 REDO_SECONDS_MAX = 4 * 3600.0
 SHARED_BUFFERS_MB = 256
@@ -67,11 +67,11 @@ class RedoServer:
     more_settings: Mapping[str, str] = field(default_factory=dict)
 
     def give(self, path: Path) -> None:
-        """To the account that the server runs as."""
+        """Changes the owner to the account that the server runs as."""
         give(path, self.account)
 
     def replay(self, data_dir: Path, target: Checkpoint, prepared_max: int) -> None:
-        """The WAL in pg_wal up to the end of that checkpoint record. Raises RedoError."""
+        """Replays the WAL in pg_wal up to the end of that checkpoint record. Raises RedoError."""
         program = self.configure(
             data_dir,
             {
@@ -90,7 +90,7 @@ class RedoServer:
                 has_network=False,
             )
         except DeadlineExceeded as error:
-            text = f"the replay of WAL up to {format_lsn(target.end_lsn)} takes too long: {error}"
+            text = f"the replay of WAL up to {format_lsn(target.end_lsn)} timed out: {error}"
             raise RedoError(text) from error
         self._check(data_dir, target, done.returncode, done.stderr)
 
@@ -102,8 +102,8 @@ class RedoServer:
         signal_file: str,
         hba: str = "local all all reject\n",
     ) -> list[str | Path]:
-        """Writes the server's configuration; returns its command line. `settings` replace those of
-        all redo servers."""
+        """Writes the server's configuration and returns its command line. `settings` override the
+        settings common to all redo servers."""
         settings = {
             **SETTINGS,
             "shared_buffers": f"{self.shared_buffers_mb}MB",
@@ -135,13 +135,13 @@ class RedoServer:
         if returncode != 0:
             raise RedoError(
                 f"Postgres did not replay the WAL up to {format_lsn(target.end_lsn)}: "
-                f"exit code {returncode}: {(severe or lines or ['it has logged nothing'])[0]}",
+                f"exit code {returncode}: {(severe or lines or ['the log is empty'])[0]}",
                 hint="\n".join(lines[-LOG_TAIL_LINES:]),
             )
         found = control.checkpoint_lsn, control.redo_lsn
         if found != (target.start_lsn, target.redo_lsn):
             raise RedoError(
-                "Postgres stopped at another place: expected the checkpoint at "
-                f"{format_lsn(target.start_lsn)}, found that at {format_lsn(found[0])}",
+                "Postgres stopped at an unexpected position: expected the checkpoint at "
+                f"{format_lsn(target.start_lsn)}, found the one at {format_lsn(found[0])}",
                 hint="\n".join(lines[-LOG_TAIL_LINES:]),
             )

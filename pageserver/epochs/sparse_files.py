@@ -1,11 +1,12 @@
-"""The relation files of a directory in which an epoch is replayed: of the right length, and empty.
+"""The relation files of a directory in which an epoch is replayed: of full length, with holes.
 
     base/5/16384     |.........[B]......|      . a hole   [B] a page that redo reads first
 
-Stock Postgres finds files as long as they were, so that an image of page 10,000,000 costs one page.
-Laws. Every fork that the epoch mentions has its file, as long as at the cut before; every page that
-redo reads before it has written it is there. Afterwards whatever is no hole is a page that the
-survey had named: else the survey is wrong, and nothing of the epoch is used.
+Stock Postgres finds files of the expected length, so replaying a full-page image of page 10,000,000
+costs one page of disk.
+Laws. Every fork that the epoch mentions has its file, as long as at the previous cut. Every page
+that redo reads before the WAL replaces it exists. Afterwards each page with content must be a page
+that the survey named; otherwise the survey is wrong, and the epoch's output is rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pageserver.layers.touches import Database, ForkPages, Numbers, Touches
 
 
 class SparseFiles:
-    """In `data_dir`, whose other files are those of the cut before."""
+    """Files in `data_dir`, whose other files are those of the previous cut."""
 
     def __init__(self, data_dir: Path, version_folder: str, give: Give) -> None:
         self._data_dir = data_dir
@@ -36,7 +37,7 @@ class SparseFiles:
         self._files = PageFiles(data_dir, version_folder, give)
 
     def build(self, forks: ForkTable, touches: Touches, source: PageBase) -> None:
-        """Before the epoch. `source` has the pages of the cut before. Raises PageserverError."""
+        """Before the epoch. `source` has the pages of the previous cut. Raises PageserverError."""
         for fork in touches.forks():
             if fork in forks:
                 self._files.make(fork, forks[fork])
@@ -49,8 +50,8 @@ class SparseFiles:
                 self._build_whole(fork, forks[fork], source)
 
     def build_set(self, files: FileSet, touches: Touches, source: PageBase) -> None:
-        """For a server that reads only these, and ignores invalid pages of all others. `source` has
-        the pages of the cut. Raises PageserverError."""
+        """For a server that reads only these files and ignores invalid pages of all others.
+        `source` has the pages of the cut. Raises PageserverError."""
         for fork in touches.forks():
             if fork in files.forks:
                 self._files.make(fork, files.forks[fork])
@@ -64,8 +65,8 @@ class SparseFiles:
         source: PageBase,
         wanted: Mapping[Fork, Numbers],
     ) -> None:
-        """For a server of which these pages are wanted, and which ignores all others that are not
-        there. Raises PageserverError."""
+        """For a server from which these pages are wanted, and which ignores all other missing
+        pages. Raises PageserverError."""
         for each in touches.forks():
             if each in forks:
                 self._files.make(each, forks[each])
@@ -79,7 +80,7 @@ class SparseFiles:
             self._files.fill(fork, np.arange(first, last, dtype=np.uint32), source)
 
     def pages(self, touches: Touches) -> Iterator[PageRun]:
-        """After the epoch: all that it may have changed, in order. Raises RedoError."""
+        """After the epoch: all pages that it may have changed, in order. Raises RedoError."""
         copies = {target for _, target in touches.copied_databases}
         self._check_named(touches, copies)
         forks = {fork for fork in touches.forks() if _database(fork) not in copies}
@@ -105,10 +106,10 @@ class SparseFiles:
             if fork.kind is not ForkKind.FSM
         }
 
-    # ---- proof
+    # ---- verification
 
     def _check_named(self, touches: Touches, copies: set[Database]) -> None:
-        """Whatever has content is a page that the survey has named."""
+        """Checks that every page with content was named by the survey."""
         read = {source for source, _ in touches.copied_databases}
         for folder in relation_folders(self._data_dir):
             for fork, segment, path in relation_files(self._data_dir, folder):
@@ -130,8 +131,8 @@ class SparseFiles:
                     raise RedoError(
                         f"replaying the epoch changed block {first + block} of {fork}, which the "
                         "survey of its WAL does not name",
-                        hint="This is a bug of the survey, or WAL of an unknown kind. Nothing of "
-                        "the epoch is used; the WAL is kept.",
+                        hint="This is a bug in the survey, or WAL of an unknown kind. The output "
+                        "of the epoch is rejected; the WAL is kept.",
                     )
 
 
@@ -140,14 +141,14 @@ def _database(fork: Fork) -> Database:
 
 
 def _extents(fd: int) -> Iterator[tuple[int, int]]:
-    """[begin, end) of what is no hole, by the file system."""
+    """[begin, end) of each range that is not a hole, as reported by the file system."""
     at, size = 0, os.fstat(fd).st_size
     while at < size:
         try:
             begin = os.lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return  # nothing but a hole
+                return  # only a hole follows
             raise
         at = os.lseek(fd, begin, os.SEEK_HOLE)
         yield begin, at

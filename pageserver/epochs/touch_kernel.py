@@ -1,14 +1,14 @@
-"""The loop over records that notes which pages each of them touches, compiled.
+"""The compiled loop over records that collects the pages touched by each record.
 
     relations        n x 3 u32: tablespace, database, number
     relation_slots   a hash table of their rows, -1 where empty
     keys, flags      a hash table of touched pages: their key + 1, 0 where empty
 
-    key   relation (27 bits) | kind of the fork (2) | block (32), so that keys sort as layers do
+    key   relation (27 bits) | kind of the fork (2) | block (32): keys sort in the order of layers
 
-Law: of a page counts how it was touched *first*. Redo needs no base page where that was an image
-that is applied, or a page that the record initialises; else it does. Clearing bits of the
-visibility map is no block reference in any release up to 18: it is read out of heap records.
+Law: only the *first* touch of a page counts. Redo needs no base page if that touch is an applied
+full-page image, or a page that the record initialises; otherwise it does. Up to release 18,
+clearing bits of the visibility map is not a block reference, so it is derived from heap records.
 Sources: Postgres `access/heapam_xlog.h`, `heapam_xlog.c`, `visibilitymap.c`.
 """
 
@@ -23,13 +23,13 @@ from pageserver.layers.fork import ForkKind
 from walrecords.loads import Bytes, Int, Numbers, load_u32
 from walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT
 
-#: of a touched page: redo reads it before anything has written all of it
+#: flag of a touched page: redo reads the page before the WAL replaces all of it
 NEEDS_BASE = 1
 
 KIND_SHIFT, RELATION_SHIFT = 32, 34
 VM_KIND = int(ForkKind.VM)
 FSM_KIND = int(ForkKind.FSM)
-#: (BLCKSZ - page header) * 8 / 2 bits: heap pages that one page of the visibility map is about
+#: (BLCKSZ - page header) * 8 / 2 bits: heap pages covered by one page of the visibility map
 VM_HEAP_BLOCKS = (8192 - 24) * 4
 
 #: rows of `counts`
@@ -46,7 +46,7 @@ _HEAP2_MULTI_INSERT, _HEAP2_LOCK_UPDATED = 0x5, 0x6
 
 
 class TouchTables(NamedTuple):
-    """With room for what the next records can add: half of each hash table stays empty."""
+    """Large enough for the records of the next call: half of each hash table stays empty."""
 
     relations: Numbers  # uint32, n x 3
     relation_slots: Numbers  # int32, -1 where empty
@@ -61,7 +61,8 @@ def note_touches(
     main_length: Numbers, block_offsets: Numbers, header_at: Numbers, relation_at: Numbers,
     number_at: Numbers, apply_mask: Int, tables: TouchTables, rare: Numbers,
 ) -> None:  # fmt: skip
-    """Of all records; the rows of those that Python reads, `counts[RARE]` of them, to `rare`."""
+    """Notes the pages of all records. Writes the rows of records to be read in Python to `rare`,
+    and their number to `counts[RARE]`."""
     relations, relation_slots, keys, flags, counts = tables
     counts[RARE] = 0
     last_at = np.int64(-1)
@@ -88,7 +89,7 @@ def note_touches(
             begin, end = block_offsets[row], block_offsets[row + 1]
             for index in range(2):
                 if (first if index == 0 else second) and end > begin:
-                    # The old page of an update is its second block, unless it is the same one.
+                    # The old page of an update is its second block, or the first if they are equal.
                     block = min(begin + index, end - 1)
                     relation = _find_relation(
                         data, relation_at[block], relations, relation_slots, counts
@@ -151,7 +152,7 @@ def _is_same(data: Bytes, at: Int, other: Int) -> bool:
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _slot_of(key: Int, slots: Int) -> Int:
-    """Where a search for it begins in a table of so many slots, a power of two."""
+    """The first slot to search for `key` in a table of `slots` slots, a power of two."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64((mixed >> np.uint64(20)) & np.uint64(slots - 1))
 
@@ -177,7 +178,7 @@ def _find_relation(
 def find_relation(
     tablespace: Int, database: Int, number: Int, relations: Numbers, slots: Numbers, counts: Numbers
 ) -> Int:
-    """Its row, a new one if it has none."""
+    """The row of the relation, which is added if it is new."""
     slot = _relation_slot(tablespace, database, number, len(slots))
     while slots[slot] >= 0:
         row = slots[slot]
@@ -218,13 +219,13 @@ def _touch(
 def touch(
     relation: Int, kind: Int, block: Int, keys: Numbers, flags: Numbers, counts: Numbers
 ) -> None:
-    """A page that redo reads, and that no block reference names."""
+    """Notes a page that redo reads although no block reference names it."""
     _touch(relation, kind, block, False, keys, flags, counts)
 
 
 @njit(cache=True, nogil=True)
 def refill_touches(old_keys: Numbers, old_flags: Numbers, keys: Numbers, flags: Numbers) -> None:
-    """A larger table gets what a smaller one has."""
+    """Copies the entries of a table to a larger one."""
     for old in range(len(old_keys)):
         if old_keys[old] == 0:
             continue
@@ -236,7 +237,7 @@ def refill_touches(old_keys: Numbers, old_flags: Numbers, keys: Numbers, flags: 
 
 @njit(cache=True, nogil=True)
 def refill_relations(relations: Numbers, count: Int, slots: Numbers) -> None:
-    """The same of relations."""
+    """Fills a larger table of relation slots."""
     for row in range(count):
         tablespace, database, number = relations[row, 0], relations[row, 1], relations[row, 2]
         slot = _relation_slot(tablespace, database, number, len(slots))

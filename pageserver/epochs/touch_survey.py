@@ -1,11 +1,11 @@
-"""`TouchSurveyor`: records in, `Touches` out.
+"""`TouchSurveyor`: derives `Touches` from WAL records.
 
-What most records do is read by compiled loops (`touch_kernel`); what few do is read here: files
+Compiled loops (`touch_kernel`) read the frequent records. This file reads the rare ones: files
 created, truncated and dropped, databases, tablespaces, checkpoints.
 
     XLOG        checkpoints, PARAMETER_CHANGE        Transaction   relations dropped at its end
     Storage     CREATE, TRUNCATE                     Database      CREATE..., DROP
-    Tablespace  CREATE, DROP                         custom ones   refused, unless they are named
+    Tablespace  CREATE, DROP                         custom ones   refused, unless listed
 
 Sources: Postgres `catalog/storage_xlog.h`, `commands/dbcommands_xlog.h`, `commands/tablespace.h`,
 `catalog/pg_control.h`, `access/xact.h`; `visibilitymap_prepare_truncate` in `visibilitymap.c`.
@@ -42,7 +42,7 @@ from walrecords.filter_tables import pass_all
 from walrecords.record_index import RecordIndex
 from walrecords.record_survey import RecordFacts, RecordSurveyor
 
-#: of hash tables, when there is nothing in them
+#: initial number of slots of hash tables
 SLOTS_MIN = 1 << 12
 _LOCATOR = struct.Struct("<III")
 _DATABASE = struct.Struct("<II")
@@ -54,7 +54,8 @@ _XLOG, _XACT, _SMGR, _DBASE, _TBLSPC = 0, 1, 2, 4, 5
 
 
 class TouchSurveyor:
-    """Of one range. `custom_rmgrs` are those whose block references say all that they do."""
+    """Surveys one range. `custom_rmgrs`: custom resource managers whose block references are
+    complete."""
 
     def __init__(self, version_major: int, custom_rmgrs: Collection[int] = ()) -> None:
         version = wal_version(version_major)
@@ -81,7 +82,7 @@ class TouchSurveyor:
         self.checkpoints: list[Checkpoint] = []
 
     def feed(self, index: RecordIndex) -> None:
-        """The records that follow. Raises SurveyError."""
+        """Takes the next records. Raises SurveyError."""
         if not len(index):
             return
         if self._begin_lsn is None:
@@ -90,11 +91,11 @@ class TouchSurveyor:
         facts, places, _, bad = self._surveyor.survey(index)
         if bad >= 0:
             raise SurveyError(
-                f"the record at {format_lsn(int(index.start_lsn[bad]))} cannot be taken apart",
-                hint="sk archive verify shows whether the archive has the same.",
+                f"could not decode the record at {format_lsn(int(index.start_lsn[bad]))}",
+                hint="Run sk archive verify to check the copy in the archive.",
             )
         blocks = int(facts.block_offsets[-1])
-        self._make_room(2 * blocks)  # each may clear a page of the visibility map, too
+        self._make_room(2 * blocks)  # each may also clear a page of the visibility map
         rare = np.empty(len(facts.record), np.int64)
         note_touches(
             index.data, index.at, facts.record, facts.length, facts.operation, facts.main_length,
@@ -105,7 +106,7 @@ class TouchSurveyor:
             self._read_rare(index, facts, row)
 
     def finish(self) -> Touches:
-        """Of all that was fed."""
+        """The result for all records."""
         return Touches(
             begin_lsn=self._begin_lsn or 0,
             end_lsn=self.end_lsn,
@@ -142,14 +143,14 @@ class TouchSurveyor:
         self._tables = TouchTables(relations, slots, keys, flags, counts)
 
     def _pages(self) -> list[ForkPages]:
-        """Sorted as layers are."""
+        """In the order of layers."""
         relations, _, keys, flags, counts = self._tables
         taken = keys != 0
         keys, flags = keys[taken] - np.uint64(1), flags[taken]
         order = np.argsort(keys)
         keys, flags = keys[order], flags[order]
         if not len(keys):
-            return []  # quiet WAL
+            return []  # no record touches a page
         groups, starts = np.unique(keys >> np.uint64(KIND_SHIFT), return_index=True)
         found = []
         for group, begin, end in zip(groups, starts, [*starts[1:], len(keys)], strict=True):
@@ -191,10 +192,10 @@ class TouchSurveyor:
                 self._read_tablespace(int(index.start_lsn[record]), op, main)
             elif rmgr not in self._custom_rmgrs:
                 raise SurveyError(
-                    f"WAL at {format_lsn(int(index.start_lsn[record]))} has records of the custom "
+                    f"the WAL at {format_lsn(int(index.start_lsn[record]))} has records of custom "
                     f"resource manager {rmgr}",
-                    hint="What it does to pages is not known: clusters with such an extension have "
-                    "no cuts.",
+                    hint="The pageserver does not know which pages such records change, so it "
+                    "makes no cuts of clusters with this extension.",
                 )
         except struct.error as error:
             raise SurveyError(
@@ -210,7 +211,7 @@ class TouchSurveyor:
         self.checkpoints.append(Checkpoint.parse(main, *lsns))
 
     def _read_end(self, main: bytes) -> None:
-        """Of a transaction that drops relations."""
+        """Reads the end of a transaction that drops relations."""
         for tablespace, database, number in dropped_relations(main):
             self._dropped.add((tablespace, database, number))
             for kind in ForkKind:
@@ -228,14 +229,14 @@ class TouchSurveyor:
                 self._truncate_vm(Fork(tablespace, database, number, ForkKind.VM), blocks)
 
     def _truncate_vm(self, fork: Fork, heap_blocks: int) -> None:
-        """Bits of the last page that stays are cleared, and no block reference says so."""
+        """TRUNCATE clears bits of the last remaining page, without a block reference."""
         blocks, rest = divmod(heap_blocks, VM_HEAP_BLOCKS)
         if rest:
             self._touch(fork, blocks)
         self._limit(fork, blocks + (rest > 0))
 
     def _read_database(self, op: int, main: bytes) -> None:
-        # Before 15: CREATE copies files, DROP is 1. Since: FILE_COPY, WAL_LOG, DROP.
+        # Before 15: CREATE copies files, DROP is 1. Since 15: FILE_COPY, WAL_LOG, DROP.
         is_drop = op == (0x2 if self._major >= 15 else 0x1)
         if is_drop:
             database, count = _DATABASE.unpack_from(main)
@@ -262,8 +263,8 @@ class TouchSurveyor:
 
 
 def dropped_relations(main: bytes) -> Iterator[tuple[int, int, int]]:
-    """By the end of a transaction, of which `main` says that it drops some. Raises
-    struct.error."""
+    """The relations dropped at the end of a transaction. `main` must have
+    XACT_XINFO_HAS_RELFILELOCATORS. Raises struct.error."""
     (xinfo,) = struct.unpack_from("<I", main, 8)
     at = 12
     if xinfo & _HAS_DATABASE:

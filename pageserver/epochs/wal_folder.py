@@ -1,9 +1,9 @@
-"""`WalFolder`: WAL segments in a folder, under Postgres' names, as an epoch needs them.
+"""`WalFolder`: WAL segments in a folder, under Postgres' file names, for the replay of an epoch.
 
     000000010000000000000005  000000010000000000000006  000000020000000000000006  00000002.history
 
-Of a segment that more than one timeline has, the newest up to the wanted one counts: it begins with
-the same WAL.
+If several timelines have a segment, the newest one up to the wanted timeline is used: it begins
+with the same WAL.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pgwal.page import WAL_PAGE_SIZE
 from pgwal.segment import parse_segment_name
 from walrecords.record_index import RecordIndex, RecordIndexer
 
-#: of WAL that is surveyed at once
+#: size of WAL read at once
 PIECE_BYTES = 512 * WAL_PAGE_SIZE
 
 
 class WalFolder:
-    """Files that are not changed while they are read."""
+    """Its files must not change while they are read."""
 
     def __init__(self, path: Path, server: ServerFacts) -> None:
         self.path = path
         self.server = server
 
     def segments(self, begin_lsn: int, end_lsn: int, tli: int) -> list[Path]:
-        """Those of [begin_lsn, end_lsn), in order. Raises SurveyError when one is missing."""
+        """The segments of [begin_lsn, end_lsn), in order. Raises SurveyError if one is missing."""
         seg_size = self.server.wal_seg_size
         newest: dict[int, tuple[int, Path]] = {}
         for path in self.path.iterdir():
@@ -45,19 +45,17 @@ class WalFolder:
         found = []
         for segno in range(begin_lsn // seg_size, (end_lsn - 1) // seg_size + 1):
             if segno not in newest:
-                raise SurveyError(
-                    f"the segment of WAL at {format_lsn(segno * seg_size)} is missing"
-                )
+                raise SurveyError(f"the WAL segment at {format_lsn(segno * seg_size)} is missing")
             found.append(newest[segno][1])
         return found
 
     def histories(self) -> list[Path]:
-        """The history files."""
+        """The timeline history files."""
         return sorted(self.path.glob("*.history"))
 
     def records(self, begin_lsn: int, end_lsn: int, tli: int) -> Iterator[RecordIndex]:
-        """Those that begin in [begin_lsn, end_lsn), wherever they end; `begin_lsn` is a boundary of
-        records. Raises SurveyError: WAL is missing, or not valid."""
+        """The records that begin in [begin_lsn, end_lsn), even if they end later. `begin_lsn` is a
+        record boundary. Raises SurveyError if WAL is missing or not valid."""
         indexer = RecordIndexer(
             begin_lsn,
             end_lsn,
@@ -68,22 +66,24 @@ class WalFolder:
         )
         first_lsn = indexer.fed_lsn
         try:
-            for path in chain(self.segments(begin_lsn, end_lsn, tli), self._behind(end_lsn, tli)):
+            for path in chain(
+                self.segments(begin_lsn, end_lsn, tli), self._segments_after(end_lsn, tli)
+            ):
                 with path.open("rb") as file:
                     file.seek(first_lsn % self.server.wal_seg_size)
                     while not indexer.is_done and (piece := file.read(PIECE_BYTES)):
                         yield indexer.feed(piece)
                 first_lsn = 0
         except WalFormatError as error:
-            raise SurveyError(f"WAL cannot be surveyed: {error}") from error
-        # Where nothing lies behind the last record, only its end says that it was the last.
+            raise SurveyError(f"could not read WAL: {error}") from error
+        # If no WAL follows the last record, only its end position shows that it was the last.
         if not indexer.is_done and indexer.next_lsn < end_lsn:
             raise SurveyError(
                 f"the WAL ends at {format_lsn(indexer.next_lsn)}, before {format_lsn(end_lsn)}"
             )
 
-    def _behind(self, end_lsn: int, tli: int) -> Iterator[Path]:
-        """The segments behind it, as long as they are there: a record may end in one of them."""
+    def _segments_after(self, end_lsn: int, tli: int) -> Iterator[Path]:
+        """The segments after `end_lsn` that exist: the last record may end in one of them."""
         seg_size = self.server.wal_seg_size
         for segno in count((end_lsn - 1) // seg_size + 1):
             try:

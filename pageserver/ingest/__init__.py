@@ -1,1 +1,1 @@
-"""WAL from the safekeepers, cut after cut."""
+"""Receives WAL from the safekeepers and makes cuts from it."""

@@ -1,4 +1,4 @@
-"""Behind which checkpoints the cuts are. Pure."""
+"""Chooses the checkpoints after which cuts are made. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ CUT_SECONDS = 15 * 60.0
 
 @dataclass(frozen=True, slots=True)
 class CutRule:
-    """A cut is due behind the first checkpoint that has so much WAL, or time, between it and the
-    cut before."""
+    """A cut is due after the first checkpoint that is at least this much WAL, or this much time,
+    after the previous cut."""
 
     cut_bytes: int = CUT_BYTES
     cut_seconds: float = CUT_SECONDS
 
     def is_due(self, last: Checkpoint | None, candidate: Checkpoint, consistent_lsn: int) -> bool:
-        """`last` None: the first one; it lies behind `consistent_lsn`, where the base backup
-        ended."""
+        """`last` is None before the first cut, which must be after `consistent_lsn`, the end of the
+        base backup."""
         if last is None:
             return candidate.start_lsn >= consistent_lsn
         return (

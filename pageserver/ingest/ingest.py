@@ -1,11 +1,12 @@
-"""`Ingest`: one timeline from WAL to cuts: receives, finds where a cut is due, replays, hands over.
+"""`Ingest`: makes cuts of one timeline: receives WAL, replays epochs, hands them to the attachment.
 
     safekeepers -> segments -> checkpoints -> an epoch -> layer and frame -> the attachment
                                      ^ a cut is due        (uploads both; an index names them)
 
-A thread of its own. Laws. The next epoch begins on what the store has of the one before: an index
-names it. What was received and is below the redo of the newest cut is removed, nothing else. An
-error ends the epoch, never the thread: it is said, the WAL is kept, and it is tried again.
+Runs in its own thread. Laws. The next epoch begins only when an index in the store names the
+previous one. Received WAL below the redo position of the newest cut is removed, and no other WAL.
+An error ends the epoch, never the thread: the error is logged, the WAL is kept, and the epoch is
+repeated.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from pgwal.segment import parse_segment_name
 
 WAL_FOLDER, EPOCH_FOLDER = "wal", "epoch"
 FEED_BYTES = 4 << 20
-#: WAL that waits for a cut on the local disk: more than max_wal_size of a primary.
+#: Received WAL that no cut covers yet, on the local disk. More than max_wal_size of a primary.
 WAL_BYTES_MAX = 64 << 30
 RETRY_SECONDS, RETRY_SECONDS_MAX = 2.0, 300.0
 STOP_SECONDS = 5.0
@@ -60,13 +61,14 @@ WAIT_SECONDS = 1.0
 log = structlog.get_logger()
 
 
-#: (the cut, the base backup's id, what was made) -> whether it is stored
+#: (cut, id of the base backup, epoch output) -> a function that waits until it is stored
 HandOver: TypeAlias = "Callable[[Cut, str, EpochOutput], Callable[[float], bool | None]]"
 
 
 @dataclass(frozen=True, slots=True)
 class IngestConfig:
-    """What all timelines share. `server_of` finds the programs of a major version."""
+    """The configuration shared by all timelines. `server_of` finds the programs of a major
+    version."""
 
     safekeepers_of: Callable[[TimelineId], Sequence[Safekeeper]]
     rule: CutRule
@@ -76,7 +78,7 @@ class IngestConfig:
 
 @dataclass(slots=True)
 class IngestState:
-    """For status pages; written by the thread, read by others."""
+    """For status pages. Written by the ingest thread, read by others."""
 
     phase: str = "starting"
     problem: str = ""
@@ -91,8 +93,8 @@ class IngestState:
 
 
 @dataclass(slots=True)
-class _Stand:
-    """What the next epoch begins on. `last` None: no cut yet; the first one lies behind
+class _EpochStart:
+    """The start of the next epoch. `last` is None before the first cut, which must be after
     `consistent_lsn`."""
 
     frame: Frame
@@ -104,10 +106,11 @@ class _Stand:
 
 
 class Ingest(threading.Thread):
-    """Of one attachment, with its `suffix`. `index_of` is its index as it is now, `visible_lsn`
-    what safekeepers are told: WAL below may go. `hand_over` gives a replayed epoch to it; what it
-    returns waits for so many seconds: True when an index names the epoch, False when none ever
-    will, None when it is not known yet."""
+    """The ingest of one attachment with `suffix`. `index_of` returns its present index.
+    `visible_lsn` returns the position reported to safekeepers: WAL below it may be removed.
+    `hand_over` passes a replayed epoch to the attachment and returns a function. That function
+    waits for the given number of seconds. It returns True if an index names the epoch, False if no
+    index ever will, None if this is not known yet."""
 
     def __init__(
         self,
@@ -122,7 +125,7 @@ class Ingest(threading.Thread):
     ) -> None:
         super().__init__(name=f"ingest {archive.timeline}", daemon=True)
         self.state = IngestState()
-        #: The lengths of forks in the base backup, once it was looked into.
+        #: The fork lengths in the base backup, once it was read.
         self.base_forks: ForkTable | None = None
         self._archive = archive
         self._objects = objects
@@ -140,8 +143,8 @@ class Ingest(threading.Thread):
         self._log = log.bind(timeline=str(archive.timeline))
 
     def stop(self) -> None:
-        """Returns when it has ended, or after STOP_SECONDS: a replay ends with the process, and
-        nothing of it was used."""
+        """Waits for the thread, at most STOP_SECONDS. A replay that is still running is abandoned
+        when the process ends; its output is not used."""
         self._stopping.set()
         self._progress.set()
         self.join(STOP_SECONDS)
@@ -151,11 +154,11 @@ class Ingest(threading.Thread):
         while not self._stopping.is_set():
             epochs = self.state.epochs
             try:
-                self._follow(self._stand())
-            except Exception as error:  # said, and tried again: the WAL is kept
+                self._follow(self._open_start())
+            except Exception as error:  # logged, then repeated: the WAL is kept
                 self.state.problem = " ".join(str(error).split())
                 hint = getattr(error, "hint", "")
-                self._log.error("ingest stands still", reason=self.state.problem, hint=hint)
+                self._log.error("ingest failed; will retry", reason=self.state.problem, hint=hint)
                 if self.state.epochs > epochs:
                     pause_seconds = RETRY_SECONDS
                 self._stopping.wait(pause_seconds)
@@ -165,9 +168,9 @@ class Ingest(threading.Thread):
                     self._receiver.stop()
                     self._receiver = None
 
-    # ---- where it begins
+    # ---- start
 
-    def _stand(self) -> _Stand:
+    def _open_start(self) -> _EpochStart:
         self.state.phase = "opening"
         catalog = BackupCatalog(self._archive)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -181,27 +184,27 @@ class Ingest(threading.Thread):
         base = BackupBase(catalog, backup, files)
         layers = OpenLayers(self._objects)
         if not index.cuts:
-            return _Stand(frame, base, layers, backup.start_lsn, None, backup.stop_lsn)
+            return _EpochStart(frame, base, layers, backup.start_lsn, None, backup.stop_lsn)
         cut = index.cuts[-1]
         frame = fetch_frame(self._objects, index, cut, self._folder / "frame.tar")
         at = datetime.fromtimestamp(cut.time_unix_s, UTC)
         last = Checkpoint(cut.checkpoint_lsn, cut.end_lsn, cut.redo_lsn, cut.tli, at)
         self.state.cut_lsn, self.state.cut_at = cut.end_lsn, at
-        return _Stand(frame, base, layers, cut.redo_lsn, last, cut.end_lsn)
+        return _EpochStart(frame, base, layers, cut.redo_lsn, last, cut.end_lsn)
 
     def _choose(self, catalog: BackupCatalog) -> Backup:
-        """The newest one that is sound. Raises PageserverError."""
+        """The newest base backup without checksum failures. Raises PageserverError."""
         sound = [each for each in catalog.backups() if not each.checksum_failures]
         if not sound:
             raise PageserverError(
-                f"the archive has no base backup of timeline {self._archive.timeline}",
-                hint="Take one, the only one ever: sk backup create.",
+                f"the archive has no usable base backup of timeline {self._archive.timeline}",
+                hint="Run sk backup create. The pageserver needs only this one base backup.",
             )
         return sound[-1]
 
     # ---- WAL
 
-    def _follow(self, stand: _Stand) -> None:
+    def _follow(self, start: _EpochStart) -> None:
         facts = self._archive.facts.server
         wal = WalFolder(self._folder / WAL_FOLDER, facts)
         shutil.rmtree(wal.path, ignore_errors=True)
@@ -209,7 +212,7 @@ class Ingest(threading.Thread):
         self._receiver = WalReceiver(
             wal.path,
             facts,
-            stand.redo_lsn,
+            start.redo_lsn,
             self._safekeepers,
             ArchivedWalSource(lambda: self._archive),
             lambda lsn: self._archive.newest_history().tli_at(lsn),
@@ -218,23 +221,23 @@ class Ingest(threading.Thread):
             self._trim,
         )
         self._receiver.start()
-        scan = CheckpointScan(stand.redo_lsn, facts)
+        scan = CheckpointScan(start.redo_lsn, facts)
         while not self._stopping.is_set():
             self._progress.wait(WAIT_SECONDS)
             self._progress.clear()
-            self._trim.visit_due()
+            self._trim.report_due()
             receiver = self._receiver
             self.state.received_lsn = receiver.received_lsn
             self.state.problem = receiver.problem
             self.state.phase = "receiving"
             for checkpoint in self._scan(wal, scan, receiver.received_lsn, max(receiver.tli, 1)):
-                if self._config.rule.is_due(stand.last, checkpoint, stand.consistent_lsn):
-                    self._cut(stand, wal, checkpoint)
+                if self._config.rule.is_due(start.last, checkpoint, start.consistent_lsn):
+                    self._cut(start, wal, checkpoint)
 
     def _scan(
         self, wal: WalFolder, scan: CheckpointScan, received_lsn: int, tli: int
     ) -> list[Checkpoint]:
-        """Those in what was received, in whole pages."""
+        """The checkpoints in complete pages received since the last call."""
         found = []
         limit_lsn = received_lsn - received_lsn % WAL_PAGE_SIZE
         seg_size = wal.server.wal_seg_size
@@ -249,17 +252,17 @@ class Ingest(threading.Thread):
 
     # ---- epochs
 
-    def _cut(self, stand: _Stand, wal: WalFolder, target: Checkpoint) -> None:
+    def _cut(self, start: _EpochStart, wal: WalFolder, target: Checkpoint) -> None:
         self.state.phase = "replaying"
         work_dir = self._folder / EPOCH_FOLDER
         shutil.rmtree(work_dir, ignore_errors=True)
         work_dir.mkdir()
         begun = datetime.now(UTC)
-        layers = stand.layers.of(self._index_of())
-        given = EpochInput(stand.frame, PageStack(stand.base, layers), wal, stand.redo_lsn, target)
+        layers = start.layers.of(self._index_of())
+        given = EpochInput(start.frame, PageStack(start.base, layers), wal, start.redo_lsn, target)
         output = EpochReplay(work_dir, self._server).run(given)
         seconds = (datetime.now(UTC) - begun).total_seconds()
-        self._note(stand, target, output, seconds)
+        self._note(start, target, output, seconds)
         cut = Cut(
             target.redo_lsn, target.start_lsn, target.end_lsn, target.tli,
             int(target.at.timestamp()),
@@ -271,32 +274,36 @@ class Ingest(threading.Thread):
             if self._stopping.is_set():
                 return
         if not answer:
-            raise PageserverError("the attachment writes no more: it is stale, or has ended")
-        self._advance(stand, wal, target, output)
+            raise PageserverError(
+                "the attachment accepts no more epochs, because it is stale or has ended"
+            )
+        self._advance(start, wal, target, output)
 
-    def _note(self, stand: _Stand, target: Checkpoint, output: EpochOutput, seconds: float) -> None:
+    def _note(
+        self, start: _EpochStart, target: Checkpoint, output: EpochOutput, seconds: float
+    ) -> None:
         state, touches = self.state, output.touches
         state.epochs += 1
-        state.wal_bytes += target.end_lsn - stand.redo_lsn
+        state.wal_bytes += target.end_lsn - start.redo_lsn
         state.pages += touches.page_count
         state.needs_base += sum(int(each.needs_base.sum()) for each in touches.pages)
         state.replay_seconds += seconds
         self._log.info(
-            "replayed",
+            "replayed epoch",
             to=format_lsn(target.end_lsn),
-            wal_bytes=target.end_lsn - stand.redo_lsn,
+            wal_bytes=target.end_lsn - start.redo_lsn,
             pages=touches.page_count,
             seconds=round(seconds, 2),
         )
 
     def _advance(
-        self, stand: _Stand, wal: WalFolder, target: Checkpoint, output: EpochOutput
+        self, start: _EpochStart, wal: WalFolder, target: Checkpoint, output: EpochOutput
     ) -> None:
-        """What is stored is what the next epoch begins on."""
+        """The stored epoch becomes the start of the next one."""
         made = output.frame
         path = made.path.replace(self._folder / "frame.tar")
-        stand.frame = Frame(path, made.forks, made.tablespaces, made.kept)
-        stand.redo_lsn, stand.last = target.redo_lsn, target
+        start.frame = Frame(path, made.forks, made.tablespaces, made.kept)
+        start.redo_lsn, start.last = target.redo_lsn, target
         self.state.cut_lsn, self.state.cut_at = target.end_lsn, target.at
         remove_segments(wal, target.redo_lsn)
         if self._receiver is not None:
@@ -304,7 +311,7 @@ class Ingest(threading.Thread):
 
 
 def remove_segments(wal: WalFolder, below_lsn: int) -> None:
-    """Whole ones."""
+    """Removes segments that end at or below `below_lsn`."""
     for path in list(wal.path.iterdir()):
         try:
             name = parse_segment_name(path.name, wal.server.wal_seg_size)

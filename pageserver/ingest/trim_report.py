@@ -1,13 +1,13 @@
-"""`TrimReport`: what safekeepers are told of an attachment: whose the pages are, what WAL may go.
+"""`TrimReport`: reports to safekeepers the owner of the pages, and which WAL it does not need.
 
     START_REPLICATION PHYSICAL 0/5000000 TIMELINE 1 (pageserver '000007000300001A')
     status update 'r': write = flush = what was received, apply = visible_lsn
 
-The stream of the WAL goes to one safekeeper. The others are visited, each once for each position,
-by the same two messages and no WAL.
+One safekeeper sends the WAL stream. All others get the same two messages in a short connection
+without WAL, once for each new position.
 
-Law: only the visible position is told, and 0 before there is one. What a safekeeper has not heard
-keeps its WAL longer, nothing else; so a visit that fails is made again, later.
+Law: only the visible position is reported, or 0 before it is known. A safekeeper that does not know
+the newest position keeps its WAL longer. So a failed report is only repeated later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pgwal.lsn import Lsn, format_lsn
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import StandbyStatus, postgres_time_us
 
-#: SQLSTATE of a safekeeper that has seen a newer pageserver (object_in_use).
+#: SQLSTATE of a safekeeper that has seen a newer pageserver (object_in_use)
 STALE = "55006"
 OPTION = "pageserver"
 SILENCE_SECONDS = 20.0
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 class TrimReport:
-    """Of one attachment. `visible_lsn` is asked anew each time, on any thread."""
+    """The reports of one attachment. `visible_lsn` is called for each report, on any thread."""
 
     def __init__(
         self, suffix: Suffix, visible_lsn: Callable[[], int], safekeepers: Sequence[Safekeeper]
@@ -46,9 +46,9 @@ class TrimReport:
         self.suffix = suffix
         self.visible_lsn = visible_lsn
         self._safekeepers = list(safekeepers)
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._failed_at: dict[str, float] = {}
-        self._visiting: threading.Thread | None = None
+        self._reporting: threading.Thread | None = None
 
     def start_command(self, begin_lsn: int, tli: int) -> str:
         options = {OPTION: str(self.suffix)}
@@ -60,47 +60,47 @@ class TrimReport:
         now_us = postgres_time_us(time.time_ns())
         return StandbyStatus(received_lsn, received_lsn, visible_lsn, now_us)
 
-    def visit_due(self) -> None:
-        """In a thread of its own, so that a host that is gone keeps nobody waiting: those that have
-        not heard the present position. Called now and then, by one thread."""
-        if self._visiting is not None and self._visiting.is_alive():
+    def report_due(self) -> None:
+        """Reports to the safekeepers that do not know the present position. Uses a thread, because
+        a connection attempt may block. Called periodically, by one thread."""
+        if self._reporting is not None and self._reporting.is_alive():
             return
         visible_lsn, now = self.visible_lsn(), time.monotonic()
         due = [
             each
             for each in self._safekeepers
-            if self._told.get(each.name) != visible_lsn
+            if self._reported.get(each.name) != visible_lsn
             and now - self._failed_at.get(each.name, -RETRY_SECONDS) >= RETRY_SECONDS
         ]
         if due:
-            self._visiting = threading.Thread(
-                target=self._visit_all, args=(due, visible_lsn), name="trim report", daemon=True
+            self._reporting = threading.Thread(
+                target=self._report_all, args=(due, visible_lsn), name="trim report", daemon=True
             )
-            self._visiting.start()
+            self._reporting.start()
 
-    def _visit_all(self, safekeepers: Sequence[Safekeeper], visible_lsn: int) -> None:
+    def _report_all(self, safekeepers: Sequence[Safekeeper], visible_lsn: int) -> None:
         for each in safekeepers:
             try:
-                self._visit(each, visible_lsn)
-            except Exception as error:  # of the connection, whatever it is: it is visited again
+                self._report(each, visible_lsn)
+            except Exception as error:  # any error of the connection: the report is repeated
                 self._failed_at[each.name] = time.monotonic()
                 log.warning(
-                    "safekeeper is not told which WAL may go",
+                    "could not report the trim position to the safekeeper",
                     safekeeper=each.name,
                     reason=" ".join(str(error).split()),
                 )
             else:
-                self._told[each.name] = visible_lsn
+                self._reported[each.name] = visible_lsn
                 self._failed_at.pop(each.name, None)
 
-    def _visit(self, safekeeper: Safekeeper, visible_lsn: int) -> None:
+    def _report(self, safekeeper: Safekeeper, visible_lsn: int) -> None:
         with closing(safekeeper.connect()) as connection:
             pgconn = connection.pgconn
             system = identify_system(pgconn)
             if system.flush_lsn < visible_lsn:
-                raise PageserverError(f"it has WAL up to {format_lsn(system.flush_lsn)} only")
+                raise PageserverError(f"its WAL ends at {format_lsn(system.flush_lsn)}")
             if not start_copy(pgconn, self.start_command(system.flush_lsn, system.tli)):
-                raise PageserverError(f"timeline {system.tli} has just ended")
+                raise PageserverError(f"timeline {system.tli} has ended")
             stream = ReplicationStream(pgconn, system.flush_lsn, SILENCE_SECONDS)
             stream.send_status(self.status(visible_lsn, visible_lsn))
             stream.end()

@@ -1,15 +1,16 @@
-"""`WalReceiver`: committed WAL from the safekeepers into segment files, as any replica receives it.
+"""`WalReceiver`: receives committed WAL from the safekeepers into segment files, as a standby does.
 
     safekeeper 1   |=====| lost
-    safekeeper 2         |====   goes on where the first one stopped
-    archive        |==|          what they have removed
+    safekeeper 2         |====   continues where the first one stopped
+    archive        |==|          WAL that the safekeepers have removed
 
     folder:  000000010000000000000005  000000010000000000000006 (grows)  00000002.history
 
-Laws. Written is what comes, in order, without a gap. It begins with saying whose it is (the suffix
-of the attachment): safekeepers send an older one away. What is told back: `flush`, what was
-received; `apply`, what the attachment may give up (its visible_lsn, never the projected one), 0
-before it is known. The folder is a cache: after a restart the last segment is received again.
+Laws. WAL is written in the received order, without a gap. The start command names the suffix of the
+attachment: a safekeeper that has seen a newer pageserver rejects an older one. Status updates
+report as `flush` the received position, and as `apply` the position below which WAL may be removed.
+That is visible_lsn, never projected_lsn, and 0 before it is known. The folder is a cache: after a
+restart the last segment is received again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from pgwal.segment import format_segment_name
 SILENCE_SECONDS = 20.0
 STATUS_SECONDS = 1.0
 RETRY_SECONDS = 0.5
-#: To be refused for a newer pageserver is for ever, unless an administrator does something.
+#: A rejection because of a newer pageserver is permanent unless an administrator intervenes.
 STALE_RETRY_SECONDS = 30.0
 BATCH_BYTES = 1 << 20
 
@@ -46,9 +47,10 @@ log = structlog.get_logger()
 
 
 class WalReceiver(threading.Thread):
-    """Receives from the segment of `begin_lsn` on. `moved` is called, on this thread, when there is
-    more; `archive` has what safekeepers have removed, and `tli_at` says of which timeline that is.
-    It pauses while there are `bytes_max` behind `floor_lsn`."""
+    """Receives from the segment of `begin_lsn` on. `on_progress` is called on this thread after
+    more WAL was written. `archive` has WAL that safekeepers have removed, and `tli_at` returns the
+    timeline of a position. The receiver pauses while it has `bytes_max` of WAL after
+    `floor_lsn`."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class WalReceiver(threading.Thread):
         safekeepers: Sequence[Safekeeper],
         archive: WalSource,
         tli_at: Callable[[int], int],
-        moved: Callable[[], None],
+        on_progress: Callable[[], None],
         bytes_max: int,
         trim: TrimReport,
     ) -> None:
@@ -68,7 +70,7 @@ class WalReceiver(threading.Thread):
         self._safekeepers = list(safekeepers)
         self._archive = archive
         self._tli_at = tli_at
-        self._moved = moved
+        self._on_progress = on_progress
         self._bytes_max = bytes_max
         self._trim = trim
         self._stopping = threading.Event()
@@ -77,13 +79,13 @@ class WalReceiver(threading.Thread):
         self._file_name = ""
         self.received_lsn = begin_lsn - begin_lsn % server.wal_seg_size
         self.tli = 0
-        #: What is below has been removed here.
+        #: WAL below this position has been removed from the folder.
         self.floor_lsn = self.received_lsn
-        #: Why nothing comes, in words; "" while it does.
-        self.problem = "it has not begun"
+        #: Why no WAL is received, or "" while it is.
+        self.problem = "the WAL receiver has not connected yet"
 
     def stop(self) -> None:
-        """Returns when it has ended."""
+        """Waits for the thread."""
         self._stopping.set()
         self.join()
 
@@ -101,7 +103,7 @@ class WalReceiver(threading.Thread):
     def _try(self, safekeeper: Safekeeper) -> None:
         try:
             self._receive(safekeeper)
-        except Exception as error:  # of the connection, whatever it is: the next one is asked
+        except Exception as error:  # any error of the connection: try the next one
             words = " ".join(str(error).split())
             self.problem = f"safekeeper {safekeeper.name}: {words}"
             sqlstate = error.sqlstate if isinstance(error, ServerError) else ""
@@ -110,29 +112,29 @@ class WalReceiver(threading.Thread):
             else:
                 if sqlstate == STALE:
                     self._pause_seconds = STALE_RETRY_SECONDS
-                log.warning("WAL does not come", safekeeper=safekeeper.name, reason=words)
+                log.warning("could not receive WAL", safekeeper=safekeeper.name, reason=words)
 
     def _is_full(self) -> bool:
         kept = self.received_lsn - self.floor_lsn
         if kept < self._bytes_max:
             return False
         self.problem = (
-            f"{kept} bytes of WAL wait for a cut, as many as may: the primary has made no "
-            "checkpoint since, or a replay fails"
+            f"{kept} bytes of WAL wait for a cut, the limit is {self._bytes_max}: the primary has "
+            "made no checkpoint since the last cut, or a replay fails"
         )
         return True
 
     # ---- one safekeeper
 
     def _receive(self, safekeeper: Safekeeper) -> None:
-        """Until it ends, or its timeline does."""
+        """Returns when the connection or the timeline ends."""
         with closing(safekeeper.connect()) as connection:
             pgconn = connection.pgconn
             system = identify_system(pgconn)
             server = read_server_facts(pgconn, system.system_id)
             check_same_server(self._server, server, f"safekeeper {safekeeper.name}")
             if system.flush_lsn < self.received_lsn:
-                raise PageserverError(f"it has WAL up to {format_lsn(system.flush_lsn)} only")
+                raise PageserverError(f"its WAL ends at {format_lsn(system.flush_lsn)}")
             history = read_timeline_history(pgconn, system.tli)
             self._write_history(history)
             tli = history.tli_at(self.received_lsn)
@@ -142,20 +144,20 @@ class WalReceiver(threading.Thread):
             self.tli, self.problem = tli, ""
             self._pause_seconds = RETRY_SECONDS
             log.info("receiving WAL", safekeeper=safekeeper.name, lsn=format_lsn(self.received_lsn))
-            self._pump(ReplicationStream(pgconn, self.received_lsn, SILENCE_SECONDS))
+            self._receive_stream(ReplicationStream(pgconn, self.received_lsn, SILENCE_SECONDS))
 
-    def _pump(self, stream: ReplicationStream) -> None:
-        told_at, told, visible_lsn = 0.0, -1, self._trim.visible_lsn
+    def _receive_stream(self, stream: ReplicationStream) -> None:
+        reported_at, reported, visible_lsn = 0.0, -1, self._trim.visible_lsn
         for batch in stream.batches(BATCH_BYTES):
             size = sum(map(len, batch))
             for piece in batch:
                 self._write(piece)
             if size:
-                self._moved()
+                self._on_progress()
             now = time.monotonic()
-            if now - told_at >= STATUS_SECONDS or told != visible_lsn():
-                told_at, told = now, visible_lsn()
-                stream.send_status(self._trim.status(self.received_lsn, told))
+            if now - reported_at >= STATUS_SECONDS or reported != visible_lsn():
+                reported_at, reported = now, visible_lsn()
+                stream.send_status(self._trim.status(self.received_lsn, reported))
             if self._stopping.is_set() or self._is_full():
                 return
 
@@ -171,7 +173,7 @@ class WalReceiver(threading.Thread):
             piece = piece[written:]
 
     def _open(self, name: str) -> None:
-        """Of a new timeline the segment begins with what the one before has of it."""
+        """On a new timeline the segment begins with the contents of the previous timeline."""
         if name == self._file_name:
             return
         path, before = self._folder / name, self._folder / self._file_name
@@ -188,32 +190,32 @@ class WalReceiver(threading.Thread):
             path = self._folder / history_file_name(history.tli)
             path.write_text(history.format())
 
-    # ---- what safekeepers have removed
+    # ---- WAL that the safekeepers have removed
 
     def _fetch_from_archive(self) -> None:
-        """The segment that begins where they have nothing any more."""
+        """Fetches the segment at the position where the safekeepers have no WAL."""
         seg_size = self._server.wal_seg_size
         if self.received_lsn % seg_size:
             self.received_lsn -= self.received_lsn % seg_size
         segno = self.received_lsn // seg_size
         try:
-            # Of a segment with a switch in it the whole is under the newest timeline.
+            # A segment with a timeline switch is complete on its newest timeline only.
             self.tli = self._tli_at((segno + 1) * seg_size - 1)
             name = format_segment_name(self.tli, segno, seg_size)
             content = self._archive.segment(name)
-        except Exception as error:  # of the store, whatever it is: it is asked again
+        except Exception as error:  # any error of the store: the request is repeated
             self.problem = f"archive: {' '.join(str(error).split())}"
-            log.warning("WAL does not come", reason=self.problem)
+            log.warning("could not read WAL from the archive", reason=self.problem)
             return
         if len(content) < seg_size:
             self.problem = (
-                f"WAL at {format_lsn(self.received_lsn)} was removed by the safekeepers, and the "
-                "archive does not have it"
+                f"the safekeepers have removed the WAL at {format_lsn(self.received_lsn)}, and the "
+                "archive does not contain it"
             )
-            log.error("WAL is lost", segment=name, reason=self.problem)
+            log.error("a WAL segment is missing", segment=name, reason=self.problem)
             return
         with suppress(FileNotFoundError):
             (self._folder / name).unlink()
         (self._folder / name).write_bytes(content)
         self.received_lsn += seg_size
-        self._moved()
+        self._on_progress()

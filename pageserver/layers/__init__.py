@@ -1,1 +1,1 @@
-"""Pages as they are kept: layers, frames, the base backup below them."""
+"""The stored forms of pages: layers, frames, and the base backup below them."""

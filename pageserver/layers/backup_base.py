@@ -1,10 +1,11 @@
-"""`BackupBase`: the pages of a base backup in the archive, as the base of a stack.
+"""`BackupBase`: the pages of a base backup in the archive, as the base of a page stack.
 
     base.tar, 16384.tar:  | header | file | header | file | ..     cut into parts of PART_BYTES
-                                   ^ offset: in which parts a page is follows from it
+                                   ^ offset: determines the part of each page
 
-The archives are read once, from begin to end, for the place of every file of a relation and for all
-that is no relation (the first frame). Afterwards a page costs a part, of which a few are kept.
+The archives are read once, from start to end. This finds the position of every relation file, and
+copies all other files into the first frame. Afterwards reading a page fetches one part; recently
+used parts are cached.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from pageserver.layers.frame import AUTO_CONF, Frame, FrameWriter
 from pageserver.layers.page_run import Run, consecutive
 from pageserver.layers.touches import Numbers
 
-#: Says where recovery begins, and when it is consistent. So the first cut lies behind the backup.
+#: Defines where recovery begins and when it is consistent. So the first cut is after the backup.
 BACKUP_LABEL = "backup_label"
-#: Unpacked parts that are kept: of pages that are asked for in order, each is read once.
+#: Cached uncompressed parts. If pages are read in order, each part is fetched once.
 PARTS_KEPT = 4
 
 
 class FilePlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where a file is in its archive; `archive` is the number of it."""
+    """The position of a file; `archive` is the number of its archive in the backup."""
 
     archive: int
     offset: int
@@ -47,12 +48,12 @@ class FilePlace(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class BackupFiles:
-    """Where every file of a relation is, by fork and GiB."""
+    """The position of every relation file, by fork and segment."""
 
     places: dict[tuple[Fork, int], FilePlace]
 
     def forks(self) -> ForkTable:
-        """Without free-space maps."""
+        """The fork lengths, without free space maps."""
         found = ForkTable()
         for (fork, _), place in self.places.items():
             if fork.kind is not ForkKind.FSM:
@@ -61,7 +62,7 @@ class BackupFiles:
 
 
 def read_backup(catalog: BackupCatalog, backup: Backup, frame: Path) -> tuple[BackupFiles, Frame]:
-    """All of it once. Raises BackupError, ObjectStoreError, LayerDamaged."""
+    """Reads all archives once. Raises BackupError, ObjectStoreError, LayerDamaged."""
     places: dict[tuple[Fork, int], FilePlace] = {}
     tablespaces: dict[int, str] = {}
     with FrameWriter(frame) as writer:
@@ -89,7 +90,7 @@ def read_backup(catalog: BackupCatalog, backup: Backup, frame: Path) -> tuple[Ba
 def _members(
     catalog: BackupCatalog, backup: Backup, archive: BackupArchive, folder: str
 ) -> Iterator[tuple[tarfile.TarInfo, str, Content]]:
-    """Of one archive: (member, its path below the data directory, how to read it)."""
+    """The members of one archive: (member, path below the data directory, how to read it)."""
     with closing(archive_reader(catalog, backup, archive)) as reader:
         try:
             with tarfile.open(fileobj=reader, mode="r|") as tar:
@@ -102,7 +103,7 @@ def _members(
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Of a member, while the archive stands at it."""
+    """Reads a member. Valid only until the next member of the archive is read."""
 
     tar: tarfile.TarFile
     member: tarfile.TarInfo
@@ -114,7 +115,7 @@ class Content:
 
 
 def archive_reader(catalog: BackupCatalog, backup: Backup, archive: BackupArchive) -> PartReader:
-    """Of one archive, from begin to end; its owner closes it."""
+    """A reader for the whole archive. The caller closes it."""
     return PartReader(
         catalog.archive.store,
         lambda name, number: catalog.part_key(backup.backup_id, name, number),
@@ -123,7 +124,7 @@ def archive_reader(catalog: BackupCatalog, backup: Backup, archive: BackupArchiv
 
 
 class BackupBase:
-    """Of one thread. Raises ObjectStoreError where a part is missing or damaged."""
+    """For use by one thread. Raises ObjectStoreError if a part is missing or damaged."""
 
     def __init__(self, catalog: BackupCatalog, backup: Backup, files: BackupFiles) -> None:
         self._catalog = catalog
@@ -132,7 +133,7 @@ class BackupBase:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
-        """Those that it has, whole."""
+        """Yields the blocks that the backup contains completely."""
         for at, first, count in consecutive(blocks):
             segment, position = divmod(first, SEGMENT_BLOCKS)
             place = self._files.places.get((fork, segment))

@@ -1,14 +1,14 @@
-"""Where the files of a base backup are, kept: else all of it is read to find one page.
+"""Stored positions of the files of a base backup, to find a page without reading all of them.
 
     on the local disk of a pageserver:
     base-BACKUP_ID.places     msgpack: [[tablespace, database, number, kind, GiB, archive, offset,
                               length], ...]
     base-BACKUP_ID.tar        the first frame
     beside the backup in the archive, sealed:
-    .../backups/BACKUP_ID/places        the same as the first
+    .../backups/BACKUP_ID/places        the same content as the first file
 
-The pageserver makes all of it, at its first start. What cannot be used is made anew, or done
-without.
+The pageserver creates these files at its first start. Damaged files on the local disk are created
+again; a damaged object in the archive is ignored.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def cached_backup(
 
 
 def store_places(catalog: BackupCatalog, backup: Backup, files: BackupFiles) -> None:
-    """For commands that have no data directory; or they are there. Raises ObjectStoreError."""
+    """For commands without a data directory. May be repeated. Raises ObjectStoreError."""
     key = catalog.object_key(backup.backup_id, PLACES)
     catalog.archive.store.create(key, seal(encode_places(files), ZSTD_LEVEL))
 
 
 def stored_places(catalog: BackupCatalog, backup: Backup) -> BackupFiles | None:
-    """None when no pageserver has stored them yet. Raises ObjectStoreError."""
+    """Returns None if no pageserver has stored them yet. Raises ObjectStoreError."""
     key = catalog.object_key(backup.backup_id, PLACES)
     try:
         return decode_places(unseal(catalog.archive.store.get(key), key))
@@ -62,7 +62,7 @@ def stored_places(catalog: BackupCatalog, backup: Backup) -> BackupFiles | None:
 
 
 def encode_places(files: BackupFiles) -> bytes:
-    """The same files, the same bytes."""
+    """Equal input gives equal bytes."""
     rows: list[Row] = [
         (fork.tablespace, fork.database, fork.number, int(fork.kind), segment,
          place.archive, place.offset, place.length)
@@ -78,7 +78,7 @@ def decode_places(data: bytes) -> BackupFiles:
         found = {}
         for tablespace, database, number, kind, segment, *place in rows:
             if min(place) < 0:
-                raise LayerDamaged(f"a table of files is damaged: one is at {place}")
+                raise LayerDamaged(f"a table of files is damaged: found position {place}")
             found[Fork(tablespace, database, number, ForkKind(kind)), segment] = FilePlace(*place)
         return BackupFiles(found)
     except (msgspec.MsgspecError, ValueError) as error:

@@ -1,10 +1,10 @@
-"""`ControlFile`: the part of global/pg_control that says where a server's data is.
+"""`ControlFile`: the fields of global/pg_control that the pageserver needs.
 
     system identifier u64 | version u32 | catalog version u32 | state u32, 4 empty | time i64 |
     checkpoint: its record u64 | its redo u64 | timeline u32 | ... | 192: max_prepared_xacts i32 |
     ... | 252: data_checksum_version u32
 
-Source: Postgres `catalog/pg_control.h`, the same in 13 to 18 up to there.
+Source: Postgres `catalog/pg_control.h`. These offsets are the same in versions 13 to 18.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PREPARED_MAX = struct.Struct("<i")
 _PREPARED_MAX_AT = 192
 _CHECKSUMS = struct.Struct("<I")
 _CHECKSUMS_AT = 252
-_SHUTDOWNED = 1  # DB_SHUTDOWNED: a primary that has written a checkpoint at its end
+_SHUTDOWNED = 1  # DB_SHUTDOWNED: a primary wrote a shutdown checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class ControlFile:
-    """The checkpoint is the one that recovery begins at."""
+    """The checkpoint is the one from which recovery begins."""
 
     system_id: int
     catalog_version: int

@@ -1,9 +1,9 @@
-"""`Fork`: a fork of a relation by its numbers, and the files that it is in.
+"""`Fork`: a fork of a relation, identified by numbers, and the paths of its files.
 
     global/1262                               tablespace 1664, database 0
-    base/5/16384     base/5/16384.1           tablespace 1663; the second GiB
+    base/5/16384     base/5/16384.1           tablespace 1663; the second segment of 1 GiB
     base/5/16384_vm  base/5/16384_init        other forks
-    pg_tblspc/24576/PG_15_202209061/5/16390   a tablespace of a user
+    pg_tblspc/24576/PG_15_202209061/5/16390   a user's tablespace
 
 Source: Postgres `common/relpath.c`, `storage/smgr/md.c`.
 """
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 PAGE_BYTES = 8192
-#: RELSEG_SIZE, as everybody builds it.
+#: RELSEG_SIZE of all common builds
 SEGMENT_BLOCKS = 131072
 SEGMENT_BYTES = SEGMENT_BLOCKS * PAGE_BYTES
 
 GLOBAL_TABLESPACE = 1664
 DEFAULT_TABLESPACE = 1663
 
-# Numbers are of 32 bits; int() refuses thousands of digits.
+# The numbers have 32 bits. The length limit keeps int() from rejecting thousands of digits.
 _FILE = re.compile(
     r"(?:(?P<global>global)|base/(?P<base>[0-9]{1,10})"
     r"|pg_tblspc/(?P<tablespace>[0-9]{1,10})/(?P<version>PG_[0-9]+_[0-9]+)"
@@ -47,7 +47,7 @@ _KINDS = {suffix[1:]: kind for kind, suffix in _SUFFIXES.items()}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fork:
-    """In the order of layers. `number` is the relfilenode."""
+    """Ordered as in layers. `number` is the relfilenode."""
 
     tablespace: int
     database: int
@@ -55,12 +55,13 @@ class Fork:
     kind: ForkKind
 
     def path(self, version_folder: str) -> str:
-        """Of its first file, below the data directory. `version_folder` is of tablespaces."""
+        """The path of its first file, below the data directory. `version_folder` is used for
+        tablespaces."""
         name = f"{self.number}{_SUFFIXES[self.kind]}"
         return f"{database_path(self.tablespace, self.database, version_folder)}/{name}"
 
     def file(self, version_folder: str, segment: int) -> str:
-        """Of its GiB number `segment`."""
+        """The path of its segment number `segment`, 1 GiB each."""
         path = self.path(version_folder)
         return f"{path}.{segment}" if segment else path
 
@@ -78,8 +79,8 @@ def database_path(tablespace: int, database: int, version_folder: str) -> str:
 
 
 def parse_file(path: str) -> tuple[Fork, int] | None:
-    """Which fork a file below the data directory is of, and which of its GiB; None for a file that
-    is no relation's."""
+    """The fork and the segment number of a file below the data directory, or None if the file does
+    not belong to a relation."""
     found = _FILE.fullmatch(path)
     if found is None:
         return None

@@ -1,8 +1,8 @@
-"""`ForkTable`: how long every fork is at a cut, in pages. Free-space maps are not in it.
+"""`ForkTable`: the length of every fork at a cut, in pages, without free space maps.
 
     packed: n x  tablespace u32 | database u32 | number u32 | kind u32 | blocks u32
 
-Only what is on a standby: unlogged relations have their init fork.
+Contains only what a standby has: of unlogged relations only the init fork.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ForkTable(dict[Fork, int]):
     """Length in pages by fork."""
 
     def pack(self) -> bytes:
-        """Sorted."""
+        """Sorted by fork."""
         return b"".join(
             _ROW.pack(fork.tablespace, fork.database, fork.number, fork.kind, self[fork])
             for fork in sorted(self)
@@ -47,7 +47,7 @@ class ForkTable(dict[Fork, int]):
             raise LayerDamaged(f"a table of forks is damaged: {error}") from error
 
     def of_database(self, database: Database) -> list[Fork]:
-        """Sorted."""
+        """Sorted by fork."""
         return sorted(
             fork
             for fork in self
@@ -55,8 +55,8 @@ class ForkTable(dict[Fork, int]):
         )
 
     def after(self, touches: Touches, data_dir: Path, version_folder: str) -> ForkTable:
-        """At the end of an epoch that was replayed in `data_dir`, where only the files are that it
-        may have changed."""
+        """The table at the end of an epoch that was replayed in `data_dir`. That directory contains
+        only files that the epoch may have changed."""
         gone = {(*each,) for each in touches.dropped}
         spaces = set(touches.tablespaces_dropped)
         found = ForkTable(
@@ -81,7 +81,7 @@ class ForkTable(dict[Fork, int]):
 
 
 def fork_blocks(data_dir: Path, fork: Fork, version_folder: str) -> int | None:
-    """Its length on disk; None when it has no file."""
+    """The length on disk, or None if the fork has no file."""
     blocks = segment = 0
     while True:
         path = data_dir / fork.file(version_folder, segment)
@@ -96,7 +96,7 @@ def fork_blocks(data_dir: Path, fork: Fork, version_folder: str) -> int | None:
 
 
 def read_fork_table(data_dir: Path) -> ForkTable:
-    """Of a whole data directory, links of its tablespaces followed."""
+    """The table of a full data directory. Follows the links of tablespaces."""
     found = ForkTable()
     for folder in relation_folders(data_dir):
         found.update(_lengths(data_dir, folder))
@@ -104,14 +104,14 @@ def read_fork_table(data_dir: Path) -> ForkTable:
 
 
 def relation_folders(data_dir: Path) -> Iterator[Path]:
-    """That have files of relations."""
+    """The folders that contain relation files."""
     yield data_dir / "global"
     yield from sorted(path for path in (data_dir / "base").glob("*") if path.is_dir())
     yield from sorted(path for path in (data_dir / "pg_tblspc").glob("*/PG_*/*") if path.is_dir())
 
 
 def relation_files(data_dir: Path, folder: Path) -> Iterable[tuple[Fork, int, Path]]:
-    """(fork, which GiB of it, its file), free-space maps and all."""
+    """(fork, segment number, path) of each file, including free space maps."""
     if not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):

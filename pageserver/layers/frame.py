@@ -1,13 +1,13 @@
-"""A frame: all of a data directory at a cut that is no page of a relation. A tar file.
+"""A frame: all files of a data directory at a cut except relation files. A tar file.
 
     .forks            the length of every fork (`fork_table`)
     .tablespaces      oid and location of each, a line each
     base/ base/5/ pg_xact/ ...                folders
     global/pg_control pg_xact/0000 ...        files
 
-Left out is what a server makes anew, and what a base backup leaves out, too. The files that nobody
-but a person changes (postgresql.auto.conf) come from the frame before: the server that replayed the
-epoch was started without them. Source: Postgres `backup/basebackup.c`, excludeFiles.
+Omitted are files that a server creates again, and files that a base backup omits. User-maintained
+files (postgresql.auto.conf) are copied from the previous frame, because the server that replayed
+the epoch ran without them. Source: Postgres `backup/basebackup.c`, excludeFiles.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pageserver.layers.fork_table import ForkTable
 
 FORKS, TABLESPACES = ".forks", ".tablespaces"
 AUTO_CONF = "postgresql.auto.conf"
-#: folders whose content is not kept
+#: folders whose contents are omitted
 EMPTIED = frozenset({
     "pg_dynshmem", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat",
     "pg_stat_tmp", "pg_subtrans", "pg_wal", "log",
@@ -44,7 +44,7 @@ FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The tar file at `path`. `kept` are files of persons, by their names."""
+    """The tar file at `path`. `kept` are user-maintained files, by name."""
 
     path: Path
     forks: ForkTable
@@ -56,18 +56,18 @@ class Frame:
         return ControlFile.parse(self.read(CONTROL_FILE))
 
     def read(self, name: str) -> bytes:
-        """One file of it. Raises LayerDamaged."""
+        """Reads one file. Raises LayerDamaged."""
         with _open(self.path) as tar:
             return _member(tar, name)
 
     def names(self) -> frozenset[str]:
-        """Of its folders and files. Raises LayerDamaged."""
+        """The names of all folders and files. Raises LayerDamaged."""
         with _open(self.path) as tar:
             return frozenset(tar.getnames())
 
     def members(self) -> Iterator[tuple[str, bytes | None]]:
-        """Of the data directory: the name of each, and its content, None of a folder. Raises
-        LayerDamaged."""
+        """The entries of the data directory: (name, content), with content None for a folder.
+        Raises LayerDamaged."""
         with _open(self.path) as tar:
             for member in tar:
                 if _is_ours(member.name):
@@ -77,7 +77,7 @@ class Frame:
                     continue
                 file = tar.extractfile(member)
                 if file is None:
-                    raise LayerDamaged(f'frame has "{member.name}", which is no file')
+                    raise LayerDamaged(f'frame member "{member.name}" is not a regular file')
                 yield member.name, file.read()
 
     def unpack(
@@ -88,14 +88,15 @@ class Frame:
         with_kept: bool,
         written: Callable[[Path], None] = lambda path: None,
     ) -> None:
-        """Into an empty folder; `give` hands each path to the server's account, `written` hears of
-        files. Tablespaces become folders in pg_tblspc. Raises LayerDamaged."""
+        """Writes into an empty folder. `give` changes the owner of a path to the server's account;
+        `written` receives each file. Tablespaces become folders in pg_tblspc. Raises
+        LayerDamaged."""
         for name, content in self.members():
             if name in self.kept and not with_kept:
                 continue
             path = folder / name
             if content is None:
-                # A tablespace's archive comes before the one with the folder it is in.
+                # A tablespace's archive precedes the archive that contains its parent folder.
                 path.mkdir(parents=True, exist_ok=True)
                 path.chmod(FOLDER_MODE)
                 give(path)
@@ -114,14 +115,14 @@ def open_frame(path: Path) -> Frame:
         for line in _member(tar, TABLESPACES).decode(errors="surrogateescape").splitlines():
             oid, _, location = line.partition(" ")
             if not oid.isdecimal():
-                raise LayerDamaged(f"a line of tablespaces is no oid and path: {line!r}")
+                raise LayerDamaged(f"expected a line with oid and path, found {line!r}")
             tablespaces[int(oid)] = location
         kept = {AUTO_CONF: _member(tar, AUTO_CONF)} if AUTO_CONF in tar.getnames() else {}
     return Frame(path, forks, tablespaces, kept)
 
 
 class FrameWriter:
-    """A context manager: folders and files in any order, then finish()."""
+    """A context manager. Takes folders and files in any order, then finish()."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -140,7 +141,7 @@ class FrameWriter:
         self._tar.close()
 
     def add_folder(self, path: str) -> None:
-        """One whose content is not kept is there, and empty."""
+        """A folder whose contents are omitted is added as an empty folder."""
         if any(path.startswith(f"{name}/") for name in EMPTIED):
             return
         info = tarfile.TarInfo(path)
@@ -151,14 +152,14 @@ class FrameWriter:
             self._tar.addfile(info)
 
     def add(self, path: str, content: bytes, *, always: bool = False) -> None:
-        """Unless it is left out; or `always`."""
+        """Adds a file, unless it is omitted. `always` adds it in any case."""
         if path == AUTO_CONF and always:
             self._kept[path] = content
         if always or is_kept(path):
             _add(self._tar, path, content)
 
     def finish(self, forks: ForkTable, tablespaces: Mapping[int, str]) -> Frame:
-        """What it has written."""
+        """Returns the frame."""
         lines = "".join(f"{oid} {where}\n" for oid, where in sorted(tablespaces.items()))
         _add(self._tar, FORKS, forks.pack())
         _add(self._tar, TABLESPACES, lines.encode(errors="surrogateescape"))
@@ -166,7 +167,7 @@ class FrameWriter:
 
 
 def is_kept(path: str) -> bool:
-    """A file of a data directory that belongs into a frame."""
+    """Whether a file of a data directory belongs in a frame."""
     folder, _, name = path.rpartition("/")
     return not (
         name in LEFT_OUT
@@ -183,7 +184,8 @@ def write_frame(
     tablespaces: Mapping[int, str],
     kept: Mapping[str, bytes],
 ) -> Frame:
-    """Out of a data directory whose server is down. The same content gives the same bytes."""
+    """Writes the frame of a data directory whose server is stopped. Equal content gives equal
+    bytes."""
     with FrameWriter(path) as writer:
         for name, content in sorted(kept.items()):
             writer.add(name, content, always=True)
@@ -213,7 +215,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Not of the data directory; or it leads out of it."""
+    """Whether it is not a file of the data directory: .forks, .tablespaces, or an unsafe path."""
     return name.startswith((".", "/")) or ".." in Path(name).parts
 
 
@@ -221,7 +223,7 @@ def _open(path: Path) -> tarfile.TarFile:
     try:
         return tarfile.open(path, mode="r:")
     except tarfile.TarError as error:
-        raise LayerDamaged(f"frame {path.name} is no tar file: {error}") from error
+        raise LayerDamaged(f"frame {path.name} is not a tar file: {error}") from error
 
 
 def _member(tar: tarfile.TarFile, name: str) -> bytes:
@@ -230,5 +232,5 @@ def _member(tar: tarfile.TarFile, name: str) -> bytes:
     except KeyError:
         file = None
     if file is None:
-        raise LayerDamaged(f'a frame has no file "{name}"')
+        raise LayerDamaged(f'file "{name}" is missing in a frame')
     return file.read()

@@ -1,4 +1,4 @@
-"""A part of a layer: pages as they are at a cut, sorted, with an index at the end.
+"""A part of a layer: pages as of a cut, sorted, with an index at the end.
 
     | frame | frame | ... | footer | trailer |
 
@@ -7,9 +7,10 @@
     trailer   "QWPL" | version u16, 2 empty | footer at u64 | its length u32 | its crc32c u32 |
               crc32c of the trailer before it u32
 
-All numbers are little-endian. A reader gets the trailer, the footer, and of the frames those it
-needs; each has a checksum of its own. Laws: pages are in the order of forks and blocks, no page
-twice; what is not here did not change in the epoch, or is gone (`Footer.limits`).
+All numbers are little-endian. A reader fetches the trailer, the footer, and the frames that it
+needs. Each has its own checksum. Laws: pages are ordered by fork and block, and no page occurs
+twice. A page that is not in the layer did not change in the epoch, or was removed
+(`Footer.limits`).
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ FRAME_PAGES = 32
 PART_BYTES = 64 << 20
 _TRAILER = struct.Struct("<4sH2xQIII")
 TRAILER_BYTES = _TRAILER.size
-#: More than the footer of any part; what claims more lies.
+#: Larger than any valid footer. A greater size is rejected.
 FOOTER_BYTES_MAX = 64 << 20
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True):
-    """Arrays are packed u32. `forks` are (tablespace, database, number, kind, pages); `blocks` of
-    all forks in that order; `frames` are offset, length, crc32c of each. Limits are in the first
-    part of a layer."""
+    """Arrays are packed u32. `forks` are (tablespace, database, number, kind, pages). `blocks` has
+    the blocks of all forks in that order. `frames` has offset, length, crc32c of each frame. Only
+    the first part of a layer has limits."""
 
     system_id: int
     redo_lsn: int
@@ -58,7 +59,7 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What a layer is about: pages as of `end_lsn`, changed behind `redo_lsn`."""
+    """The WAL range of a layer: its pages are as of `end_lsn`, changed after `redo_lsn`."""
 
     system_id: int
     redo_lsn: int
@@ -67,14 +68,14 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is gone of what was before the epoch: of each fork the pages from a block on, of each
-    database all."""
+    """Pages from before the epoch that were removed: of each fork the pages from a block on, of
+    each database all pages."""
 
     blocks: dict[Fork, int]
     databases: frozenset[Database]
 
     def of(self, fork: Fork) -> int | None:
-        """None: nothing of it is gone."""
+        """Returns None if no page of the fork was removed."""
         if Database(fork.tablespace, fork.database) in self.databases:
             return 0
         return self.blocks.get(fork)
@@ -89,8 +90,8 @@ def write_layer(
     part_bytes: int = PART_BYTES,
     level: int = ZSTD_LEVEL,
 ) -> int:
-    """Parts, each to a file of `open_part`, which is closed; their number, 1 at least. `pages` come
-    in order."""
+    """Writes the parts to files of `open_part` and closes them. Returns their number, at least 1.
+    `pages` must be in order."""
     source = _frames(pages)
     part, pending = 0, next(source, None)
     while pending is not None or part == 0:
@@ -105,7 +106,7 @@ def write_layer(
 
 
 def _frames(runs: Iterable[PageRun]) -> Iterator[list[PageRun]]:
-    """Runs of FRAME_PAGES pages together; the last frame may have fewer."""
+    """Groups runs into frames of FRAME_PAGES pages. The last frame may have fewer."""
     frame: list[PageRun] = []
     room = FRAME_PAGES
     for run in runs:
@@ -131,7 +132,7 @@ class _PartWriter:
         self._blocks: list[Numbers] = []
 
     def add(self, frame: Sequence[PageRun]) -> None:
-        """Which is full, unless it is the last."""
+        """The frame is full, unless it is the last one."""
         for run in frame:
             last = self._forks[-1] if self._forks else None
             if last is not None and last[0] == run.fork:
@@ -171,12 +172,12 @@ def _numbers(fork: Fork) -> tuple[int, int, int, int]:
 
 #: (offset, length) -> bytes of the part
 ReadRange = Callable[[int, int], bytes]
-#: (number of a frame, unpack) -> its content
+#: (number of a frame, unpack) -> uncompressed content
 KeptFrames = Callable[[int, Callable[[], bytes]], bytes]
 
 
 def _gathered(frame: bytes, positions: Numbers) -> memoryview:
-    """These pages of a frame."""
+    """The pages at these positions of a frame."""
     first, last = int(positions[0]), int(positions[-1])
     if last - first + 1 == len(positions):
         return memoryview(frame)[first * PAGE_BYTES : (last + 1) * PAGE_BYTES]
@@ -185,8 +186,9 @@ def _gathered(frame: bytes, positions: Numbers) -> memoryview:
 
 
 class LayerPart:
-    """A part that is read. `key` names it in errors. `kept` may have the content of a frame, by its
-    number, or asks for it. Every method raises LayerDamaged, and what `read_range` raises."""
+    """Reads a part. `key` names it in errors. `kept` returns the content of a frame by its number,
+    from a cache or by calling the given function. Every method raises LayerDamaged and the
+    exceptions of `read_range`."""
 
     def __init__(
         self, key: str, size_bytes: int, read_range: ReadRange, kept: KeptFrames | None = None
@@ -207,7 +209,7 @@ class LayerPart:
             self._places[self._fork(numbers)] = at, at + count
             at += count
         if at != len(self._blocks) or -(-at // FRAME_PAGES) != len(self._frames):
-            raise self._damaged(f"its footer has {at} pages in {len(self._frames)} frames")
+            raise self._damaged(f"the footer has {at} pages in {len(self._frames)} frames")
 
     @property
     def page_count(self) -> int:
@@ -218,12 +220,13 @@ class LayerPart:
         return list(self._places)
 
     def blocks(self, fork: Fork) -> Numbers:
-        """Those of its pages that are here, sorted."""
+        """The blocks of this fork that the part contains, sorted."""
         begin, end = self._places.get(fork, (0, 0))
         return self._blocks[begin:end]
 
     def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
-        """Of these, sorted, those that are here, in that order; a frame is unpacked once."""
+        """Yields those of the sorted `blocks` that the part contains, in order. Each frame is
+        decompressed once."""
         begin, end = self._places.get(fork, (0, 0))
         own = self._blocks[begin:end]
         if not len(own):
@@ -237,7 +240,7 @@ class LayerPart:
             yield self._blocks[positions], _gathered(frame, positions - first)
 
     def pages(self) -> Iterator[PageRun]:
-        """All of them, in order."""
+        """All pages, in order."""
         for fork in self._places:
             for blocks, data in self.read(fork, self.blocks(fork)):
                 yield PageRun(fork, blocks, data)
@@ -251,32 +254,34 @@ class LayerPart:
         offset, length, crc = self._frames[number].tolist()
         packed = self._read_range(offset, length)
         if len(packed) != length or crc32c(packed) != crc:
-            raise self._damaged(f"the checksum of frame {number} is not {crc:08X}")
+            raise self._damaged(f"frame {number} has a wrong checksum, expected {crc:08X}")
         pages = min(FRAME_PAGES, len(self._blocks) - number * FRAME_PAGES)
         return self._decompress(packed, pages * PAGE_BYTES)
 
     def _read_footer(self) -> Footer:
         if self._size_bytes < TRAILER_BYTES:
-            raise self._damaged(f"it has {self._size_bytes} bytes")
+            raise self._damaged(
+                f"expected at least {TRAILER_BYTES} bytes, found {self._size_bytes}"
+            )
         trailer = self._read_range(self._size_bytes - TRAILER_BYTES, TRAILER_BYTES)
         magic, version, at, length, footer_crc, crc = _TRAILER.unpack(trailer)
         if magic != MAGIC or crc != crc32c(trailer[:-4]):
-            raise self._damaged("it does not end with a trailer")
+            raise self._damaged("the trailer is missing or has a wrong checksum")
         if version != VERSION:
             raise LayerDamaged(
-                f'layer "{self._key}" has format {version}; this release knows {VERSION}',
-                hint="A newer release wrote it; use that one.",
+                f'layer "{self._key}" has format {version}, expected {VERSION}',
+                hint="A newer version of sk has written it. Upgrade sk.",
             )
         if at + length + TRAILER_BYTES != self._size_bytes:
-            raise self._damaged(f"its footer is at {at}, {length} bytes long")
+            raise self._damaged(f"the footer at {at} with {length} bytes does not match the size")
         packed = self._read_range(at, length)
         if crc32c(packed) != footer_crc:
-            raise self._damaged("the checksum of its footer is wrong")
+            raise self._damaged("the footer has a wrong checksum")
         try:
             content = zstandard.ZstdDecompressor().decompress(packed, FOOTER_BYTES_MAX)
             return msgspec.msgpack.decode(content, type=Footer)
         except (zstandard.ZstdError, msgspec.MsgspecError) as error:
-            raise self._damaged(f"its footer: {error}") from error
+            raise self._damaged(f"could not decode the footer: {error}") from error
 
     def _limits(self, footer: Footer) -> Limits:
         return Limits(
@@ -289,15 +294,15 @@ class LayerPart:
         try:
             return Fork(tablespace, database, number, ForkKind(kind))
         except ValueError as error:
-            raise self._damaged(f"there is no fork {kind}") from error
+            raise self._damaged(f"{kind} is not a valid fork number") from error
 
     def _decompress(self, packed: bytes, length: int) -> bytes:
         try:
             content = zstandard.ZstdDecompressor().decompress(packed, length)
         except zstandard.ZstdError as error:
-            raise self._damaged(f"zstd: {error}") from error
+            raise self._damaged(f"could not decompress it: {error}") from error
         if len(content) != length:
-            raise self._damaged(f"a frame has {len(content)} bytes, not {length}")
+            raise self._damaged(f"expected {length} bytes in a frame, found {len(content)}")
         return content
 
     def _damaged(self, why: str) -> LayerDamaged:

@@ -1,15 +1,15 @@
-"""Several layers as one, as of the cut that the newest of them ends at.
+"""Merges several layers into one, as of the cut at the end of the newest of them.
 
-    layer 3   [p2*]              fork by fork, in their order, block by block: of each page that is
-    layer 2   | limit 5 |        alive the newest image
+    layer 3   [p2*]              for each fork and block, in order: the newest image of each live
+    layer 2   | limit 5 |        page
     layer 1   [p2][p7]           -> [p2*], limit 5
 
-Laws. A page is alive when no newer layer has it, no newer layer's limit is at or below it, and its
-fork is longer at that cut. What is gone of the base stays gone: limits are kept, but those that no
-page of the base lies at or above. Nothing here says what is worth merging (`compaction.py`).
+Laws. A page is live if no newer layer contains it, no newer layer has a limit at or below it, and
+its fork is longer at that cut. Pages of the base that were removed stay removed: limits are kept,
+except those above all pages of the base. `compaction.py` decides which layers are merged.
 
-Memory: of each page of the layers 4 bytes (their footers), one run of pages, and what
-`SideBySide` keeps.
+Memory: 4 bytes for each page of the layers (the footers), one run of pages, and the buffers of
+`ReadAhead`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ from pageserver.layers.touches import Database, Numbers
 
 
 class MergedLayer(Protocol):
-    """As much of a layer as is needed here."""
+    """The part of a layer's interface that is needed here."""
 
     @property
     def limits(self) -> Limits: ...
 
     @property
     def forks(self) -> Iterable[Fork]:
-        """Of its pages."""
+        """The forks of its pages."""
 
     def blocks(self, fork: Fork) -> Numbers:
-        """Those of its pages that are here, sorted."""
+        """The blocks of this fork that the layer contains, sorted."""
 
     def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
-        """Of these, sorted, those that are here."""
+        """Yields those of the sorted `blocks` that the layer contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class LivePages:
-    """Of a fork: `blocks`, sorted; of each, the number of the layer that has it last."""
+    """The live `blocks` of a fork, sorted, and for each the number of the layer with its newest
+    image."""
 
     fork: Fork
     blocks: Numbers
@@ -54,8 +55,8 @@ class LivePages:
 
 
 def live_pages(layers: Sequence[MergedLayer], lengths: Mapping[Fork, int]) -> Iterator[LivePages]:
-    """Fork by fork, in their order. `layers` oldest first; `lengths` in pages, of the forks at the
-    cut that the last one ends at."""
+    """One item for each fork, in order. `layers` are ordered oldest first. `lengths` are fork
+    lengths in pages, at the cut at the end of the last layer."""
     having: defaultdict[Fork, list[int]] = defaultdict(list)
     limits: defaultdict[Fork, dict[int, int]] = defaultdict(dict)
     fresh: defaultdict[Database, dict[int, int]] = defaultdict(dict)
@@ -80,8 +81,8 @@ def _live(
     limits: Mapping[int, int],
     length: int,
 ) -> LivePages:
-    """`having` and `limits` are by the numbers of layers. Newest first, so that the first of each
-    block is the one that counts."""
+    """`having` and `limits` contain numbers of layers. Iterates from the newest layer to the
+    oldest, so that the first occurrence of each block is the newest."""
     blocks: list[Numbers] = []
     owners: list[Numbers] = []
     has = set(having)
@@ -97,7 +98,7 @@ def _live(
 
 
 def merged_pages(layers: Sequence[MergedLayer], lengths: Mapping[Fork, int]) -> Iterator[PageRun]:
-    """For `write_layer`. Raises PageserverError."""
+    """The pages of the merged layer, for `write_layer`. Raises PageserverError."""
     for live in live_pages(layers, lengths):
         for at in range(0, len(live.blocks), RUN_BLOCKS_MAX):
             blocks = live.blocks[at : at + RUN_BLOCKS_MAX]
@@ -109,19 +110,19 @@ def merged_pages(layers: Sequence[MergedLayer], lengths: Mapping[Fork, int]) -> 
                     places = np.searchsorted(blocks, found)
                     pages[places] = np.frombuffer(data, np.uint8).reshape(-1, PAGE_BYTES)
                     filled += len(found)
-            assert filled == len(blocks), "a layer has the pages that it says it has"
+            assert filled == len(blocks), "a layer contains the pages that its footer lists"
             yield PageRun(live.fork, blocks, pages.reshape(-1).data)
 
 
 def merged_limits(layers: Sequence[MergedLayer], base: Mapping[Fork, int]) -> Limits:
-    """What is gone of the base, in which the forks have these lengths."""
+    """The removed pages of the base, whose fork lengths are `base`."""
     databases = frozenset[Database]().union(*(layer.limits.databases for layer in layers))
     blocks: dict[Fork, int] = {}
     for layer in layers:
         for fork, limit in layer.limits.blocks.items():
             blocks[fork] = min(limit, blocks.get(fork, limit))
-    there = {Database(fork.tablespace, fork.database) for fork in base}
+    existing = {Database(fork.tablespace, fork.database) for fork in base}
     return Limits(
         {fork: limit for fork, limit in blocks.items() if base.get(fork, 0) > limit},
-        databases & there,
+        databases & existing,
     )

@@ -1,4 +1,4 @@
-"""What a page says of itself: its header, and whether its checksum is right. Pure.
+"""The header of a page, and its checksum. Pure.
 
     lsn: high u32, low u32 | checksum u16 | flags u16 | lower u16 | upper u16 | special u16 |
     size and version u16 | prune xid u32
@@ -31,7 +31,7 @@ _OFFSETS = np.array([
 
 @dataclass(frozen=True, slots=True)
 class PageHeader:
-    """As it is in the page; `checksum` 0: it has none."""
+    """The fields of the header. `checksum` is 0 if the page has none."""
 
     lsn: int
     checksum: int
@@ -45,9 +45,9 @@ class PageHeader:
 
     @classmethod
     def parse(cls, page: bytes) -> PageHeader:
-        """Raises LayerDamaged when it has not PAGE_BYTES."""
+        """Raises LayerDamaged if the length is not PAGE_BYTES."""
         if len(page) != PAGE_BYTES:
-            raise LayerDamaged(f"a page has {len(page)} bytes, not {PAGE_BYTES}")
+            raise LayerDamaged(f"expected a page of {PAGE_BYTES} bytes, found {len(page)}")
         high, low, checksum, flags, lower, upper, special, size, prune = _HEADER.unpack_from(page)
         return cls(
             high << 32 | low, checksum, flags, lower, upper, special,
@@ -56,18 +56,18 @@ class PageHeader:
 
     @property
     def is_new(self) -> bool:
-        """All zeros: extended, and never initialised."""
+        """Whether the page was added to the file but never initialised: all zeros."""
         return self.upper == 0
 
 
 def page_checksum(page: bytes, block: int) -> int:
-    """What its checksum must be, as block `block` of its fork. Never 0."""
+    """The checksum of the page as block `block` of its fork. Never 0."""
     assert len(page) == PAGE_BYTES
     return int(page_checksums(page, np.array([block], np.uint32))[0])
 
 
 def page_checksums(pages: bytes | memoryview, blocks: Numbers) -> Numbers:
-    """The same of many, one behind the other, at a hundredth of the cost."""
+    """The checksums of many pages at once, which takes a hundredth of the time."""
     words = np.frombuffer(pages, "<u4").reshape(len(blocks), -1, _SUMS)
     sums = np.broadcast_to(_OFFSETS, (len(blocks), _SUMS))
     none = np.zeros((len(blocks), _SUMS), np.uint32)

@@ -1,4 +1,4 @@
-"""`PageRun`: pages of a fork that are handled together: one alone costs more than its bytes."""
+"""`PageRun`: pages of a fork that are processed together, to save the cost of each call."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork
 from pageserver.layers.touches import Numbers
 
-#: Of one run that is read from a file.
+#: Limit for one run read from a file.
 RUN_BLOCKS_MAX = 512
 
-#: Pages of one fork: their blocks, ascending, and their bytes.
+#: Blocks of one fork in ascending order, and the bytes of their pages.
 Run: TypeAlias = "tuple[Numbers, memoryview]"
 
 
@@ -28,12 +28,12 @@ class PageRun:
     data: memoryview
 
     def part(self, begin: int, end: int) -> PageRun:
-        """Its pages from `begin` on, before `end`."""
+        """Its pages in [begin, end)."""
         data = self.data[begin * PAGE_BYTES : end * PAGE_BYTES]
         return PageRun(self.fork, self.blocks[begin:end], data)
 
     def pages(self) -> Iterator[tuple[int, memoryview]]:
-        """One by one."""
+        """(block, page) of each page."""
         for position, block in enumerate(self.blocks.tolist()):
             yield block, self.data[position * PAGE_BYTES : (position + 1) * PAGE_BYTES]
 
@@ -41,7 +41,7 @@ class PageRun:
 def consecutive(
     blocks: Numbers, blocks_max: int = RUN_BLOCKS_MAX
 ) -> Iterator[tuple[int, int, int]]:
-    """(position, first block, count) of the longest runs without a gap, of one GiB file each."""
+    """(position, first block, count) of the longest runs without a gap, each within one segment."""
     if not len(blocks):
         return
     numbers = blocks.astype(np.int64)

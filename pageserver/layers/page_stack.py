@@ -1,11 +1,12 @@
-"""`PageStack`: pages of a cut, out of the layers up to it and the base below them.
+"""`PageStack`: the pages of a cut, read from the layers up to it and the base below them.
 
-    layer 3   [p2*]           newest first: the first that has a page has it as it is
-    layer 2   | limit 5 |     what is at or above a limit is gone in all that is below
+    layer 3   [p2*]           newest first: the first layer that contains a page has its image
+    layer 2   | limit 5 |     pages at or above a limit are removed from all older layers
     layer 1   [p2][p7]
     base      [p0][p1][p2]..
 
-Law: a page that no layer has since its fork was last as short, or made anew, is all zeros.
+Law: a page is all zeros if its fork was truncated below it or created again, and no layer since
+then contains it.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from pageserver.layers.page_run import Run
 from pageserver.layers.touches import Numbers
 
 ZERO_PAGE = bytes(PAGE_BYTES)
-#: Of a page that no layer has: it is in the base, if there; it is gone there, and all zeros.
+#: A page that is in no layer: either in the base, if it has it, or removed and all zeros.
 IN_BASE, ZEROED = -1, -2
 Owners: TypeAlias = "npt.NDArray[np.int32]"
 
 
 class PageBase(Protocol):
-    """What is below all layers: a base backup."""
+    """Pages below all layers: a base backup."""
 
     def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
-        """Of these, sorted, those that it has, in that order. Raises PageserverError."""
+        """Yields those of the sorted `blocks` that it has, in order. Raises PageserverError."""
 
 
 class Layer:
-    """Parts of one epoch, in order."""
+    """The parts of one layer, in order."""
 
     def __init__(self, parts: Sequence[LayerPart]) -> None:
         self.parts = tuple(parts)
@@ -47,28 +48,28 @@ class Layer:
 
     @property
     def forks(self) -> frozenset[Fork]:
-        """Of its pages."""
+        """The forks of its pages."""
         return frozenset(fork for part in self.parts for fork in part.forks)
 
     def blocks(self, fork: Fork) -> Numbers:
-        """Those of its pages that are here, sorted."""
+        """The blocks of this fork that the layer contains, sorted."""
         return np.concatenate([part.blocks(fork) for part in self.parts])
 
     def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
-        """Of these, sorted, those that are here."""
+        """Yields those of the sorted `blocks` that the layer contains."""
         for part in self.parts:
             yield from part.read(fork, blocks)
 
 
 class LayerStack:
-    """The layers of a cut without their base, `layers` oldest first."""
+    """The layers of a cut without their base, ordered oldest first."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = tuple(layers)
 
     def owners(self, fork: Fork, first: int, count: int) -> Owners:
-        """For each of `count` blocks from `first` on who has it as it is at the cut: the number of
-        a layer, IN_BASE or ZEROED."""
+        """The source of each of `count` blocks from `first` on: the number of a layer, IN_BASE or
+        ZEROED."""
         owners = np.full(count, IN_BASE, np.int32)
         for number, layer in enumerate(self._layers):
             limit = layer.limits.of(fork)
@@ -80,20 +81,20 @@ class LayerStack:
         return owners
 
     def read(self, number: int, fork: Fork, blocks: Numbers) -> Iterator[Run]:
-        """Of a layer, these blocks, sorted, which it has. Raises PageserverError."""
+        """Reads sorted blocks that the layer contains. Raises PageserverError."""
         return self._layers[number].read(fork, blocks)
 
 
 class PageStack:
-    """`layers` oldest first."""
+    """`layers` are ordered oldest first."""
 
     def __init__(self, base: PageBase, layers: Sequence[Layer]) -> None:
         self._base = base
         self._layers = tuple(layers)
 
     def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
-        """These pages, in no order; one that is in no layer and not in the base is left out: it is
-        all zeros. Raises PageserverError."""
+        """Yields these pages in no particular order. A page that is in no layer and not in the base
+        is omitted: it is all zeros. Raises PageserverError."""
         wanted = np.asarray(blocks, np.uint32)
         for layer in reversed(self._layers):
             if not len(wanted):
@@ -109,7 +110,7 @@ class PageStack:
 
 
 def read_one(source: PageBase, fork: Fork, block: int) -> bytes:
-    """That page; zeros when the source has none. Raises PageserverError."""
+    """The page, or zeros if the source does not have it. Raises PageserverError."""
     for _, page in source.read(fork, np.array([block], np.uint32)):
         return bytes(page)
     return ZERO_PAGE

@@ -1,8 +1,8 @@
-"""`RangeCache`: bytes of objects in blocks, of which the last ones are kept.
+"""`RangeCache`: a cache of aligned blocks of objects.
 
-Frames of a layer are small, and one may have pages of many forks. Who reads all of a cut, fork by
-fork, asks for neighbours, and for the same frame again: it costs a request a block, not a frame.
-Memory is bounded by BLOCKS_KEPT.
+Frames of a layer are small, and one frame may contain pages of many forks. A reader of all forks
+reads neighbouring frames, and the same frame repeatedly. With the cache each block costs one
+request. Memory is limited by BLOCKS_KEPT.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from threading import Lock
 BLOCK_BYTES = 1 << 20
 BLOCKS_KEPT = 64
 
-#: (key, begin, length) -> bytes; fewer where the object ends
+#: (key, begin, length) -> bytes; fewer at the end of the object
 GetRange = Callable[[str, int, int], bytes]
 
 
 class RangeCache:
-    """Thread-safe. Raises what `get_range` raises."""
+    """Thread-safe. Raises the exceptions of `get_range`."""
 
     def __init__(self, get_range: GetRange) -> None:
         self._get_range = get_range
@@ -27,7 +27,7 @@ class RangeCache:
         self._lock = Lock()
 
     def read(self, key: str, begin: int, length: int) -> bytes:
-        """As an object store's get_range()."""
+        """As get_range() of an object store."""
         pieces = []
         end = begin + length
         while begin < end:

@@ -1,7 +1,7 @@
-"""`Touches`: what a range of WAL does to the files of relations. Values only.
+"""`Touches`: the changes of a WAL range to relation files. Values only.
 
-Law: all pages that replaying the range can change are in it, and every page that it reads before
-it has written it is marked. A page that is missing here is silently missing in every layer.
+Law: it contains every page that replaying the range can change. Each page that redo reads before
+the WAL replaces it is marked. A page missing here is silently missing in the layer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHECKPOINT_TIME_AT = 64
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint record [start_lsn, end_lsn), behind which a cut may be."""
+    """A checkpoint record [start_lsn, end_lsn), after which a cut can be made."""
 
     start_lsn: int
     end_lsn: int
@@ -38,8 +38,8 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, main: bytes, start_lsn: int, end_lsn: int) -> Checkpoint:
-        """Of the record's main data (CheckPoint in `catalog/pg_control.h`, the same in 13 to 18 up
-        to its time). Raises SurveyError when it is too short, or its time is none."""
+        """Parses the record's main data (CheckPoint in `catalog/pg_control.h`, the same in versions
+        13 to 18 up to its time). Raises SurveyError if it is too short or its time is invalid."""
         try:
             redo_lsn, tli = _CHECKPOINT.unpack_from(main)
             (seconds,) = _CHECKPOINT_TIME.unpack_from(main, _CHECKPOINT_TIME_AT)
@@ -53,7 +53,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class NewTablespace:
-    """By a record at `lsn`, whose main data has `main_bytes`."""
+    """Created by a record at `lsn`, whose main data has `main_bytes`."""
 
     oid: int
     location: str
@@ -71,7 +71,7 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class ForkPages:
-    """Touched pages of a fork: `blocks`, sorted; of each, whether redo reads it first."""
+    """Touched pages of a fork: `blocks`, sorted, and for each whether redo reads it first."""
 
     fork: Fork
     blocks: Numbers  # uint32
@@ -80,12 +80,12 @@ class ForkPages:
 
 @dataclass(frozen=True, slots=True)
 class Touches:
-    """Of the records that begin in [begin_lsn, end_lsn).
+    """The changes by records that begin in [begin_lsn, end_lsn).
 
-    `limits` say how short a fork has been within the range, 0 where it was created or dropped: of
-    what a page at or above it was before, nothing is left. `fresh_databases` were created or
-    dropped: for their forks that is so from 0 on. `copied_databases` are read file by file
-    (source, target).
+    `limits`: the smallest length of a fork within the range, 0 if it was created or dropped.
+    Earlier contents of pages at or above the limit are removed. `fresh_databases` were created or
+    dropped: the limit of all their forks is 0. `copied_databases`: (source, target) of databases
+    created by copying files.
     """
 
     begin_lsn: int
@@ -109,6 +109,6 @@ class Touches:
         return sum(len(each.blocks) for each in self.pages)
 
     def forks(self) -> Iterator[Fork]:
-        """All whose files redo may look at, each once, in their order; no free-space maps."""
+        """All forks whose files redo may access, each once, in order, without free space maps."""
         found = {each.fork for each in self.pages} | set(self.limits)
         yield from sorted(fork for fork in found if fork.kind is not ForkKind.FSM)

@@ -1,1 +1,1 @@
-"""The objects of a timeline in the store: their names, the index, lists of deletions."""
+"""The objects of a timeline in the store: names, index, deletion lists."""

@@ -1,4 +1,4 @@
-"""`AttachmentId`: whose names, and what is validated. Pure."""
+"""`AttachmentId`: identifies an attachment, and the verdict of a validation. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from generations.suffix import Suffix
 
 @dataclass(frozen=True, slots=True, order=True)
 class AttachmentId:
-    """One timeline, attached once, at one process."""
+    """One attachment of one timeline to one process."""
 
     timeline: TimelineId
     suffix: Suffix
 
 
 class Verdict(Enum):
-    """What a validation says of an attachment. Anything but VALID is for ever."""
+    """The result of a validation. Every verdict but VALID is permanent."""
 
     VALID = "valid"
-    OUTDATED = "outdated"  # the service has given the tenant, or the node, to another one
-    RIVALLED = "rivalled"  # the store has a claim above, whatever the service says
-    DELETED = "deleted"  # there is a tombstone
+    OUTDATED = "outdated"  # the service has assigned a newer number for the tenant or the node
+    RIVALLED = "rivalled"  # the store has a greater claim, whatever the service answers
+    DELETED = "deleted"  # a tombstone exists

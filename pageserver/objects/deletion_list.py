@@ -1,4 +1,4 @@
-"""What the small objects say: claims, and the lists and headers of a deletion queue. Pure.
+"""The contents of claims, and of the lists and headers of a deletion queue. Pure.
 
     all sealed (objectstore/sealed.py), JSON:
     claim   {"format": 1, "incarnation": "32 hex digits"}
@@ -7,7 +7,7 @@
     header  {"format": 1, "incarnation": "32 hex digits", "validated_seq": 41,
              "invalid": [{"timeline": "TENANT/TIMELINE", "suffix": ...}, ...]}
 
-Law. A list may name layers, frames and indices, nothing else: a claim and a tombstone stay.
+Law. A list may name only layers, frames and indices. Claims and tombstones are never deleted.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DeletionList:
-    """Names, relative to their timeline's `pages/`, by the attachment that dropped them."""
+    """Names relative to the timeline's `pages/`, by the attachment that dropped them."""
 
     names: Mapping[AttachmentId, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueHeader:
-    """The lists of its suffix are valid up to `validated_seq`, but for what `invalid` put there."""
+    """Lists of its suffix are valid up to `validated_seq`, except the names of `invalid`
+    attachments."""
 
     incarnation: str
     validated_seq: int = 0
@@ -88,7 +89,7 @@ def encode_claim(incarnation: str) -> bytes:
 
 
 def decode_claim(data: bytes, key: str) -> str:
-    """Whose it is. Raises ObjectDamaged."""
+    """Returns the incarnation. Raises ObjectDamaged."""
     return _decode(data, key, _Claim).incarnation
 
 
@@ -106,7 +107,7 @@ def decode_list(data: bytes, key: str) -> DeletionList:
     for entry in _decode(data, key, _List).entries:
         for name in entry.names:
             if not isinstance(parse_page_name(name), LayerName | FrameName | IndexName):
-                raise _damaged(key, f"it would delete {name[:80]!r}")
+                raise _damaged(key, f"it names {name[:80]!r}, which must not be deleted")
         names[_attachment(entry.timeline, entry.suffix, key)] = tuple(entry.names)
     return DeletionList(names)
 
@@ -130,8 +131,8 @@ def _decode(data: bytes, key: str, kind: type[T]) -> T:
         found = msgspec.json.decode(content, type=_Format).format
         if found > FORMAT:
             raise ObjectDamaged(
-                f'object "{key}" has format {found}; this release knows format {FORMAT}',
-                hint="A newer release wrote it; use that one.",
+                f'object "{key}" has format {found}, expected {FORMAT}',
+                hint="A newer version of sk has written it. Upgrade sk.",
             )
         if found < FORMAT:
             raise _damaged(key, f"expected format {FORMAT}, found {found}")

@@ -1,4 +1,4 @@
-"""The index of a timeline's pages: which objects are needed, and for what. Pure.
+"""The index of a timeline's pages: the objects that are needed, and their positions. Pure.
 
     sealed (objectstore/sealed.py), JSON:
     {"format": 1, "base_backup_id": "20261121T101500.123Z-0000000005000028",
@@ -9,9 +9,10 @@
                  "size_bytes": ...}],
      "frames": [{"end_lsn": ..., "suffix": ..., "seq": ..., "size_bytes": ...}]}
 
-Laws. An index is never changed; a newer one replaces it. Each reference carries the suffix and the
-sequence of the object it names, whoever writes the index. Cuts ascend in all their positions, none
-is below the horizon. A layer or a frame is named once. What contradicts that is damage.
+Laws. An index is never changed; a newer one replaces it. Each reference contains the suffix and the
+sequence number of its object, even if another attachment writes the index. Cuts ascend in all their
+positions, and none is below the horizon. A layer or a frame is named once. An index that violates
+these laws is damaged.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ FORMAT = 1
 
 
 class Cut(Struct, frozen=True):
-    """A moment that can be restored without more WAL than [redo_lsn, end_lsn).
+    """A position to which a restore needs no other WAL than [redo_lsn, end_lsn).
 
-    `checkpoint_lsn` is where its checkpoint record begins, `end_lsn` where that ends, `redo_lsn`
-    and `time_unix_s` what the record says (CheckPoint in catalog/pg_control.h).
+    `checkpoint_lsn` is the start of its checkpoint record and `end_lsn` the end. `redo_lsn` and
+    `time_unix_s` are fields of the record (CheckPoint in catalog/pg_control.h).
     """
 
     redo_lsn: int
@@ -83,8 +84,9 @@ class FrameRef(Struct, frozen=True):
 
 
 class PageIndex(Struct, frozen=True, dict=True):
-    """What one index object says. `horizon_lsn`: the end of the oldest cut that is promised; 0
-    while all are. `base_backup_id`: the base backup below all layers; "" while there is no cut."""
+    """The contents of one index. `horizon_lsn`: the end of the oldest promised cut, or 0 if all
+    cuts are promised. `base_backup_id`: the base backup below all layers, or "" before the first
+    cut."""
 
     horizon_lsn: int = 0
     cuts: tuple[Cut, ...] = ()
@@ -94,7 +96,7 @@ class PageIndex(Struct, frozen=True, dict=True):
 
     @property
     def newest_redo_lsn(self) -> int:
-        """Where the WAL begins that it still needs; 0: all of it."""
+        """The start of the WAL that it still needs; 0 means all WAL."""
         return self.cuts[-1].redo_lsn if self.cuts else 0
 
     @property
@@ -103,7 +105,7 @@ class PageIndex(Struct, frozen=True, dict=True):
 
     @cached_property
     def names(self) -> frozenset[StoredName]:
-        """Of all objects that it needs."""
+        """The names of all objects that it needs."""
         frames = frozenset[StoredName](frame.name for frame in self.frames)
         return frames.union(layer.name for layer in self.layers)
 
@@ -114,7 +116,7 @@ class PageIndex(Struct, frozen=True, dict=True):
         frames: Iterable[FrameRef],
         base_backup_id: str = "",
     ) -> PageIndex:
-        """`base_backup_id`: of the first cut; later ones stand on the same."""
+        """`base_backup_id` is set by the first cut; later cuts use the same base backup."""
         return PageIndex(
             self.horizon_lsn,
             (*self.cuts, cut),
@@ -124,7 +126,7 @@ class PageIndex(Struct, frozen=True, dict=True):
         )
 
     def with_merged(self, parts: Iterable[LayerRef], merged: Iterable[LayerRef]) -> PageIndex:
-        """The parts of one layer in the place of others."""
+        """Replaces `merged` layers by the parts of one layer."""
         gone = set(merged)
         kept = [layer for layer in self.layers if layer not in gone]
         return PageIndex(
@@ -134,7 +136,7 @@ class PageIndex(Struct, frozen=True, dict=True):
 
 # ---- bytes
 
-_Lsn = Annotated[int, Meta(ge=0)]  # up to LSN_MAX, which is too large for a Meta
+_Lsn = Annotated[int, Meta(ge=0)]  # up to LSN_MAX, which Meta cannot express
 _Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Seq = Annotated[int, Meta(ge=0, le=SEQ_MAX)]
 _Part = Annotated[int, Meta(ge=0, le=PART_MAX)]
@@ -182,7 +184,7 @@ _DECODER = msgspec.json.Decoder(_Page)
 
 
 def encode_index(index: PageIndex) -> bytes:
-    """The object, sealed."""
+    """The sealed object."""
     page = _Page(
         FORMAT,
         index.base_backup_id,
@@ -207,8 +209,8 @@ def decode_index(data: bytes, key: str) -> PageIndex:
         found = _FORMAT_DECODER.decode(content).format
         if found > FORMAT:
             raise ObjectDamaged(
-                f'object "{key}" has format {found}; this release knows format {FORMAT}',
-                hint="A newer release wrote it; use that one.",
+                f'object "{key}" has format {found}, expected {FORMAT}',
+                hint="A newer version of sk has written it. Upgrade sk.",
             )
         if found < FORMAT:
             raise _damaged(key, f"expected format {FORMAT}, found {found}")
@@ -237,12 +239,12 @@ def decode_index(data: bytes, key: str) -> PageIndex:
 
 
 def _problem(index: PageIndex) -> str:
-    """Which law it breaks, or ""."""
+    """The violated law, or ""."""
     lsns = [index.horizon_lsn, *(cut.end_lsn for cut in index.cuts)]
     lsns += [ref.end_lsn for ref in index.layers]
     lsns += [ref.end_lsn for ref in index.frames]
     if max(lsns) > LSN_MAX:
-        return f"expected positions of 64 bits, found {max(lsns):X}"
+        return f"expected 64-bit positions, found {max(lsns):X}"
     for cut in index.cuts:
         if not cut.redo_lsn <= cut.checkpoint_lsn < cut.end_lsn:
             return f"expected redo <= checkpoint < end, found {cut}"
@@ -252,11 +254,11 @@ def _problem(index: PageIndex) -> str:
     if index.cuts and index.horizon_lsn > index.cuts[0].end_lsn:
         return f"its first cut is below its horizon {index.horizon_lsn:X}"
     if len(index.names) != len(index.layers) + len(index.frames):
-        return f"it names {_first_double(index)} twice"
+        return f"it names {_first_duplicate(index)} twice"
     return ""
 
 
-def _first_double(index: PageIndex) -> str:
+def _first_duplicate(index: PageIndex) -> str:
     names: Counter[StoredName] = Counter(layer.name for layer in index.layers)
     names.update(frame.name for frame in index.frames)
     return names.most_common(1)[0][0].format()

@@ -2,7 +2,7 @@
 
     TENANT/TIMELINE/pages/
         attachments/000007000300001A                             claimed, with a random incarnation
-        deleted                                                  tombstone: the timeline is gone
+        deleted                                                  tombstone: the pages are deleted
         frames/0000000005000028-000007000300001A-0000002A        end LSN, suffix, sequence
         index/000007000300001A-0000002A                          suffix, sequence
         layers/0000000005000028-0001-000007000300001A-0000002A   end LSN, part, suffix, sequence
@@ -10,13 +10,13 @@
         0000002A-000000000300001A.list                           sequence, suffix
         header-000000000300001A-0000002A                         suffix, sequence
 
-Laws. A name never recurs: a suffix belongs to one attachment (its claim is created once), and the
-attachment numbers its objects through. The suffix of an old object is its own; no function has a
-default for it. Numbers are hex digits in upper case, so that names are ordered as what they mean.
-`parse` and `format` are each other's inverse; what a stranger has put there parses to None.
+Laws. A name is never used twice: a suffix belongs to one attachment (its claim is created once),
+and the attachment numbers its objects consecutively. An object keeps the suffix of its creator; no
+function has a default for the suffix. Numbers are hex digits in upper case, so that names sort as
+their numbers do. `parse` and `format` are inverse to each other. Unknown names parse to None.
 
-A name is relative to `pages/`, or to `deletion/NODE/`; a key is the whole. A suffix of the deletion
-queue has attachment generation 0: it is the node's.
+A name is relative to `pages/` or to `deletion/NODE/`; a key is the full path. A suffix of the
+deletion queue is the node's: its attachment generation is 0.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HEADER = re.compile(rf"header-{_SUFFIX}-{_SEQ}\Z")
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClaimName:
-    """Of an attachment, for ever."""
+    """The claim of an attachment. It is never deleted."""
 
     suffix: Suffix
 
@@ -63,7 +63,7 @@ class ClaimName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class IndexName:
-    """The greatest is the newest."""
+    """The greatest name is the newest index."""
 
     suffix: Suffix
     seq: int
@@ -87,7 +87,7 @@ class LayerName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FrameName:
-    """What is no relation's, at `end_lsn`."""
+    """All files at `end_lsn` that do not belong to a relation."""
 
     end_lsn: int
     suffix: Suffix
@@ -103,14 +103,14 @@ class TombstoneName:
         return TOMBSTONE
 
 
-#: What `pages/` has.
+#: The objects below `pages/`.
 PageName: TypeAlias = ClaimName | IndexName | LayerName | FrameName | TombstoneName
-#: Of these an index names the ones that are needed; the others are garbage.
+#: The objects that an index names. All others of these types are garbage.
 StoredName: TypeAlias = LayerName | FrameName
 
 
 def parse_page_name(name: str) -> PageName | None:
-    """Relative to `pages/`; None for a stranger's object."""
+    """`name` is relative to `pages/`. Returns None for an unknown name."""
     if match := _LAYER.match(name):
         end_lsn, part, suffix, seq = match.groups()
         return LayerName(int(end_lsn, 16), int(part, 16), Suffix(int(suffix, 16)), int(seq, 16))
@@ -126,7 +126,7 @@ def parse_page_name(name: str) -> PageName | None:
 
 @dataclass(frozen=True, slots=True)
 class PageKeys:
-    """Of one timeline."""
+    """The keys of one timeline."""
 
     timeline: TimelineId
 
@@ -138,7 +138,7 @@ class PageKeys:
         return self.prefix + name.format()
 
     def parse(self, key: str) -> PageName | None:
-        """None for what is not below `pages/`, and for a stranger's object there."""
+        """Returns None for a key outside `pages/`, and for an unknown name."""
         name = key.removeprefix(self.prefix)
         return parse_page_name(name) if len(name) < len(key) else None
 
@@ -148,7 +148,7 @@ class PageKeys:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ListName:
-    """Of names to be deleted. The sequences of two suffixes have nothing to do with each other."""
+    """A list of names to be deleted. Sequence numbers of different suffixes are independent."""
 
     suffix: Suffix
     seq: int
@@ -159,7 +159,7 @@ class ListName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class HeaderName:
-    """How far the lists of its suffix are validated; the greatest of a suffix is the newest."""
+    """Records up to which list a suffix is validated. The greatest of a suffix is the newest."""
 
     suffix: Suffix
     seq: int
@@ -172,7 +172,7 @@ QueueName: TypeAlias = ListName | HeaderName
 
 
 def parse_queue_name(name: str) -> QueueName | None:
-    """Relative to `deletion/NODE/`; None for a stranger's object."""
+    """`name` is relative to `deletion/NODE/`. Returns None for an unknown name."""
     if match := _LIST.match(name):
         return ListName(Suffix(int(match[2], 16)), int(match[1], 16))
     if match := _HEADER.match(name):
@@ -182,7 +182,7 @@ def parse_queue_name(name: str) -> QueueName | None:
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """Of one node id, whatever process has it."""
+    """The keys of one node id, for all its processes."""
 
     node_id: int
 

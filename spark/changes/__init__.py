@@ -1,1 +1,1 @@
-"""Changes of rows, decoded from the physical WAL with a catalog beside it."""
+"""Changes of rows, decoded from the physical WAL with the help of a catalog."""

@@ -1,10 +1,10 @@
-"""Looks through the WAL between a catalog and what is read with it for tables that were altered.
+"""Searches the WAL after a catalog snapshot for tables that were altered.
 
     catalog          start_lsn            end_lsn
-       |-- looked at ---|--- looked at -----|        tasks begin in [start_lsn, end_lsn]
+       |--- searched ---|---- searched -----|        tasks begin in [start_lsn, end_lsn]
 
-Only commit records count, so this is some ten times faster than decoding, and done once a query, by
-the driver; each task looks at its own range by itself. Law: what was not looked at is said.
+Only commit records are read, ten times faster than decoding. The driver searches once for each
+query; each task searches its own range. Law: WAL that was not searched is reported.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from spark.changes.heap_scan import scan_heap
 from spark.inputs.wal_input import LostWal, WalInput
 from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
-#: a look at more costs minutes, and a new catalog costs a second
-LOOK_BYTES_MAX = 32 << 30
+#: searching more takes minutes, and a new catalog snapshot takes a second
+SEARCH_BYTES_MAX = 32 << 30
 
 
-def look_for_alterations(
+def find_alterations(
     wal_input: WalInput,
     catalog: Catalog,
     whole: WalRange,
     on_damage: OnDamage,
     known: Alterations | None = None,
 ) -> Alterations:
-    """All that tasks must know which begin in `whole`, at its end too, and in addition what is
-    `known` from an earlier look. Raises WalInputError."""
+    """The alterations that tasks beginning in `whole`, or at its end, must know, including those
+    `known` from an earlier search. Raises WalInputError."""
     if known is None:
         known = Alterations(_last_catalog_lsn(catalog, whole.start_lsn))
     if known.until_lsn >= whole.end_lsn:
         return known
-    begin_lsn = max(known.until_lsn, whole.end_lsn - LOOK_BYTES_MAX)
+    begin_lsn = max(known.until_lsn, whole.end_lsn - SEARCH_BYTES_MAX)
     part = replace(whole, start_lsn=begin_lsn, is_boundary=False)
     try:
-        found = _look(wal_input, catalog, part, OnDamage.FAIL)
+        found = _search(wal_input, catalog, part, OnDamage.FAIL)
     except LostWal:
         first_lsn = min(wal_input.extent()[0], whole.end_lsn)
         if on_damage is not OnDamage.SKIP and begin_lsn >= first_lsn:
             raise
         part = replace(part, start_lsn=max(begin_lsn, first_lsn))
         strictness = on_damage if on_damage is OnDamage.SKIP else OnDamage.FAIL
-        found = _look(wal_input, catalog, part, strictness)
+        found = _search(wal_input, catalog, part, strictness)
     if part.start_lsn > known.until_lsn:
         found.unseen.insert(0, (known.until_lsn, part.start_lsn))
     return known.joined(found)
 
 
 def _last_catalog_lsn(catalog: Catalog, lsn: int) -> int:
-    """Of those that the catalog is made of, the last one at or before `lsn`; files that were gone
-    by then are of no interest."""
+    """The LSN of the last catalog, of those merged into this one, that was taken at or before
+    `lsn`. Files that were deleted before do not matter."""
     taken_lsns = catalog.taken_lsns()
     return max((taken for taken in taken_lsns if taken <= lsn), default=taken_lsns[0])
 
 
-def _look(
+def _search(
     wal_input: WalInput, catalog: Catalog, part: WalRange, on_damage: OnDamage
 ) -> Alterations:
     found, keys, facts = Alterations(part.end_lsn), CatalogKeys(catalog), wal_input.facts()

@@ -1,13 +1,13 @@
-"""`Alterations`: which tables were altered behind their catalog, as commit records tell.
+"""`Alterations`: the tables altered after their catalog snapshot, found from commit records.
 
     COMMIT    ... | number of messages 4 | messages 16 each | ...
     message   | kind 1: -2 a relation; 0 and above a row of a catalog | 3 | database 4 |
               | the relation's oid, or the hash of the row's key 4 | 4 |
 
-Who alters a column writes its row of pg_attribute: the commit then has a message of the cache
-ATTNUM with the hash of (relation, number), and one for the relation. ANALYZE, VACUUM, a new index
-or a new column leave no such pair. An enum label that is renamed leaves the hash of its oid. Law: a
-row of a table that was altered is never shown as if it had not been. Source: Postgres `sinval.h`,
+ALTER of a column writes its row of pg_attribute. The commit then has a message of the cache ATTNUM
+with the hash of (relation, number), and one for the relation. ANALYZE, VACUUM, a new index or a new
+column do not cause such a pair. Renaming an enum label causes a message with the hash of its oid.
+Law: a row of an altered table is never shown without a note. Source: Postgres `sinval.h`,
 `syscache.h`, CatalogCacheComputeHashValue in `catcache.c`, `hashfn.h`.
 """
 
@@ -31,19 +31,19 @@ _MESSAGE = np.dtype(
     }
 )
 _RELATION = -2
-#: of all versions from 13 to 18; the key of pg_statistic has the same hash
+#: in all versions from 13 to 18; the key of pg_statistic has the same hash
 _ATTNUM = 7
 _HASH_MAX = np.uint32(0xFFFFFFFF)
 
 
 @dataclass(slots=True)
 class Alterations:
-    """Of one catalog's database, found in the WAL from where that was taken to `until_lsn`."""
+    """The alterations in one catalog's database, from the catalog's LSN to `until_lsn`."""
 
     until_lsn: int
-    #: a table's oid, or an enum's: where the transactions commit that altered it
+    #: oid of a table or an enum: the commit LSNs of the transactions that altered it
     commits: dict[int, list[int]] = field(default_factory=dict)
-    #: WAL that could not be looked at, [from, to)
+    #: WAL that could not be searched, [from, to)
     unseen: list[tuple[int, int]] = field(default_factory=list)
 
     def joined(self, later: Alterations) -> Alterations:
@@ -52,16 +52,17 @@ class Alterations:
         return Alterations(later.until_lsn, commits, self.unseen + later.unseen)
 
     def add(self, scan: HeapScan, keys: CatalogKeys) -> None:
-        """What a piece of the WAL tells, which is behind all that was added."""
-        telling = scan.marks[:, scan.marks[INVALIDATIONS] > 0]
-        for lsn, at, count in telling[[MARK_LSN, INVALIDATIONS_AT, INVALIDATIONS]].T.tolist():
+        """Adds a piece of the WAL, which must follow all that was added before."""
+        with_messages = scan.marks[:, scan.marks[INVALIDATIONS] > 0]
+        fields = [MARK_LSN, INVALIDATIONS_AT, INVALIDATIONS]
+        for lsn, at, count in with_messages[fields].T.tolist():
             messages = scan.index.data[at : at + _MESSAGE.itemsize * count].view(_MESSAGE)
             for oid in keys.altered(messages):
                 self.commits.setdefault(oid, []).append(lsn)
 
     def altered(self, catalog: Catalog) -> dict[int, int]:
-        """Tables, by their number, of which the catalog may not be true any more, and the commit
-        from which on."""
+        """The tables, by number, for which the catalog may be wrong, and the first commit LSN from
+        which it may be."""
         found = {}
         for number, table in enumerate(catalog.tables) if self.commits else ():
             taken_lsn, oids = catalog.taken_lsn(table), {table.oid, *catalog.enum_oids(table)}
@@ -73,7 +74,7 @@ class Alterations:
 
 
 class CatalogKeys:
-    """The hashes by which messages name the columns and the enum labels of a catalog."""
+    """The hashes that identify the columns and the enum labels of a catalog in messages."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._database_oid = catalog.database_oid
@@ -94,32 +95,32 @@ class CatalogKeys:
         self._sorted = np.append(np.sort(self._hashes), _HASH_MAX)
 
     def altered(self, messages: Array) -> list[int]:
-        """Oids of tables and enums that these messages, of one commit, are about."""
+        """The oids of the tables and enums that these messages of one commit are about."""
         mine = messages[messages["database"] == self._database_oid]
         kind, value = mine["kind"], mine["value"]
         if not (self._sorted[np.searchsorted(self._sorted, value)] == value).any():
-            return []  # as in most commits that have messages
-        is_told = np.isin(self._hashes, value[kind >= 0]) & ~self._is_relation
-        is_told |= (
+            return []  # the case of most commits that have messages
+        is_altered = np.isin(self._hashes, value[kind >= 0]) & ~self._is_relation
+        is_altered |= (
             np.isin(self._hashes, value[kind == _ATTNUM])
             & np.isin(self._oids, value[kind == _RELATION])
             & self._is_relation
         )
-        found: list[int] = np.unique(self._oids[is_told]).tolist()
+        found: list[int] = np.unique(self._oids[is_altered]).tolist()
         return found
 
 
 def alteration_note(table: Table, lsn: int, catalog: Catalog) -> str:
     return (
-        f"table {table} was altered at {format_lsn(lsn)}, behind its catalog, which was taken at "
-        f"{format_lsn(catalog.taken_lsn(table))}: take the catalog anew"
+        f"table {table} was altered at {format_lsn(lsn)}, after its catalog, which was taken at "
+        f"{format_lsn(catalog.taken_lsn(table))}: take a new catalog"
     )
 
 
 def unseen_note(lsn: int, end_lsn: int) -> str:
     return (
-        f"the WAL from {format_lsn(lsn)} to {format_lsn(end_lsn)}, behind the catalog, was not "
-        "looked at: tables that were altered in it are shown as they were before"
+        f"the WAL from {format_lsn(lsn)} to {format_lsn(end_lsn)}, after the catalog, was not "
+        "searched: tables altered in it are shown as they were before"
     )
 
 
@@ -133,6 +134,6 @@ def _hash(numbers: Array) -> Array:
 
 
 def _rotated(hashes: Array) -> Array:
-    """As a second key's hash is joined with the first one's."""
+    """The hash of a second key column, as it is combined with the first one's."""
     rotated: Array = hashes << np.uint32(8) | hashes >> np.uint32(24)
     return rotated

@@ -1,4 +1,4 @@
-"""`Catalog`: which file is which table, and how its tuples are to be read; as JSON in a file.
+"""`Catalog`: the tables of files, and the format of their tuples; stored as JSON in a file.
 
     {"format": 1, "system_id": "7301…", "version_major": 16, "database": [16384, "shop"],
      "lsn": "0/1A2B3C4", "wal_level": "logical",
@@ -8,10 +8,10 @@
      "types": [{"oid": 23, "name": "int4", "kind": "b", …}, …],
      "ignored": {"1259": "pg_catalog.pg_class", …}}
 
-Law: what it says is true at `lsn` and, for a file that still belongs to the table, before: a column
-keeps its place for ever, a dropped one its length and alignment, and a type that is changed without
-a new file can read what the old one wrote. Behind `lsn` it is true until the table is altered
-(`alterations.py`). Source: Postgres `pg_class`, `pg_attribute`, `pg_type`.
+Law: the catalog is valid at `lsn`. For a file that still belongs to its table it is also valid
+before: a column keeps its number, a dropped column keeps its length and alignment, and a type that
+is changed without a new file can read the old values. After `lsn` it is valid until the table is
+altered (`alterations.py`). Source: Postgres `pg_class`, `pg_attribute`, `pg_type`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ DOMAIN, ENUM, ARRAY = "d", "e", "a"
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A type; an array is of kind "a" here, which Postgres says by `typelem` and `typsubscript`."""
+    """A type. Arrays have kind "a" here; Postgres has `typelem` and `typsubscript` instead."""
 
     oid: int
     name: str
     kind: str
-    #: of an array: its elements'; of a domain: what it is a domain over; otherwise 0
+    #: of an array: its element type; of a domain: its base type; otherwise 0
     of_oid: int
     length: int
     align: int
@@ -51,7 +51,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`pg_attribute`, of one that may be dropped; `length` is -1 for varlena, -2 for a C string."""
+    """`pg_attribute`, also of a dropped column; `length` is -1 for varlena, -2 for a C string."""
 
     name: str
     type_oid: int
@@ -59,16 +59,16 @@ class Column:
     length: int
     align: int
     by_value: bool
-    #: or virtual: its rows have no value of it, but a place
+    #: or virtual: rows have no value for it, but the column has a number
     is_dropped: bool
-    #: the value in tuples that are older than the column, as text and as JSON; None: NULL
+    #: the value in tuples older than the column, as text and as JSON; None means NULL
     missing: str | None
     missing_json: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of one file; columns are named by their number less one."""
+    """A table with one file. Columns are identified by attnum - 1."""
 
     oid: int
     relfilenode: int
@@ -76,13 +76,13 @@ class Table:
     name: str
     toast_oid: int
     toast_relfilenode: int
-    #: of the primary key, in its order; without one, of the replica identity's index
+    #: the columns of the primary key in its order; without one, of the replica identity index
     key: tuple[int, ...]
     columns: tuple[Column, ...]
 
     @property
     def live_columns(self) -> tuple[int, ...]:
-        """Those that are not dropped."""
+        """The columns that are not dropped."""
         return tuple(i for i, column in enumerate(self.columns) if not column.is_dropped)
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class Table:
 
 
 class Catalog:
-    """One database's tables at an LSN, and those of older catalogs whose files are gone by then."""
+    """One database's tables at an LSN, and tables of older catalogs whose files were deleted."""
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class Catalog:
         self.wal_level = wal_level
         self.tables: tuple[Table, ...] = tuple(tables)
         self.types: Mapping[int, Type] = {each.oid: each for each in types}
-        #: files of what has no rows to decode, and their names: system catalogs, indexes, sequences
+        #: files without rows to decode, and their names: system catalogs, indexes, sequences
         self.ignored = dict(ignored)
-        #: tables' files that only an older catalog knew, and the LSN that one was taken at
+        #: files of tables that only an older catalog has, and the LSN of that catalog
         self.older_files = dict(older_files or {})
 
     @cached_property
@@ -130,21 +130,21 @@ class Catalog:
 
     @cached_property
     def by_oid(self) -> dict[int, Table]:
-        """The newest of each: tables are ordered so that the last one wins."""
+        """The newest version of each table: the last one with an oid wins."""
         return {table.oid: table for table in self.tables}
 
     def file_names(self) -> dict[int, str]:
-        """What each file is called."""
+        """The name of each file."""
         toast = {file: f"{table} (TOAST)" for file, table in self.by_toast_file.items()}
         tables = {file: str(table) for file, table in self.by_file.items()}
         return {**self.ignored, **toast, **tables}
 
     def taken_lsn(self, table: Table) -> int:
-        """Since when what is said of the table may not be true any more."""
+        """The LSN after which the catalog may be wrong about the table."""
         return self.older_files.get(table.relfilenode, self.lsn)
 
     def enum_oids(self, table: Table) -> frozenset[int]:
-        """Of its columns' types, elements of arrays and domains included."""
+        """The enums among its columns' types, including array elements and domains."""
         oids = {column.type_oid for column in table.columns if not column.is_dropped}
         found = set()
         while oids:
@@ -154,11 +154,11 @@ class Catalog:
         return frozenset(found)
 
     def taken_lsns(self) -> list[int]:
-        """Of all catalogs that this one is made of."""
+        """The LSNs of all catalogs that were merged into this one."""
         return sorted({self.lsn, *self.older_files.values()})
 
     def lookup(self, database: int, relfilenode: int) -> Table | None:
-        """Whose file it is, TOAST included."""
+        """The table that owns the file or its TOAST file."""
         if database != self.database_oid:
             return None
         return self.by_file.get(relfilenode) or self.by_toast_file.get(relfilenode)
@@ -172,12 +172,12 @@ class Catalog:
             what = "no table" if not found else "more than one table"
             raise CatalogError(
                 f'the catalog of database "{self.database_name}" has {what} "{name}"',
-                hint="Name it with its schema; take the catalog anew if it is younger.",
+                hint="Name it with its schema. If it is newer than the catalog, take a new one.",
             )
         return (exact or found)[0]
 
     def merged(self, newer: Catalog) -> Catalog:
-        """`newer`, with the files that it no longer knows. Raises CatalogError."""
+        """`newer`, with the files that only this catalog has. Raises CatalogError."""
         ours, theirs = (
             (each.system_id, each.version_major, each.database_oid) for each in (self, newer)
         )
@@ -222,8 +222,8 @@ class Catalog:
 
     @classmethod
     def from_json(cls, text: bytes, name: str) -> Catalog:
-        """Raises CatalogError, which says `name`."""
-        hint = "Take it anew with sk catalog snapshot."
+        """Raises CatalogError, whose message has `name`."""
+        hint = "Take a new one with sk catalog snapshot."
         try:
             head = msgspec.json.decode(text, type=_Head)
             if head.format != FORMAT:
@@ -263,7 +263,7 @@ class _Stored(_Head):
 
 
 def load_catalog(paths: str) -> Catalog:
-    """Of one file, or of several with commas between them, each newer than the one before wins.
+    """A catalog from a file, or from comma-separated files; a newer one overrides an older one.
 
     Raises CatalogError.
     """
@@ -274,10 +274,10 @@ def load_catalog(paths: str) -> Catalog:
         except OSError as error:
             raise CatalogError(
                 f"catalog {path} cannot be read: {error.strerror}",
-                hint="sk catalog snapshot makes one.",
+                hint="sk catalog snapshot creates one.",
             ) from error
     if not catalogs:
-        raise CatalogError("no catalog is named", hint="sk catalog snapshot makes one.")
+        raise CatalogError("no catalog is named", hint="sk catalog snapshot creates one.")
     merged, *newer = sorted(catalogs, key=lambda catalog: catalog.lsn)
     for catalog in newer:
         merged = merged.merged(catalog)

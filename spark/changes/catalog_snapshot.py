@@ -1,8 +1,8 @@
-"""Takes the catalog of one database over a normal connection, from the primary or from a standby.
+"""Takes the catalog of one database over a normal connection to the primary or a standby.
 
-All queries see one snapshot (REPEATABLE READ, READ ONLY), which no lock is needed for; the WAL
-position is read before the snapshot is taken, so that what is younger than it may be in the
-catalog, but not the reverse.
+All queries use one snapshot (REPEATABLE READ, READ ONLY), without locks. The WAL position is read
+before the snapshot is taken, so the catalog may contain newer changes, but does not lack older
+ones.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _TYPES = """
 
 _LABELS = "SELECT enumtypid::bigint, oid::bigint, enumlabel FROM pg_enum"
 
-#: system catalogs, materialized views, sequences, indexes: whatever has a file and is no table
+#: everything with a file that is not a table: system catalogs, materialized views, indexes, ...
 _IGNORED = """
     SELECT pg_relation_filenode(c.oid)::bigint, n.nspname || '.' || c.relname FROM pg_class c
       JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -82,7 +82,7 @@ def take_catalog(dsn: str) -> Catalog:
         with psycopg.connect(dsn, autocommit=True) as connection:
             ((lsn,),) = connection.execute(_LSN)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            # Names and missing values are printed as a decoder prints them.
+            # Names and missing values must be printed as the decoder prints them.
             connection.execute(
                 "SET LOCAL search_path = pg_catalog; SET LOCAL timezone = 'UTC';"
                 " SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres';"

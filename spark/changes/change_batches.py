@@ -1,4 +1,4 @@
-"""Changes as Arrow batches: the tuples of each table are printed together, then put in order."""
+"""Makes Arrow batches of changes. Prints the tuples of each table together, then sorts rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OPERATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The rows of one table in a batch, and what `new` and `old` of them are."""
+    """The rows of one table in a batch, and their values of `new`, `old` and `key`."""
 
     rows: Array
     new: pa.Array
@@ -59,8 +59,8 @@ class _Group:
 
 
 class ChangeBatches:
-    """`only`: its rows as typed columns. `is_compiled` False prints every value in Python, and is
-    there so that tests can hold both against each other."""
+    """`only`: a table whose rows become typed columns. `is_compiled` False prints every value in
+    Python; tests use it to compare both ways."""
 
     def __init__(
         self, catalog: Catalog, only: Table | None = None, *, is_compiled: bool = True
@@ -82,7 +82,7 @@ class ChangeBatches:
             yield _Batch(self, rows, begin, end, data, commits, toast).build()
 
     def note(self, lsn: int, detail: str) -> pa.RecordBatch:
-        """One row of no transaction."""
+        """A row without a transaction, with a note in `detail`."""
         values = {"lsn": lsn, "operation": _OPERATIONS[UNDECODED], "detail": detail}
         columns = [pa.array([values.get(each.name)], each.type) for each in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -98,7 +98,7 @@ class ChangeBatches:
         return self._tables[number]
 
     def row_array(self, cells: Cells) -> pa.Array:
-        """`new` or `old`."""
+        """The column `new` or `old`."""
         if self.is_typed:
             return struct_of(cells, self._row_columns, self._row_type)
         return cells.json(cells.format.live_columns)
@@ -109,7 +109,7 @@ class ChangeBatches:
 
 @dataclass(slots=True)
 class _Batch:
-    """Rows [begin, end)."""
+    """The rows [begin, end)."""
 
     batches: ChangeBatches
     rows: ChangeRows
@@ -205,7 +205,7 @@ class _Batch:
         return _spread(new, has_new, len(rows))
 
     def _old(self, form: TableFormat, mine: Array, rows: Array, has_old: Array) -> pa.Array:
-        """All of a row; or only what identifies it, and nothing of its other columns is known."""
+        """The whole old row, or only the columns that identify it; then the others are unknown."""
         cells = self._cells(
             form, mine, has_old, _OLD, form.live_columns,
             is_key=mine[FLAGS, has_old] & OLD_IS_KEY != 0, is_typed=self.batches.is_typed,
@@ -215,7 +215,7 @@ class _Batch:
         return _spread(old, has_old, len(rows))
 
     def _keys(self, form: TableFormat, mine: Array, has_new: Array, has_old: Array) -> pa.Array:
-        """Of the new row; of what is deleted, the old one's."""
+        """The keys of the new rows; for deletes, of the old rows."""
         count, key = mine.shape[1], form.table.key
         if not key:
             return pa.nulls(count, pa.string())
@@ -245,7 +245,7 @@ class _Batch:
 
 
 def _spread(values: pa.Array, rows: Array, count: int) -> pa.Array:
-    """values[i] at rows[i], null elsewhere."""
+    """values[i] at rows[i], and null elsewhere."""
     if len(rows) == count:
         return values
     places = np.full(count, -1, np.int64)

@@ -1,4 +1,4 @@
-"""`FileMap`: which files are tables, TOAST, of no interest, or unknown; of many at once."""
+"""`FileMap`: whether a file is of a table, of TOAST, ignored or unknown; for many files at once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 from spark.changes.catalog import Catalog, Table
 from walrecords.record_index import Array
 
-#: what a file is, if it is not `2 * table` or, its TOAST, `2 * table + 1`
+#: codes of files; others are `2 * table`, or `2 * table + 1` for its TOAST
 IGNORED, UNKNOWN, FOREIGN = -1, -2, -3
 
 _FIRST_NORMAL_OID = 16384
 
 
 class FileMap:
-    """`only` leaves all other tables out."""
+    """With `only`, the files of all other tables are ignored."""
 
     def __init__(self, catalog: Catalog, only: Table | None = None) -> None:
         self.tables = catalog.tables
@@ -33,7 +33,7 @@ class FileMap:
         self._codes = np.array([codes[file] for file in files] or [IGNORED], np.int64)
 
     def codes_of(self, databases: Array, relfilenodes: Array) -> Array:
-        """Of each file; the shared catalogs, of database 0, are foreign, too."""
+        """The code of each file. Shared catalogs, in database 0, are foreign too."""
         place = np.searchsorted(self._files, relfilenodes)
         place[place == len(self._files)] = 0
         codes = np.where(

@@ -1,17 +1,17 @@
-"""The changes of the transactions that a range of the WAL commits: a task of `pg_changes`.
+"""The changes of the transactions that commit in a range of the WAL: a task of `pg_changes`.
 
-    1  once: which transactions are open where the range begins      (transaction_progress.py)
-       and which tables were altered since the catalog was taken     (alteration_search.py)
-    2  a window of the range: which transactions commit in it        (transaction_commits.py)
-    3  from where the first of them began through the window: their changes    (change_set.py)
-    4  which of them are to be seen, in which order                  (change_rows.py)
-    5  as Arrow batches; then the next window                        (change_batches.py)
+    1  once: the transactions that are open at the start of the range   (transaction_progress.py)
+       and the tables altered since the catalog was taken               (alteration_search.py)
+    2  for a window of the range: the transactions that commit in it    (transaction_commits.py)
+    3  from the first of them on, through the window: their changes     (change_set.py)
+    4  the rows to show, and their order                                (change_rows.py)
+    5  Arrow batches; then the next window                              (change_batches.py)
 
-Laws. A transaction belongs to the range in which its commit record starts, so any split of the WAL
-gives the same changes, and a range is read without knowing what was read before it: an offset is
-one LSN. Memory grows with a window and with the transactions that commit in it, not with history.
-A look back ends where nothing older exists, and at nothing else: damage before the range fails, or
-is passed over and said, as damage in it.
+Laws. A transaction belongs to the range in which its commit record starts, so every split of the
+WAL gives the same changes. A range is read without knowledge of earlier reads: an offset is one
+LSN. Memory grows with the window and the transactions that commit in it, not with the history.
+Reading backwards ends only where no older WAL exists. Damage before the range fails, or is skipped
+and reported, like damage in the range.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow as pa
 from consensus.messages import ServerFacts
 from pgwal.lsn import format_lsn
 from pgwal.versions import wal_version
-from spark.changes.alteration_search import look_for_alterations
+from spark.changes.alteration_search import find_alterations
 from spark.changes.alterations import Alterations, CatalogKeys, alteration_note, unseen_note
 from spark.changes.catalog import Catalog, Table
 from spark.changes.change_batches import ChangeBatches
@@ -37,26 +37,26 @@ from spark.changes.heap_pages import HeapPages
 from spark.changes.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
 from spark.changes.toast_chunks import ToastChunks
 from spark.changes.transaction_commits import Commits, find_commits
-from spark.changes.transaction_glance import Glance
 from spark.changes.transaction_progress import (
     OpenTransactions,
     begun_later,
     last_list_without,
     last_redo,
 )
+from spark.changes.transaction_summary import TransactionSummary
 from spark.errors import CatalogError
 from spark.inputs.wal_input import LostWal, WalInput
 from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 from walrecords.record_index import Array, RecordIndex
 
-#: of WAL: what is decoded at once
+#: bytes of WAL that are decoded at once
 WINDOW_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
-    """`table` is the only one, as typed columns; `refresh` takes the catalog anew, when the WAL has
-    files or columns that it does not know, or a table was altered; `alterations` are those before
+    """`table` is the only table, with typed columns. `refresh` takes a new catalog, if the WAL has
+    files or columns that the catalog lacks, or a table was altered. `alterations` are those before
     the range, if they are known."""
 
     catalog: Catalog
@@ -72,7 +72,8 @@ def read_changes(
     options: ChangeOptions,
     on_damage: OnDamage = OnDamage.FAIL,
 ) -> Iterator[pa.RecordBatch]:
-    """Of the transactions that commit in the range, by commit, then by LSN. None is empty.
+    """The changes of transactions that commit in the range, ordered by commit, then by LSN. No
+    batch is empty.
 
     Raises WalInputError, CatalogError.
     """
@@ -85,8 +86,8 @@ def read_changes(
 def restart_lsn(
     wal_input: WalInput, lsn: int, options: ChangeOptions, on_damage: OnDamage = OnDamage.FAIL
 ) -> int:
-    """Where WAL begins that is needed for the changes of what commits at `lsn`, a record boundary,
-    or later. Raises WalInputError."""
+    """The start of the WAL that is needed for the changes of transactions that commit at or after
+    `lsn`, a record boundary. Raises WalInputError."""
     facts = wal_input.facts()
     reader = _ChangeReader(wal_input, facts, WalRange(lsn, lsn, lsn), options, on_damage)
     return reader.restart_lsn()
@@ -97,12 +98,12 @@ def _check_catalog(catalog: Catalog, facts: ServerFacts) -> None:
         raise CatalogError(
             f"the catalog is of system identifier {catalog.system_id}, Postgres "
             f"{catalog.version_major}, expected {facts.system_id}, Postgres {facts.pg_major}",
-            hint="Take it from this cluster with sk catalog snapshot.",
+            hint="Take one from this cluster with sk catalog snapshot.",
         )
 
 
 class _ChangeReader:
-    """One range, once."""
+    """Reads one range, once."""
 
     def __init__(
         self,
@@ -118,10 +119,10 @@ class _ChangeReader:
         self._range = wal_range
         self._options = options
         self._on_damage = on_damage
-        #: before the range, WAL that is lost fails what needs it, unless all is to be passed over
+        #: lost WAL before the range is an error for what needs it, unless damage is skipped
         self._on_older = on_damage if on_damage is OnDamage.SKIP else OnDamage.FAIL
         self._gaps: dict[int, Gap] = {}
-        self._said: set[int] = set()
+        self._reported: set[int] = set()
         self._is_refreshed = False
         self._open = OpenTransactions(wal_range.start_lsn)
         self._alterations = Alterations(wal_range.start_lsn)
@@ -140,29 +141,33 @@ class _ChangeReader:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         self._open = self._look_back()
-        yield from self._look_for_alterations()
+        yield from self._earlier_alterations()
         for window in self._windows():
             scans = list(self._scan(window, self._on_damage))
             for scan in scans:
                 self._alterations.add(scan, self._keys)
-            glances = [Glance.at(scan) for scan in scans]
+            summaries = [TransactionSummary.at(scan) for scan in scans]
             commits = find_commits(scans)
             if len(commits):
-                yield from self._changes(window, scans, glances, commits)
-            scans.clear()  # before those of the next window are made
-            for glance in glances:
-                self._open.advance(glance)
-            yield from self._say_gaps(self._range.start_lsn)
+                yield from self._changes(window, scans, summaries, commits)
+            scans.clear()  # before those of the next window are created
+            for summary in summaries:
+                self._open.advance(summary)
+            yield from self._report_gaps(self._range.start_lsn)
 
     def _changes(
-        self, window: WalRange, scans: list[HeapScan], glances: list[Glance], commits: Commits
+        self,
+        window: WalRange,
+        scans: list[HeapScan],
+        summaries: list[TransactionSummary],
+        commits: Commits,
     ) -> Iterator[pa.RecordBatch]:
-        """Of what commits in the window. Takes the scans: nothing of them is kept meanwhile."""
-        start_lsn, incomplete = self._find_start(window, glances, commits)
+        """The changes that commit in the window. Empties `scans`, to free their memory."""
+        start_lsn, incomplete = self._find_start(window, summaries, commits)
         if incomplete:
-            yield self._say_incomplete(start_lsn, window, incomplete)
+            yield self._report_incomplete(start_lsn, window, incomplete)
         pages_lsn = self._with_pages(start_lsn)
-        yield from self._say_gaps(min(start_lsn, self._open.since_lsn))
+        yield from self._report_gaps(min(start_lsn, self._open.since_lsn))
         gathered = self._gather_known(pages_lsn, window, scans, commits)
         scans.clear()
         toast, data = self._toast(gathered, is_whole=not self._gaps), gathered.data
@@ -181,7 +186,7 @@ class _ChangeReader:
         return self._with_pages(first_lsn)
 
     def _with_pages(self, lsn: int) -> int:
-        """From where on every page is known that changes behind `lsn`."""
+        """A position from which on every page that changes after `lsn` becomes known."""
         if not self._follows_pages:
             return lsn
         return last_redo(self._backwards(lsn)) or lsn
@@ -191,8 +196,9 @@ class _ChangeReader:
         return OpenTransactions.look_back(place_lsn, self._backwards(place_lsn))
 
     def _windows(self) -> Iterator[WalRange]:
-        """What is decoded at once; they end where segments do, or the range. Whoever follows pages
-        reads back to a checkpoint, and does so once."""
+        """The windows that are decoded at once. They end at segments, or at the end of the range.
+        With page following there is one window, so that the WAL from the checkpoint is read once.
+        """
         whole, seg_size = self._range, self._facts.wal_seg_size
         if self._follows_pages:
             yield whole
@@ -212,20 +218,20 @@ class _ChangeReader:
             else:
                 self._gaps.setdefault(found.lsn, found)
 
-    def _say_incomplete(self, lsn: int, window: WalRange, count: int) -> pa.RecordBatch:
+    def _report_incomplete(self, lsn: int, window: WalRange, count: int) -> pa.RecordBatch:
         return self._batches.note(
             lsn,
-            f"the WAL begins at {format_lsn(lsn)} and does not say which transactions were open: "
-            f"of {count} that commit before {format_lsn(window.end_lsn)}, changes may be missing",
+            f"the WAL begins at {format_lsn(lsn)} and does not list the open transactions: for "
+            f"{count} that commit before {format_lsn(window.end_lsn)}, changes may be missing",
         )
 
-    def _say_gaps(self, from_lsn: int) -> Iterator[pa.RecordBatch]:
-        """Those behind `from_lsn` that are not said yet. One before the range is also said by those
-        whose it is; but they may not have been asked."""
+    def _report_gaps(self, from_lsn: int) -> Iterator[pa.RecordBatch]:
+        """The gaps after `from_lsn` that are not reported yet. The task of an earlier range also
+        reports its own gaps, but that range may not be read."""
         for gap in self._gaps.values():
-            if gap.lsn in self._said or gap.end_lsn <= from_lsn:
+            if gap.lsn in self._reported or gap.end_lsn <= from_lsn:
                 continue
-            self._said.add(gap.lsn)
+            self._reported.add(gap.lsn)
             yield self._batches.note(
                 gap.lsn,
                 f"the WAL from {format_lsn(gap.lsn)} to {format_lsn(gap.end_lsn)} is lost, with it "
@@ -235,11 +241,11 @@ class _ChangeReader:
     # ---- history
 
     def _find_start(
-        self, window: WalRange, glances: list[Glance], commits: Commits
+        self, window: WalRange, summaries: list[TransactionSummary], commits: Commits
     ) -> tuple[int, int]:
-        """(where they begin, of how many transactions changes may be before all WAL)."""
+        """(start of their changes, number of transactions with changes before all WAL)."""
         first_lsn = self._open.first_lsn(commits.member_xids.tolist(), window.start_lsn)
-        early = self._open.begun_before(commits) & ~begun_later(glances, commits)
+        early = self._open.begun_before(commits) & ~begun_later(summaries, commits)
         incomplete = 0
         if early.any():
             backwards = self._backwards(self._open.since_lsn)
@@ -252,28 +258,32 @@ class _ChangeReader:
         begins = [begin_lsn for begin_lsn, _ in self._backwards(self._open.since_lsn)]
         return min(begins, default=self._open.since_lsn)
 
-    def _backwards(self, lsn: int) -> Iterator[tuple[int, list[Glance]]]:
-        """What is before `lsn`, a segment a step, as far as there is WAL. Raises WalInputError."""
+    def _backwards(self, lsn: int) -> Iterator[tuple[int, list[TransactionSummary]]]:
+        """The segments before `lsn`, one at a time, as far as WAL exists. Raises WalInputError."""
         seg_size = self._facts.wal_seg_size
         while lsn > seg_size:  # the first segment is never written
             begin_lsn = (lsn - 1) // seg_size * seg_size
             wal_range = WalRange(begin_lsn, lsn, self._range.limit_lsn)
             try:
-                glances = [Glance.at(scan) for scan in self._scan(wal_range, OnDamage.FAIL)]
+                summaries = [
+                    TransactionSummary.at(scan) for scan in self._scan(wal_range, OnDamage.FAIL)
+                ]
             except LostWal:
                 if begin_lsn < self._input.extent()[0]:
                     return
-                glances = [Glance.at(scan) for scan in self._scan(wal_range, self._on_older)]
-            yield begin_lsn, glances
+                summaries = [
+                    TransactionSummary.at(scan) for scan in self._scan(wal_range, self._on_older)
+                ]
+            yield begin_lsn, summaries
             lsn = begin_lsn
 
     # ---- tables that were altered
 
-    def _look_for_alterations(self) -> Iterator[pa.RecordBatch]:
-        """Those of before the range; the windows add theirs."""
+    def _earlier_alterations(self) -> Iterator[pa.RecordBatch]:
+        """The alterations before the range; the windows add their own."""
         start_lsn = self._range.start_lsn
         before = WalRange(start_lsn, start_lsn, self._range.limit_lsn)
-        known = look_for_alterations(
+        known = find_alterations(
             self._input, self._catalog, before, self._on_damage, self._options.alterations
         )
         self._alterations = known.joined(Alterations(start_lsn))
@@ -281,7 +291,7 @@ class _ChangeReader:
             yield self._batches.note(lsn, unseen_note(lsn, end_lsn))
 
     def _altered_rows(self, tables: Array, lsns: Array) -> Iterator[tuple[int, int, Array]]:
-        """(table, where it was altered, its rows from there on), of rows that commit there."""
+        """(table, LSN of its alteration, its rows that commit from there on)."""
         for number, lsn in self._alterations.altered(self._catalog).items():
             rows = np.flatnonzero((tables == number) & (lsns >= lsn))
             if len(rows):
@@ -304,7 +314,7 @@ class _ChangeReader:
     def _gather_known(
         self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
     ) -> Gathered:
-        """With a catalog that knows the files, if one can be had."""
+        """The changes; with a new catalog if this one lacks files and `refresh` can take one."""
         gathered = self._gather(start_lsn, window, scans, commits)
         refresh = None if self._is_refreshed else self._options.refresh
         if refresh is None:
@@ -321,7 +331,7 @@ class _ChangeReader:
         files = FileMap(self._catalog, self._options.table)
         pages = HeapPages() if self._follows_pages else None
         changes = ChangeSet(files, commits, pages)
-        # Where it begins is a record, or a segment.
+        # It begins at a record or at a segment.
         is_boundary = start_lsn % self._facts.wal_seg_size != 0
         before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
         for scan in chain(self._scan(before, self._on_older), scans):

@@ -1,9 +1,9 @@
-"""What a transaction's changes are to a reader: what is no change of a row is left or summed up.
+"""The changes of transactions as rows for a reader. Some changes are removed or summarized.
 
-    out       TOAST, whose chunks are in their rows; a speculative insertion and what takes it back
-    summed    all changes of a file that the catalog does not know; all of a table that is rewritten
+    removed     TOAST chunks, which are part of their rows; speculative insertions that failed
+    summarized  all changes of a file that is not in the catalog; all of a rewritten table
 
-Rows are ordered by their transactions' commits, then by LSN.
+Rows are ordered by the commits of their transactions, then by LSN.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from spark.changes.heap_scan import (
 )
 from walrecords.record_index import Array
 
-#: an operation of a row that says what could not be decoded
+#: the operation of a row that reports what could not be decoded
 UNDECODED = 0
 NO_TABLE = -1
 
-#: of a tuple's infomask2, which it begins with
+#: in infomask2, with which a tuple begins
 _COLUMNS_MASK = 0x07FF
 
 _REWRITTEN = (
     "the table was rewritten into a new file (VACUUM FULL, CLUSTER, or ALTER TABLE); "
-    "its rows are as they were, or as the ALTER TABLE says"
+    "its rows are unchanged, except for the effect of the ALTER TABLE"
 )
 _REPLACED = (
     "the table was given a new file, by TRUNCATE or by a rewrite; "
-    "what is inserted from here on are all of its rows"
+    "the inserts from here on are all of its rows"
 )
-_PAGES = "pages of the table were written as a whole; their rows are not decoded"
+_PAGES = "whole pages of the table were written; their rows are not decoded"
 _NO_OLD_ROW = "the deleted row is not in the WAL"
-_DAMAGED = "the record is not as a record of its kind should be"
+_DAMAGED = "the record does not have the format of its kind"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRows:
-    """`changes` as in a set, all of them to be shown; `table` is the catalog's number, or
-    NO_TABLE; `notes` are by the row."""
+    """`changes` as in a set; all of them are shown. `table` is the number in the catalog, or
+    NO_TABLE. `notes` are by row."""
 
     changes: Array
     table: Array
@@ -74,12 +74,12 @@ class ChangeRows:
 
 
 def arrange(gathered: Gathered, catalog: Catalog, only: Table | None = None) -> ChangeRows:
-    """The rows to show: of this table, or of all."""
+    """The rows to show: of this table, or of all tables."""
     return _Arrangement(gathered, catalog, only).arrange()
 
 
 class _Arrangement:
-    """Takes rows out and sums them up, with the numbers that they have in the set."""
+    """Removes and summarizes rows, identified by their numbers in the set."""
 
     def __init__(self, gathered: Gathered, catalog: Catalog, only: Table | None) -> None:
         self._changes = gathered.changes
@@ -92,13 +92,13 @@ class _Arrangement:
 
     def arrange(self) -> ChangeRows:
         changes, operation = self._changes, self._changes[OPERATION]
-        self._name_truncated()
+        self._assign_truncated()
         for row in np.flatnonzero(operation == DAMAGED).tolist():
             self._undecoded(row, _DAMAGED)
         self._shown &= operation != PAGE_IMAGE
-        self._take_back()
-        self._sum_up_files()
-        self._sum_up_unknown()
+        self._remove_speculative()
+        self._summarize_files()
+        self._summarize_unknown()
         self._shown &= operation != CREATE_FILE
         is_lost = self._shown & (operation == DELETE) & (changes[OLD_LENGTH] == 0)
         self._notes.update(dict.fromkeys(np.flatnonzero(is_lost).tolist(), _NO_OLD_ROW))
@@ -109,7 +109,7 @@ class _Arrangement:
         order = np.lexsort((changes[LSN], changes[COMMIT]))
         order = order[self._shown[order]]
         if len(order) == len(self._shown) and (order[:-1] < order[1:]).all():
-            return ChangeRows(changes, self._table, self._notes)  # a large transaction: no copy
+            return ChangeRows(changes, self._table, self._notes)  # a large transaction; no copy
         noted = np.flatnonzero(np.isin(order, list(self._notes))) if self._notes else ()
         notes = {int(place): self._notes[int(order[place])] for place in noted}
         return ChangeRows(changes[:, order], self._table[order], notes)
@@ -119,12 +119,12 @@ class _Arrangement:
         self._notes[row] = note
 
     def _undecoded_row(self, row: int) -> None:
-        """The change of a row whose new tuple is not known: it says what, and where."""
+        """The change of a row whose new tuple is unknown: the note says which change it is."""
         name = "insert" if self._changes[OPERATION, row] == INSERT else "update"
         self._undecoded(row, f"{name}: {self._notes.get(row, 'the record has no row')}")
 
-    def _name_truncated(self) -> None:
-        """A partitioned table, which has no file, is truncated with its partitions."""
+    def _assign_truncated(self) -> None:
+        """A partitioned table has no file; its partitions are truncated."""
         numbers = {
             table.oid: number
             for number, table in enumerate(self._catalog.tables)
@@ -135,8 +135,8 @@ class _Arrangement:
             self._shown[row] = number is not None
             self._table[row] = NO_TABLE if number is None else number
 
-    def _take_back(self) -> None:
-        """INSERT ... ON CONFLICT that found out late that there is a conflict."""
+    def _remove_speculative(self) -> None:
+        """Removes the insertion of an INSERT ... ON CONFLICT that found its conflict too late."""
         changes = self._changes
         supers = (changes[OPERATION] == DELETE) & (changes[FLAGS] & IS_SUPER != 0)
         for row in np.flatnonzero(supers).tolist():
@@ -148,8 +148,8 @@ class _Arrangement:
             self._shown[row] = False
             self._shown[inserted[-1:]] = False
 
-    def _sum_up_files(self) -> None:
-        """Tables that got a new file, and pages that were written without records of their rows."""
+    def _summarize_files(self) -> None:
+        """Tables that got a new file, and pages written without records of their rows."""
         changes, operation = self._changes, self._changes[OPERATION]
         truncated = {
             (int(changes[COMMIT, row]), int(self._table[row]))
@@ -166,13 +166,13 @@ class _Arrangement:
             same = (changes[COMMIT] == commit) & (self._table == number)
             if self._catalog.wal_level == "logical":
                 rows = np.flatnonzero(same & np.isin(operation, (INSERT, NEW_PAGE)))
-                self._sum_up(rows.tolist() or [row], _REWRITTEN)
+                self._summarize(rows.tolist() or [row], _REWRITTEN)
             else:
                 rows = np.flatnonzero(same & (operation == NEW_PAGE))
-                self._sum_up(rows.tolist() or [row], _PAGES if len(rows) else _REPLACED)
-        self._sum_up_pages(replaced)
+                self._summarize(rows.tolist() or [row], _PAGES if len(rows) else _REPLACED)
+        self._summarize_pages(replaced)
 
-    def _sum_up_pages(self, replaced: Iterable[tuple[int, int]]) -> None:
+    def _summarize_pages(self, replaced: Iterable[tuple[int, int]]) -> None:
         changes = self._changes
         rows = np.flatnonzero((changes[OPERATION] == NEW_PAGE) & (self._table >= 0) & self._shown)
         groups: dict[tuple[int, int], list[int]] = {}
@@ -180,14 +180,14 @@ class _Arrangement:
             groups.setdefault((int(changes[COMMIT, row]), int(self._table[row])), []).append(row)
         for name, members in groups.items():
             if name not in replaced:
-                self._sum_up(members, _PAGES)
+                self._summarize(members, _PAGES)
 
     def _number_of(self, oid: int) -> int:
-        """TRUNCATE names the newest table of an oid."""
+        """The newest table with this oid, which is the one that TRUNCATE names."""
         tables = self._catalog.tables
         return max(number for number, table in enumerate(tables) if table.oid == oid)
 
-    def _sum_up_unknown(self) -> None:
+    def _summarize_unknown(self) -> None:
         changes = self._changes
         is_change = np.isin(changes[OPERATION], (INSERT, UPDATE, DELETE, NEW_PAGE))
         groups: dict[tuple[int, int], list[int]] = {}
@@ -195,22 +195,22 @@ class _Arrangement:
             name = int(changes[COMMIT, row]), int(changes[RELFILENODE, row])
             groups.setdefault(name, []).append(row)
         for (_, file), rows in groups.items():
-            self._sum_up(
+            self._summarize(
                 rows,
                 f"{len(rows)} changes of relation {self._catalog.database_oid}/{file}, which the "
-                f"catalog does not know: take it anew, or add the one of that time",
+                f"catalog does not have: take a new one, or add the one of that time",
             )
 
-    def _sum_up(self, rows: list[int], note: str) -> None:
-        """One row for all of them, where the first one is."""
+    def _summarize(self, rows: list[int], note: str) -> None:
+        """Replaces all rows by one, at the place of the first."""
         self._shown[rows] = False
         self._shown[rows[0]] = True
         self._undecoded(rows[0], note)
 
 
 def is_stale(gathered: Gathered, catalog: Catalog) -> bool:
-    """Whether there are changes of files that the catalog does not know, or rows with more columns
-    than it knows."""
+    """Whether there are changes of files that the catalog does not have, or rows with more columns
+    than it has."""
     changes, data = gathered.changes, gathered.data
     is_change = changes[OPERATION] <= DELETE
     if ((changes[CODE] == UNKNOWN) & is_change).any():

@@ -1,6 +1,6 @@
-"""The columns of `pg_changes`: one row a change of a row; and the types of a table's own columns.
+"""The columns of `pg_changes`, one row for each change of a row; and types of a table's columns.
 
-All are nullable, as Spark wants them of what it did not make; LSNs and transaction ids are bigint.
+All columns are nullable, as Spark requires. LSNs and transaction ids are bigint.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from spark.changes.datum import Datums
 from spark.errors import CatalogError
 
 _COMMIT_FIELDS = (
-    #: where the record of the change starts; changes of one record are in their order
+    #: the start of the record of the change; changes of one record keep their order
     pa.field("lsn", pa.int64()),
-    #: where the record starts that commits the transaction
+    #: the start of the commit record of the transaction
     pa.field("commit_lsn", pa.int64()),
     pa.field("commit_time", pa.timestamp("us", tz="UTC")),
-    #: of the transaction, also for what its subtransactions did
+    #: the transaction; for changes of subtransactions, the top-level one
     pa.field("xid", pa.int64()),
     #: insert, update, delete, truncate; unknown: `detail` says what could not be decoded
     pa.field("operation", pa.string()),
     pa.field("schema", pa.string()),
     pa.field("table", pa.string()),
-    #: of the primary key: JSON, before a delete, otherwise after the change
+    #: the primary key as JSON: before a delete, otherwise after the change
     pa.field("key", pa.string()),
 )
 _PLACE_FIELDS = (
-    #: columns of `new` whose out-of-line values an update has left as they were: the values are not
-    #: in the transaction's WAL, so `new` does not have them; null if there are none
+    #: columns of `new` with out-of-line values that an update did not change: the values are not in
+    #: the transaction's WAL, so `new` does not have them; null if there are none
     pa.field("unchanged", pa.list_(pa.field("element", pa.string()))),
-    #: where the row is then, or, deleted, was: (block,line)
+    #: the position of the row after the change, or before a delete: (block,line)
     pa.field("ctid", pa.string()),
-    #: what could not be decoded, and why; null if all of it was
+    #: what could not be decoded, and why; null if everything was decoded
     pa.field("detail", pa.string()),
 )
 
-#: `new` and `old` as row_to_json() prints them; old, as far as the WAL has it: all or the key
+#: `new` and `old` as row_to_json() prints them; `old` is what the WAL has: the row or the key
 CHANGES_SCHEMA = pa.schema(
     [
         *_COMMIT_FIELDS,
@@ -65,7 +65,7 @@ _ARROW_TYPES = {
 
 
 def arrow_type(column: Column, datums: Datums) -> pa.DataType:
-    """What is not in the list is text: an array as JSON, the others as Postgres prints them."""
+    """Other types are text: arrays as JSON, the rest as Postgres prints them."""
     base = datums.base_oid(column.type_oid)
     if base == datum.NUMERIC and column.type_oid == base and column.typmod >= 4:
         precision, scale = (column.typmod - 4) >> 16 & 0xFFFF, (column.typmod - 4) & 0x7FF
@@ -75,7 +75,7 @@ def arrow_type(column: Column, datums: Datums) -> pa.DataType:
 
 
 def row_type(table: Table, datums: Datums) -> pa.StructType:
-    """Of a table's rows, its columns in their order; dropped ones have no place."""
+    """The type of a table's rows: its columns in order, without dropped ones."""
     return pa.struct(
         [
             pa.field(column.name, arrow_type(column, datums))

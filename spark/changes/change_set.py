@@ -1,9 +1,9 @@
-"""`ChangeSet`: the changes of some transactions, put aside from the WAL that held them.
+"""`ChangeSet`: the changes of some transactions, copied out of the WAL.
 
     scans --add--> changes (fields, rows), in the order of the WAL; their tuples in one byte array
 
-Only what belongs to the transactions that are asked for is kept, so a long history costs nothing
-but to be read. What a record leaves to the old page is put together here, one by one.
+Only changes of the requested transactions are kept, so a long history costs nothing but reading. If
+a record has only a part of a tuple, the tuple is completed here from its page, one at a time.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from walrecords.byte_copy import copy_bytes
 from walrecords.loads import Bytes, Int, Numbers
 from walrecords.record_index import Array, RecordIndex
 
-#: rows behind those of a scan: the transaction's number, the file's code, the oid of TRUNCATE
+#: rows after those of a scan: the transaction's number, the file's code, the oid of TRUNCATE
 COMMIT, CODE, OID, FIELDS = CHANGE_FIELDS, CHANGE_FIELDS + 1, CHANGE_FIELDS + 2, CHANGE_FIELDS + 3
 
 _ROOM = 16
-_NO_TUPLE = "the row is not in the record, and its page was not seen before"
+_NO_TUPLE = "the row is not in the record, and its page has not been seen before"
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All of a set; `notes` say what is wrong with a row."""
+    """The whole set. `notes` say what is wrong with a row."""
 
     changes: Array
     data: Array
@@ -70,7 +70,7 @@ class Gathered:
 
 
 class ChangeSet:
-    """Scans are added in the order of the WAL. With `pages` their tuples are followed."""
+    """Scans must be added in the order of the WAL. `pages` is None or collects their tuples."""
 
     def __init__(self, files: FileMap, commits: Commits, pages: HeapPages | None) -> None:
         self._files = files
@@ -81,7 +81,7 @@ class ChangeSet:
         self._length = 0
         self._rows = 0
         self._notes: dict[int, str] = {}
-        #: of the record that was added last
+        #: the start of the last record that was added
         self._last_lsn = 0
 
     def add(self, scan: HeapScan) -> None:
@@ -109,11 +109,11 @@ class ChangeSet:
             self._add_truncated(scan, truncated, commits)
 
     def gathered(self) -> Gathered:
-        """All of it, once: the set is empty then."""
+        """The whole set; call it once, because it empties the set."""
         changes = np.empty((FIELDS, self._rows), np.int64)
         _move(self._parts, changes)
         data = np.empty(1 + self._length + _ROOM, np.uint8)
-        data[0], data[-_ROOM:] = 0, 0  # a number is loaded before it is known to be whole
+        data[0], data[-_ROOM:] = 0, 0  # numbers are loaded before their length is checked
         _move(self._buffers, data[1:-_ROOM])
         return Gathered(changes, data, self._notes)
 
@@ -124,19 +124,19 @@ class ChangeSet:
         self._rows += rows.shape[1]
 
     def _forget_pages_at_gap(self, index: RecordIndex) -> None:
-        """A page may be any other behind WAL that is lost, which the next record's link shows."""
+        """Lost WAL, which the back link of the next record shows, may have changed any page."""
         header = index.data[index.at[0] :][: HEADER.size].tobytes()
         first = RecordHeader(*HEADER.unpack(header))
         if self._pages is not None and first.prev_lsn != self._last_lsn:
             self._pages.clear()
         self._last_lsn = int(index.start_lsn[-1])
 
-    # ---- tuples that are not whole in their record
+    # ---- tuples that are not complete in their record
 
     def _followed(
         self, scan: HeapScan, kept: Array, codes: Array
     ) -> dict[int, tuple[bytes | str, bytes | None]]:
-        """row: (its new tuple or what is wrong, its old one)."""
+        """row -> (its new tuple or what is wrong, its old tuple)."""
         changes = scan.changes
         is_change = (changes[OPERATION] == INSERT) | (changes[OPERATION] == UPDATE)
         partial = is_change & (
@@ -153,7 +153,7 @@ class ChangeSet:
         }
 
     def _complete(self, rows: Array, place: int, new: bytes | str, old: bytes | None) -> None:
-        """Put what was put together behind all others."""
+        """Appends a completed tuple to the data."""
         if isinstance(new, str):
             self._notes[self._rows - rows.shape[1] + place] = new
             rows[NEW_LENGTH, place] = 0
@@ -167,10 +167,10 @@ class ChangeSet:
         self._length += len(stored)
         return 1 + self._length - len(stored)
 
-    # ---- records that are no tuples
+    # ---- records without tuples
 
     def _forget_index_pages(self, scan: HeapScan, rows: Array) -> None:
-        """A new page of an unknown file is of interest only if it is a table's."""
+        """A new page of an unknown file matters only if it is a page of a table."""
         unknown = np.flatnonzero((rows[OPERATION] == NEW_PAGE) & (rows[CODE] == UNKNOWN))
         is_heap: dict[int, bool] = {}
         for place in unknown.tolist():
@@ -193,7 +193,7 @@ class ChangeSet:
 
 
 class _Follower:
-    """Follows the changes of one scan, in their order."""
+    """Follows the changes of one scan in order."""
 
     def __init__(self, scan: HeapScan, pages: HeapPages) -> None:
         self._scan = scan
@@ -201,7 +201,7 @@ class _Follower:
         self._last_record = -1
 
     def follow(self, row: int, *, is_partial: bool) -> tuple[bytes | str, bytes | None]:
-        """(the new tuple, or what is wrong, or nothing if the record has it; the old one)."""
+        """(the new tuple, or what is wrong, or b"" if the record has it; the old tuple)."""
         change = dict(enumerate(self._scan.changes[:, row].tolist()))
         file, operation = change[RELFILENODE], change[OPERATION]
         try:
@@ -232,7 +232,7 @@ class _Follower:
         return None if old is None else joined_tuple(stored, old, change[PREFIX], change[SUFFIX])
 
     def _take_images(self, record: int) -> None:
-        """Once a record, however many tuples it has."""
+        """Takes the images of a record once, however many tuples it has."""
         if record == self._last_record:
             return
         self._last_record = record
@@ -242,7 +242,7 @@ class _Follower:
 
 
 def _move(parts: list[Array], whole: Array) -> None:
-    """One part after the other, so that they are not twice in memory."""
+    """Moves one part after the other, so that they are not in memory twice."""
     begin = 0
     parts.reverse()
     while parts:
@@ -257,8 +257,8 @@ def _is_heap(block: BlockRef) -> bool:
 
 
 def _take_tuples(data: Array, rows: Array, base: int) -> Array:
-    """Copy the tuples into one array; in `rows` they are then where they are in all arrays joined,
-    which begin with one byte that is nobody's."""
+    """Copies the tuples into one array. Their offsets in `rows` then are those in all arrays
+    joined, which begin with one unused byte."""
     buffer = np.empty(int(rows[NEW_LENGTH].sum() + rows[OLD_LENGTH].sum()), np.uint8)
     used = _copy_tuples(data, rows[NEW_AT], rows[NEW_LENGTH], buffer, 0, base + 1)
     _copy_tuples(data, rows[OLD_AT], rows[OLD_LENGTH], buffer, used, base + 1)
@@ -269,7 +269,7 @@ def _take_tuples(data: Array, rows: Array, base: int) -> Array:
 def _copy_tuples(
     data: Bytes, at: Numbers, length: Numbers, buffer: Bytes, used: Int, base: Int
 ) -> Int:
-    """Behind buffer[:used]; how much of it is used then."""
+    """Copies after buffer[:used]. Returns the new `used`."""
     for i in range(len(at)):
         copy_bytes(buffer, used, data, at[i], length[i])
         at[i] = base + used

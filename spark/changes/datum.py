@@ -1,8 +1,8 @@
-"""`Datums`: how each type of a catalog is printed, as text and as JSON, from its stored bytes.
+"""`Datums`: prints the stored bytes of each type of a catalog as text and as JSON.
 
-Text is what the type's output function prints with TimeZone UTC, DateStyle ISO, IntervalStyle
-postgres and bytea_output hex; JSON what row_to_json() prints. A type that is not here is not
-guessed at: `reader` says that it has none. Source: Postgres `json.c`, the `*_out` functions.
+Text is the output of the type's output function with TimeZone UTC, DateStyle ISO, IntervalStyle
+postgres and bytea_output hex. JSON is the output of row_to_json(). A type that is not listed here
+has no `reader`, and its values are not decoded. Source: Postgres `json.c`, the `*_out` functions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Printer = Callable[[bytes], str]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What prints the plain value: of varlena without the header."""
+    """The printers for a plain value; a varlena has no header here."""
 
     text: Printer
     json: Printer
-    #: where there is no better type, as which an array is shown, JSON says more than text
+    #: for typed columns without a matching type: whether JSON is better than text, as for arrays
     is_json: bool = False
 
 
@@ -54,7 +54,7 @@ def _bool_json(data: bytes) -> str:
 
 
 def _char(data: bytes) -> str:
-    """`"char"`: a byte above 127 as three octal digits, zero as nothing."""
+    """`"char"`: a byte above 127 as three octal digits, zero as the empty string."""
     byte = data[0]
     return f"\\{byte:03o}" if byte > 127 else chr(byte) if byte else ""
 
@@ -87,7 +87,7 @@ def _tid(data: bytes) -> str:
 
 
 def _number_json(text: Printer) -> Printer:
-    """NaN and the infinities are no JSON numbers."""
+    """NaN and the infinities are not JSON numbers, and are quoted."""
 
     def print_json(data: bytes) -> str:
         number = text(data)
@@ -163,20 +163,20 @@ _READERS: Mapping[int, Reader] = {
 
 
 class Datums:
-    """The readers of one catalog's types."""
+    """The readers for one catalog's types."""
 
     def __init__(self, types: Mapping[int, Type]) -> None:
         self._types = types
         self._readers: dict[int, Reader | None] = dict(_READERS)
 
     def reader(self, type_oid: int) -> Reader | None:
-        """None: values of this type are not decoded."""
+        """None if values of this type are not decoded."""
         if type_oid not in self._readers:
             self._readers[type_oid] = self._make(type_oid)
         return self._readers[type_oid]
 
     def base_oid(self, type_oid: int) -> int:
-        """What a domain is a domain over; otherwise itself."""
+        """The base type of a domain; other types are returned as they are."""
         while (found := self._types.get(type_oid)) is not None and found.kind == DOMAIN:
             type_oid = found.of_oid
         return type_oid

@@ -1,9 +1,9 @@
 """Arrays as text and as JSON.
 
-    | dimensions 4 | 0, or where the data begins 4 | element type 4 | lengths 4 each |
-    | lower bounds 4 each | bitmap of what is not NULL, if any | elements, each aligned |
+    | dimensions 4 | 0, or offset of the data 4 | element type 4 | lengths 4 each |
+    | lower bounds 4 each | bitmap of values that are not NULL, if any | elements, each aligned |
 
-Where the data begins is counted with the 4 bytes of the value's own length, which are not here.
+The offset of the data includes the 4 bytes of the value's own length, which are not here.
 Source: Postgres `utils/array.h`, `arrayfuncs.c`, `json.c`.
 """
 
@@ -25,7 +25,7 @@ _ELEMENTS_MAX = 0x3FFFFFFF // 8
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """How an array's elements are stored, and a text made of one."""
+    """The storage format of an array's elements, and their printers."""
 
     length: int
     align: int
@@ -43,7 +43,7 @@ class _Array:
 
 
 def array_text(data: bytes, element: Element) -> str:
-    """As array_out prints it. Raises ValueError, struct.error on damage."""
+    """The output of array_out. Raises ValueError, struct.error on damage."""
     array = _parse(data, element)
     if not array.lengths:
         return "{}"
@@ -59,7 +59,7 @@ def array_text(data: bytes, element: Element) -> str:
 
 
 def array_json(data: bytes, element: Element) -> str:
-    """As array_to_json prints it."""
+    """The output of array_to_json."""
     array = _parse(data, element)
     if not array.lengths:
         return "[]"
@@ -96,7 +96,7 @@ def _parse(data: bytes, element: Element) -> _Array:
     if count == 0:
         return _Array((), (), [])
     bitmap = _HEADER.size + 8 * dimensions
-    # Alignment is counted from the value's length, too.
+    # Alignment also counts from the value's length.
     at = data_offset or _aligned(bitmap + _LENGTH_SIZE, 8)
     values: list[bytes | None] = []
     for i in range(count):

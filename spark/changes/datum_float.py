@@ -1,11 +1,11 @@
-"""`float4` and `float8` as text: as few digits as tell a number from its neighbours.
+"""`float4` and `float8` as text, with as few digits as distinguish a number from its neighbours.
 
     51654644      51654648      51654652         float4: neighbours
-         |-- ( ------|------ ) --|               5.165465e+07 is where ( is: 5.1654648e+07 is shown
+         |-- ( ------|------ ) --|               5.165465e+07 is at (, so 5.1654648e+07 is shown
 
-Law: the text lies inside of the half-way points, never on one, where a reader would have to round
-to even; numpy and Python accept those. Only a number without a fraction can have one that is as
-short. Source: Postgres `d2s.c`, `f2s.c` (ryu, STRICTLY_SHORTEST 0).
+Law: the text lies inside of the half-way points, never on one, where a reader must round to even.
+Numpy and Python accept such texts. Only a number without a fraction can have a half-way point that
+is as short. Source: Postgres `d2s.c`, `f2s.c` (ryu, STRICTLY_SHORTEST 0).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-#: bits of the mantissa, the hidden one included; fixed point ends where all decimals are exact
+#: bits of the mantissa, with the hidden one; fixed point ends where all decimals are exact
 _FLOAT4 = 24, 6
 _FLOAT8 = 53, 15
-#: and where it begins
+#: the exponent at which fixed point begins
 _EXPONENT_MIN = -4
 
 
@@ -30,7 +30,7 @@ def float8_text(data: bytes) -> str:
 
 
 def _text(value: Any, mantissa_bits: int, decimals: int) -> str:
-    """In fixed point from 1e-4 to below 10**decimals."""
+    """Uses fixed point from 1e-4 to below 10**decimals."""
     if not np.isfinite(value):
         return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if abs(value) >= 1 << mantissa_bits:
@@ -42,20 +42,20 @@ def _text(value: Any, mantissa_bits: int, decimals: int) -> str:
 
 
 def _integer_text(number: int, mantissa_bits: int) -> str:
-    """Of a float that is at least 2 ** mantissa_bits."""
+    """The text of a float that is at least 2 ** mantissa_bits."""
     half_gap = 1 << number.bit_length() - mantissa_bits - 1
     # Doubled, because the gap below a power of two is half as wide.
     low, high = 2 * (number - half_gap), 2 * (number + half_gap)
     if number & number - 1 == 0:
         low += half_gap
-    digits = str(_roundest_between(low, 2 * number, high) // 2)
+    digits = str(_shortest_between(low, 2 * number, high) // 2)
     tail = digits[1:].rstrip("0")
     return f"{digits[0]}{'.' if tail else ''}{tail}e+{len(digits) - 1:02d}"
 
 
-def _roundest_between(low: int, number: int, high: int) -> int:
-    """What ends with the most zeros, halved, inside of (low, high), and of these the closest to the
-    number; of two that are as close the one whose last digit is even."""
+def _shortest_between(low: int, number: int, high: int) -> int:
+    """The number inside of (low, high) whose half ends with the most zeros; of several the one
+    closest to `number`; of two equally close ones, the one with the even last digit."""
     unit: int = 2 * 10 ** len(str(number))
     while True:
         count = number // unit

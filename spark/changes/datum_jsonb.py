@@ -4,8 +4,8 @@
     entry     | length or end 28 bits, kind 3 bits, is an end 1 bit  |
     object    | entries of all keys, then of all values |
 
-Every 32nd entry says where its content ends, the others how long it is. Numbers and containers
-begin at multiples of 4. A scalar is an array of one with a flag. Source: Postgres `jsonb.h`,
+Every 32nd entry has the end of its content, the others have its length. Numbers and containers
+begin at multiples of 4. A scalar is an array of one, with a flag. Source: Postgres `jsonb.h`,
 `jsonb_util.c`.
 """
 
@@ -30,8 +30,8 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def json_string(text: str) -> str:
-    """Quoted as Postgres's escape_json does: control characters other than \\b\\f\\n\\r\\t as
-    \\u00XX, everything else that need not be escaped is left alone."""
+    """Quoted as escape_json of Postgres does: control characters other than \\b\\f\\n\\r\\t become
+    \\u00XX; characters that need no escape are unchanged."""
     return _encode(text)
 
 
@@ -43,7 +43,7 @@ class _Node:
 
 
 def jsonb_text(data: bytes) -> str:
-    """As jsonb_out prints it. Raises ValueError, struct.error on damage."""
+    """The output of jsonb_out. Raises ValueError, struct.error on damage."""
     (header,) = struct.unpack_from("<I", data)
     count = header & _COUNT
     if header & _OBJECT:
@@ -55,7 +55,7 @@ def jsonb_text(data: bytes) -> str:
 
 
 def _nodes(data: bytes, count: int) -> Iterator[_Node]:
-    """None lies in another one: a container is never read twice."""
+    """Nodes do not overlap, so a container is never read twice."""
     entries = struct.unpack_from(f"<{count}I", data, 4)
     begin = base = 4 + 4 * count
     for entry in entries:
@@ -81,7 +81,7 @@ def _node(data: bytes, node: _Node) -> str:
 
 
 def _varlena(data: bytes) -> bytes:
-    """Without its length."""
+    """The value without its length."""
     if data[0] & 1:
         return data[1 : data[0] >> 1]
     (header,) = struct.unpack_from("<I", data)

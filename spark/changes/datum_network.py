@@ -13,7 +13,7 @@ _IPV4, _IPV6 = 2, 3
 
 
 def inet_text(data: bytes) -> str:
-    """As inet_out: the netmask is left out if it is the whole address."""
+    """The output of inet_out: the netmask is omitted if it covers the whole address."""
     address, bits, bits_max = _parse(data)
     return address if bits == bits_max else f"{address}/{bits}"
 
@@ -33,7 +33,7 @@ def _parse(data: bytes) -> tuple[str, int, int]:
 
 
 def _ipv6_text(data: bytes) -> str:
-    """IPv4 in the last four bytes is printed as such, as inet_net_ntop does."""
+    """IPv4 in the last four bytes is printed in IPv4 notation, as inet_net_ntop does."""
     address = IPv6Address(data)
     is_mapped = data[:12] == bytes(10) + b"\xff\xff"
     is_compatible = data[:12] == bytes(12) and data[12:14] != bytes(2)

@@ -4,7 +4,7 @@
     long    | header 2 | weight 2 | digits    |    ssdddddd dddddddd   sign, display scale
     special | header 2 |                           NaN C000, Infinity D000, -Infinity F000
 
-Digits are of base 10000, the first has the weight 10000 ** weight. Source: Postgres `numeric.c`.
+Digits are of base 10000; the first has the weight 10000 ** weight. Source: Postgres `numeric.c`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SPECIAL = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
 
 
 def numeric_text(data: bytes) -> str:
-    """As numeric_out prints it. Raises ValueError, struct.error on damage."""
+    """The output of numeric_out. Raises ValueError, struct.error on damage."""
     (header,) = struct.unpack_from("<H", data)
     if header & 0xC000 == 0xC000:
         if header & 0xF000 not in _SPECIAL:
@@ -40,5 +40,5 @@ def numeric_text(data: bytes) -> str:
 
 
 def _group(digits: tuple[int, ...], index: int) -> str:
-    """Four decimals; zeros before the first and behind the last that is stored."""
+    """Four decimals; zeros before the first and after the last stored digit."""
     return f"{digits[index]:04d}" if 0 <= index < len(digits) else "0000"

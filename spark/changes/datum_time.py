@@ -4,8 +4,8 @@
     timestamp    int64   microseconds since then       timetz    int64, int32 seconds west of UTC
     timestamptz  int64   the same, UTC                 interval  int64, int32 days, int32 months
 
-The least and the greatest integer are the infinities. The calendar is Gregorian for ever, a year
-before 1 is printed with BC. Source: Postgres `datetime.c`, `timestamp.c`, `date.c`.
+The smallest and the largest integer are the infinities. The calendar is Gregorian for all times; a
+year before 1 is printed with BC. Source: Postgres `datetime.c`, `timestamp.c`, `date.c`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _civil(days: int) -> tuple[int, int, int]:
 
 
 def _date(days: int) -> tuple[str, str]:
-    """The date, and " BC" for behind it."""
+    """The date, and " BC" or "" to append."""
     year, month, day = _civil(days)
     era = " BC" if year <= 0 else ""
     return f"{1 - year if year <= 0 else year:04d}-{month:02d}-{day:02d}", era

@@ -1,4 +1,4 @@
-"""Values of variable length: their headers, and what is compressed inside the tuple.
+"""Values of variable length: their headers, and decompression of values inside the tuple.
 
     ......00 4 bytes   length << 2, with them    | value
     ......10 4 bytes   length << 2, with them    | raw length 30 bits, method 2 | compressed value
@@ -28,12 +28,12 @@ _POINTER = struct.Struct("<iIII")
 
 
 class DatumError(ValueError):
-    """A value that is not what its type says, or that we cannot read."""
+    """A value does not have the format of its type, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToastPointer:
-    """A value that is out of line; `stored_length` is what its chunks add up to."""
+    """A pointer to an out-of-line value; `stored_length` is the total length of its chunks."""
 
     raw_length: int
     stored_length: int
@@ -46,7 +46,7 @@ class ToastPointer:
 
 
 def parse_pointer(value: bytes) -> ToastPointer:
-    """Raises DatumError, if it is not one that is on disk."""
+    """Raises DatumError if it does not point to a value on disk."""
     if len(value) < 2 + _POINTER.size or value[1] != _ON_DISK:
         raise DatumError(f"out-of-line value of kind {value[1] if len(value) > 1 else 'none'}")
     raw_length, info, value_id, toast_oid = _POINTER.unpack_from(value, 2)
@@ -57,7 +57,7 @@ def plain_varlena(value: bytes) -> bytes:
     """The value without its header, decompressed. Raises DatumError."""
     if value[0] & 1:
         if value[0] == _EXTERNAL:
-            raise DatumError("a value is out of line where none can be")
+            raise DatumError("a value is out of line where that is not possible")
         return value[1 : value[0] >> 1]
     if value[0] & 2:
         return decompress_datum(value[4:])
@@ -76,7 +76,7 @@ def decompress_datum(data: bytes) -> bytes:
 
 
 def decompress(codec: str, data: bytes, length: int) -> bytes:
-    """With one of Arrow's codecs. Raises DatumError."""
+    """Decompresses with one of Arrow's codecs. Raises DatumError."""
     try:
         plain: bytes = pa.decompress(data, length, codec=codec, asbytes=True)
     except (OSError, ValueError) as error:
@@ -95,8 +95,8 @@ def decompress_pglz(data: bytes, length: int) -> bytes:
 
 @njit(cache=True, nogil=True)
 def _decompress_pglz(data: Bytes, plain: Bytes) -> Int:
-    """The bytes written; a control byte says of the eight items behind it what they are: a byte,
-    or a match of 3 to 273 bytes up to 4095 bytes before."""
+    """Returns the number of bytes written. A control byte describes the eight items after it: each
+    is a byte, or a match of 3 to 273 bytes at most 4095 bytes before."""
     at = written = np.int64(0)
     while at < len(data) and written < len(plain):
         control = data[at]

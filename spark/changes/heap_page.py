@@ -1,4 +1,4 @@
-"""A heap page of 8 KiB out of a full-page image, and the tuples on it.
+"""A heap page of 8 KiB, restored from a full-page image, and the tuples on it.
 
     header 24: …, lower 2 at 12, upper 2, special 2 | line pointers 4 each | hole | tuples | special
     line pointer   offset 15 bits, flags 2: 1 in use, length 15 bits
@@ -18,14 +18,14 @@ _BOUNDS = struct.Struct("<HHH")
 _BOUNDS_AT = 12
 _LINE = struct.Struct("<I")
 _IN_USE = 1
-#: of a tuple's header, what the WAL leaves out: xmin, xmax, command, ctid
+#: the part of a tuple's header that the WAL omits: xmin, xmax, command, ctid
 _LEFT_OUT = 18
 #: infomask2, infomask, hoff
 _TUPLE_HEADER = 5
 
 
 def restore_page(image: PageImage) -> bytes:
-    """All 8 KiB, as block_ref's image_apply would. Raises DatumError."""
+    """The whole page, as the server would restore it. Raises DatumError."""
     data = image.data
     if image.compression is not None:
         length = BLOCK_SIZE - image.hole_length
@@ -39,13 +39,13 @@ def restore_page(image: PageImage) -> bytes:
 
 
 def is_heap_page(page: bytes) -> bool:
-    """Indexes and sequences keep something in the special space, heaps do not have any."""
+    """Indexes and sequences use the special space; heaps do not have one."""
     _, _, special = _BOUNDS.unpack_from(page, _BOUNDS_AT)
     return bool(special == BLOCK_SIZE)
 
 
 def tuple_on_page(page: bytes, offset: int) -> bytes | None:
-    """From infomask2 on, as the WAL has it; None if that line pointer has none."""
+    """The tuple from infomask2 on, as in the WAL; None if the line pointer has no tuple."""
     lower, _, _ = _BOUNDS.unpack_from(page, _BOUNDS_AT)
     at = _HEADER_SIZE + _LINE.size * (offset - 1)
     if offset < 1 or at + _LINE.size > min(lower, BLOCK_SIZE):
@@ -58,11 +58,11 @@ def tuple_on_page(page: bytes, offset: int) -> bytes | None:
 
 
 def joined_tuple(wal: bytes, old: bytes, prefix: int, suffix: int) -> bytes:
-    """A new tuple of which the first and last bytes of the values are the old one's.
+    """A new tuple whose first and last bytes of values are those of the old one.
 
-    `wal` is header, bitmap and padding, and the values in between. Raises DatumError.
+    `wal` has the header, bitmap and padding, and the values in between. Raises DatumError.
     """
-    # The header leaves out 23 bytes less infomask2, infomask and hoff.
+    # hoff counts the 18 bytes that the WAL omits.
     bitmap = wal[4] - _LEFT_OUT
     values_at = old[4] - _LEFT_OUT
     if len(old) - values_at < max(prefix, suffix) or bitmap < _TUPLE_HEADER:

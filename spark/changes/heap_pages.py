@@ -1,12 +1,12 @@
-"""`HeapPages`: the tuples of pages, as far as the WAL has shown them; for wal_level replica, where
-an update says only how it differs from the old row, and a delete only where the row was.
+"""`HeapPages`: the tuples of pages that the WAL has shown. It is needed with wal_level replica,
+where an update has only the difference from the old row, and a delete only the row's position.
 
     page image  -->  all tuples of the page       insert, update  -->  one tuple of the page
 
-With full_page_writes the first change of a page behind a checkpoint's redo point carries its image,
-so what is read from a redo point on knows every page it changes. Pruning moves no tuple to another
-line pointer: what stands there stays until another tuple is put there. Behind WAL that is lost all
-of it may be otherwise: everything is forgotten there.
+With full_page_writes, the first change of a page after a checkpoint's redo point has its image. So
+a reader that starts at a redo point knows every page that changes. Pruning does not move a tuple to
+another line pointer, so the tuple of a line pointer stays until another one is put there. After
+lost WAL any page may have changed, so all pages are forgotten there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pgwal.block_ref import PageImage
 from spark.changes.heap_page import restore_page, tuple_on_page
 
-#: pages of 8 KiB; those that were not changed for longest are forgotten
+#: pages of 8 KiB; the least recently changed ones are forgotten
 PAGES_MAX = 1 << 15
 
 
@@ -25,23 +25,23 @@ PAGES_MAX = 1 << 15
 class _Page:
     image: PageImage | None = None
     restored: bytes | None = None
-    #: by line pointer, newer than the image
+    #: by line pointer; newer than the image
     tuples: dict[int, bytes] = field(default_factory=dict)
 
 
 class HeapPages:
-    """Pages are named by relfilenode and block."""
+    """Pages are identified by relfilenode and block."""
 
     def __init__(self, pages_max: int = PAGES_MAX) -> None:
         self._pages: OrderedDict[tuple[int, int], _Page] = OrderedDict()
         self._pages_max = pages_max
 
     def clear(self) -> None:
-        """Nothing is known any more, but what comes from here on."""
+        """Forgets all pages."""
         self._pages.clear()
 
     def put_image(self, relfilenode: int, block: int, image: PageImage) -> None:
-        """The page as it is after the record."""
+        """Stores the page as it is after the record."""
         page = self._page(relfilenode, block)
         page.image, page.restored = image, None
         page.tuples.clear()
@@ -50,7 +50,7 @@ class HeapPages:
         self._page(relfilenode, block).tuples[offset] = stored
 
     def get(self, relfilenode: int, block: int, offset: int) -> bytes | None:
-        """None if it was not seen. Raises DatumError if the image is damaged."""
+        """None if the tuple has not been seen. Raises DatumError if the image is damaged."""
         page = self._pages.get((relfilenode, block))
         if page is None:
             return None

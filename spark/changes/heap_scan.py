@@ -1,12 +1,11 @@
-"""What the records of a `RecordIndex` do to heaps and to transactions, as arrays; nothing is
-decided here.
+"""The changes of heaps and the ends of transactions in a `RecordIndex`, as arrays, uninterpreted.
 
     record | header 24 | block headers | main header | block 0: prefix, suffix, tuple | main: old |
     tuple  | infomask2 2 | infomask 2 | hoff 1 | bitmap, padding, values |
 
-A tuple is named by where its infomask2 begins and by its length; on a page the same bytes follow
-the 18 that the WAL leaves out. Only for records whose CRC has been checked; one that is not as it
-should be all the same is refused, a tuple that is not is DAMAGED. Source: Postgres
+A tuple is given by the offset of its infomask2 and by its length; on a page the same bytes follow
+the 18 bytes that the WAL omits. The CRC of the records must have been checked. A record with an
+invalid format is refused all the same; an invalid tuple is marked DAMAGED. Source: Postgres
 `access/heapam_xlog.h`, `heapam.c`.
 """
 
@@ -40,14 +39,14 @@ from walrecords.transaction import SUBXIDS_AT as ENDS_AT
 INSERT, UPDATE, DELETE, TRUNCATE, CREATE_FILE, NEW_PAGE, PAGE_IMAGE, DAMAGED = range(1, 9)
 
 #: flags of changes
-OLD_IS_KEY = 1  #: the old tuple holds only what identifies the row
-HAS_IMAGE = 2  #: the new tuple's page is in the record
-HAS_OLD_IMAGE = 4  #: so is the old one's
+OLD_IS_KEY = 1  #: the old tuple has only the columns that identify the row
+HAS_IMAGE = 2  #: the record has the image of the new tuple's page
+HAS_OLD_IMAGE = 4  #: the record has the image of the old tuple's page
 IS_LOGICAL = 8  #: written for logical decoding
-IS_SUPER = 16  #: takes back a speculative insertion
+IS_SUPER = 16  #: cancels a speculative insertion
 IS_HOT = 32
 
-#: rows of `HeapScan.marks`: how transactions end, and what tells which are open, in their order
+#: rows of `HeapScan.marks`: ends of transactions, and records that list open ones, in order
 (
     MARK_LSN, MARK_XID, MARK_KIND, MARK_TIME_US, SUBXIDS_AT, SUBXIDS, INVALIDATIONS_AT,
     INVALIDATIONS, MARK_RECORD, MARK_FIELDS,
@@ -59,7 +58,7 @@ COMMIT, COMMIT_PREPARED, ABORT, RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_O
 _RM_XLOG, _RM_XACT, _RM_SMGR, _RM_STANDBY, _RM_HEAP2, _RM_HEAP = 0, 1, 2, 8, 9, 10
 _MAX_BLOCKS = 33
 
-#: of one record, as its headers say: `BLOCKS` rows of BLOCK_FIELDS behind these
+#: the headers of one record: these fields, followed by BLOCK_COUNT rows of BLOCK_FIELDS
 _MAIN_AT, _MAIN_LENGTH, _BLOCK_COUNT, _FIRST_BLOCK = range(4)
 _B_FORK, _B_IMAGE, _B_DATABASE, _B_RELFILENODE, _B_BLOCK, _B_AT, _B_LENGTH, _B_FIELDS = range(8)
 _BODY_FIELDS = _FIRST_BLOCK + _MAX_BLOCKS * _B_FIELDS
@@ -73,7 +72,7 @@ _NOTHING: Array = np.empty((0, 0), np.int64)
 
 @dataclass(frozen=True, slots=True)
 class HeapScan:
-    """Both of shape (fields, rows), in the order of the WAL."""
+    """Both arrays have the shape (fields, rows), in the order of the WAL."""
 
     index: RecordIndex
     version_major: int
@@ -81,8 +80,8 @@ class HeapScan:
     marks: Array  # int64
 
     def body(self, number: int) -> RecordBody:
-        """Of a record, as `changes[RECORD]` and `marks[MARK_RECORD]` number them. Raises
-        WalFormatError."""
+        """The body of a record, given by its number in `changes[RECORD]` or `marks[MARK_RECORD]`.
+        Raises WalFormatError."""
         index = self.index
         at = int(index.at[number])
         length = int.from_bytes(index.data[at : at + 4].tobytes(), "little")
@@ -96,7 +95,7 @@ class HeapScan:
 
 
 def scan_heap(index: RecordIndex, version: WalVersion, *, with_images: bool) -> HeapScan:
-    """`with_images` also gives a PAGE_IMAGE for every page image that comes without a change.
+    """`with_images` adds a PAGE_IMAGE for every page image of a record without a change.
     Raises WalFormatError."""
     counts = np.zeros(3, np.int64)
     nothing = np.empty((CHANGE_FIELDS, 0), np.int64), np.empty((MARK_FIELDS, 0), np.int64)
@@ -114,7 +113,7 @@ def scan_heap(index: RecordIndex, version: WalVersion, *, with_images: bool) -> 
 
 
 def _damaged(index: RecordIndex, version: WalVersion, number: int) -> WalFormatError:
-    """What is wrong with a record whose CRC is right."""
+    """The error of a record whose CRC is right."""
     lsn = int(index.start_lsn[number])
     try:
         HeapScan(index, version.major, _NOTHING, _NOTHING).body(number)
@@ -128,7 +127,7 @@ def _scan(
     data: Bytes, at: Numbers, start_lsn: Numbers, image_apply: Int, form: XactFormat,
     with_images: bool, changes: Numbers, marks: Numbers, counts: Numbers, fills: bool,
 ) -> None:  # fmt: skip
-    """Counts, or fills what was counted; counts[2] is 1 more than the first damaged record."""
+    """Counts rows, or fills them; counts[2] is the number of the first damaged record plus 1."""
     end_of = np.zeros(ENDS, np.int64)
     counts[:] = 0
     body = np.zeros(_BODY_FIELDS, np.int64)
@@ -174,7 +173,7 @@ def _identify(
     data: Bytes, at: Int, number: Int, lsn: Int, before: Int, changes: Numbers, counts: Numbers,
     fills: bool,
 ) -> None:  # fmt: skip
-    """Of all that the record has added."""
+    """Sets LSN, xid and record of all rows that the record has added."""
     if fills:
         for row in range(before, counts[0]):
             changes[LSN, row], changes[XID, row] = lsn, load_u32(data, at + 4)
@@ -183,8 +182,8 @@ def _identify(
 
 @njit(cache=True, nogil=True)
 def _parse(data: Bytes, record_at: Int, image_apply: Int, body: Numbers) -> bool:
-    """The record's headers: where its main data and each block's data are. False if they are not
-    all there."""
+    """Parses a record's headers: the positions of its main data and of each block's data. Returns
+    False if they are incomplete."""
     end = record_at + np.int64(load_u32(data, record_at))
     at, payload, blocks = record_at + 24, np.int64(0), np.int64(0)
     database = relfilenode = np.int64(0)
@@ -243,7 +242,7 @@ def _parse(data: Bytes, record_at: Int, image_apply: Int, body: Numbers) -> bool
 
 @njit(cache=True, nogil=True)
 def _main_length_min(data: Bytes, rmgr: Int, info: Int, body: Numbers) -> Int:
-    """Of a record of the heap; what is not decoded need not have any."""
+    """The least length of a heap record's main data; 0 for operations that are not decoded."""
     if rmgr == _RM_HEAP2:
         if info & 0x80 or body[_MAIN_LENGTH] < _MULTI_SIZE:
             return np.int64(_MULTI_SIZE)
@@ -260,7 +259,7 @@ def _main_length_min(data: Bytes, rmgr: Int, info: Int, body: Numbers) -> Int:
 
 @njit(cache=True, nogil=True)
 def _add(operation: Int, body: Numbers, block: Int, changes: Numbers, counts: Numbers) -> Int:
-    """A new row with the block's name in it."""
+    """Adds a row with the block's relation and number."""
     row, at = counts[0], _FIRST_BLOCK + block * _B_FIELDS
     counts[0] += 1
     changes[:, row] = 0

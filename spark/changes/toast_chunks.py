@@ -1,9 +1,9 @@
-"""Out-of-line values, put together from the chunks that the same transaction has written.
+"""Out-of-line values, assembled from the chunks that the same transaction has written.
 
     chunk   | value id 4 | number 4 | varlena: up to 1996 bytes |     a tuple of the TOAST table
 
-A value that the transaction only points to, because an update has left it as it was, is nowhere in
-its WAL. Source: Postgres `toast_internals.c`, `heaptoast.c`.
+If an update does not change such a value, the transaction has only a pointer to it, and its WAL
+does not have the value. Source: Postgres `toast_internals.c`, `heaptoast.c`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _COLUMNS = tuple(
 
 
 class UnchangedToastError(DatumError):
-    """The value is not in the transaction's WAL, as an update has left it as it was."""
+    """An update did not change the value, so the transaction's WAL does not have it."""
 
 
 class ToastChunks:
-    """All chunks of some transactions: a tuple's place in `data`, its transaction's number and the
-    oid of its TOAST table. Not `is_whole`: some may have been in WAL that is lost."""
+    """All chunks of some transactions: the tuple's offset in `data`, the transaction's number and
+    the oid of the TOAST table. `is_whole` False: lost WAL may have had more chunks."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ToastChunks:
         found = parse_pointer(pointer)
         bounds = self._groups.get((commit, found.toast_oid, found.value_id))
         if bounds is None and not self._is_whole:
-            raise DatumError("its out-of-line value is not in the WAL, of which some is lost")
+            raise DatumError("its out-of-line value is not in the WAL, some of which is lost")
         if bounds is None:
             raise UnchangedToastError("the value is older than the transaction")
         rows = self._order[bounds[0] : bounds[1]]

@@ -1,4 +1,4 @@
-"""Which transactions a piece of the WAL commits: their xids, and those of their subtransactions."""
+"""The transactions that commit in a piece of the WAL: their xids and those of subtransactions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from walrecords.record_index import Array
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """In their order; `member_xids` are sorted, each is of the transaction `member_commits`."""
+    """In commit order. `member_xids` are sorted; each belongs to the commit `member_commits`."""
 
     lsn: Array
     xid: Array
@@ -38,7 +38,7 @@ class Commits:
         return len(self.lsn)
 
     def numbers_of(self, xids: Array) -> Array:
-        """The transaction of each, -1 if it is none of ours."""
+        """The number of each xid's transaction, or -1 if it does not commit here."""
         if len(self.member_xids) == 0:
             return np.full(len(xids), -1, np.int64)
         place = np.searchsorted(self.member_xids, xids)
@@ -48,7 +48,7 @@ class Commits:
 
 
 def find_commits(scans: Iterable[HeapScan]) -> Commits:
-    """All of them."""
+    """All commits in these scans, which must be in the order of the WAL."""
     marks, subxids, owners = [], [], []
     count = 0
     for scan in scans:
@@ -73,7 +73,7 @@ def find_commits(scans: Iterable[HeapScan]) -> Commits:
 
 
 def ended_xids(scan: HeapScan) -> Array:
-    """Of all transactions and subtransactions that end in the scan, either way."""
+    """The xids of all transactions and subtransactions that commit or abort in the scan."""
     found = scan.marks[:, np.isin(scan.marks[MARK_KIND], (COMMIT, COMMIT_PREPARED, ABORT))]
     subxids = [_subxids(scan, found, i) for i in np.flatnonzero(found[SUBXIDS]).tolist()]
     return np.concatenate([found[MARK_XID], *subxids])

@@ -1,9 +1,9 @@
 """`Cells`: the values of many tuples of one table, ready to be printed as JSON or as text.
 
-    tuples --tuple_layout--> where each value lies --here--> what the compiled loop can print
-                                                    `----> what it cannot: printed here, one by one
+    tuples --tuple_layout--> the position of each value --here--> values for the compiled loop
+                                                         `------> other values, printed here
 
-A value that cannot be read is left out of its row, and `notes` say why: never silence.
+A value that cannot be read is omitted from its row, and `notes` says why.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark.changes.tuple_print import COPY, NULL, OMIT, PRINT, is_printable, pri
 from walrecords.loads import Bytes, Int, Numbers
 from walrecords.record_index import Array
 
-#: types that Arrow stores as Postgres does, but for the epoch
+#: types that Arrow stores as Postgres does, except for the epoch
 STORED = {
     datum.INT2: "<i2",
     datum.INT4: "<i4",
@@ -63,19 +63,19 @@ _KINDS = {
     datum.FLOAT8: tuple_print.FLOAT8,
 }
 
-#: kind of floats: as which numbers they are stored, and up to where neither Postgres nor Arrow
-#: prints an exponent
+#: kind of float: its storage type, and the limit below which neither Postgres nor Arrow prints an
+#: exponent
 _FLOATS = {tuple_print.FLOAT4: ("<f4", 1e6), tuple_print.FLOAT8: ("<f8", 1e10)}
 _FLOAT_MIN = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """What of a table every batch needs again."""
+    """The facts of a table that every batch needs."""
 
     table: Table
     datums: Datums
-    #: of each column; NO_KIND for all of them shows that the compiled loop says the same
+    #: of each column; tests set NO_KIND for all, to compare with the compiled loop
     kinds: Array
     readers: tuple[Reader | None, ...]
 
@@ -92,7 +92,7 @@ class TableFormat:
         return cls(table, datums, np.array(kinds, np.int64), readers)
 
     def base(self, number: int) -> int:
-        """The type of a column, or what its domain is a domain over."""
+        """The type of a column, or the base type of its domain."""
         return self.datums.base_oid(self.table.columns[number].type_oid)
 
     @property
@@ -102,7 +102,7 @@ class TableFormat:
 
 @dataclass(slots=True)
 class Cells:
-    """Arrays of shape (columns, tuples); `at` is a place in `data`, or in `texts` to COPY."""
+    """Arrays of shape (columns, tuples). `at` is an offset in `data`, or for COPY in `texts`."""
 
     format: TableFormat
     data: Array
@@ -110,18 +110,18 @@ class Cells:
     at: Array
     length: Array
     texts: Array = field(default_factory=lambda: np.empty(0, np.uint8))
-    #: tuple: what could not be read of it
+    #: tuple -> what could not be read of it
     notes: dict[int, list[str]] = field(default_factory=dict)
-    #: tuple: columns whose out-of-line values are older than the transaction
+    #: tuple -> columns whose out-of-line values are older than the transaction
     unchanged: dict[int, list[str]] = field(default_factory=dict)
-    #: the texts are not of JSON, and what Arrow stores as Postgres does is not printed at all
+    #: texts are not JSON, and values of the types in STORED are not printed
     is_typed: bool = False
 
     def note(self, row: int, note: str) -> None:
         self.notes.setdefault(row, []).append(note)
 
     def missing(self, number: int) -> bytes:
-        """The value of a column in tuples that are older."""
+        """The value of a column in tuples that are older than the column."""
         column, reader = self.format.table.columns[number], self.format.readers[number]
         assert column.missing is not None
         assert column.missing_json is not None
@@ -133,7 +133,7 @@ class Cells:
         return column.missing.encode()
 
     def json(self, columns: Sequence[int]) -> pa.Array:
-        """One object a tuple, with these columns."""
+        """One object for each tuple, with these columns."""
         chosen = np.array(columns, np.int64)
         names = [
             f"{json_string(self.format.table.columns[column].name)}:".encode() for column in columns
@@ -167,8 +167,9 @@ def read_cells(
     is_key: Array | None = None,
     is_typed: bool = False,
 ) -> Cells:
-    """Of the tuples data[at : at + length], each of the transaction with the number `commit`; only
-    these columns. A tuple that `is_key` has what identifies the row, and NULL elsewhere."""
+    """The cells of the tuples data[at : at + length] in these columns. `commit` is the transaction
+    number of each tuple. A tuple with `is_key` has the columns that identify the row, and NULL in
+    the others."""
     values = lay_out(data, at, length, form.table.columns)
     state = np.full(values.state.shape, OMIT, np.uint8)
     cells = Cells(form, data, state, values.at, values.length, is_typed=is_typed)
@@ -179,7 +180,7 @@ def read_cells(
 
 
 class _CellReader:
-    """Decides on each value; those that the compiled loop prints are decided all at once."""
+    """Decides how each value is printed; the compiled loop decides about most of them at once."""
 
     def __init__(self, cells: Cells, values: Values, commit: Array, toast: ToastChunks) -> None:
         self._cells = cells
@@ -194,8 +195,8 @@ class _CellReader:
         for row in np.flatnonzero(self._values.columns > len(table.columns)).tolist():
             self._cells.note(
                 row,
-                f"the row has {self._values.columns[row]} columns, the catalog knows "
-                f"{len(table.columns)} of table {table}: take the catalog anew",
+                f"the row has {self._values.columns[row]} columns, but the catalog has "
+                f"{len(table.columns)} for table {table}: take a new catalog",
             )
         for number in columns:
             if not table.columns[number].is_dropped:
@@ -207,7 +208,7 @@ class _CellReader:
         cells, found = self._cells, self._values.state[number]
         kind, state = int(cells.format.kinds[number]), cells.state[number]
         if cells.is_typed and cells.format.base(number) in STORED:
-            kind = tuple_print.INT8  # whatever the bits are
+            kind = tuple_print.INT8  # all bit patterns are valid
         at, length = self._values.at[number], self._values.length[number]
         _decide(kind, cells.data, found, at, length, state)
         if kind in _FLOATS:
@@ -249,7 +250,7 @@ class _CellReader:
         return plain_varlena(value) if found == PACKED else value
 
     def _copy_floats(self, number: int, rows: Array) -> None:
-        """Those that are printed without an exponent: Arrow finds the shortest text, too."""
+        """Prints the floats without an exponent: Arrow also finds the shortest text."""
         cells = self._cells
         stored, exponent_from = _FLOATS[int(cells.format.kinds[number])]
         size = np.dtype(stored).itemsize
@@ -279,7 +280,7 @@ class _CellReader:
 def _decide(
     kind: Int, data: Bytes, found: Numbers, at: Numbers, length: Numbers, state: Numbers
 ) -> None:
-    """NULL, PRINT, or OMIT for what has to be looked at."""
+    """Sets NULL or PRINT; OMIT remains for values that need a closer look."""
     for i in range(len(found)):
         if found[i] == LAID_NULL or found[i] == MISSING:
             state[i] = NULL

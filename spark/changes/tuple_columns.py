@@ -1,10 +1,10 @@
 """The values of many tuples as typed Arrow columns.
 
-    fixed length   gathered as they are stored; the epoch of dates and times moved
-    the others     as text, which Arrow reads where the column is no text
+    fixed length   copied as they are stored; the epoch of dates and times is changed
+    others         printed as text, which Arrow parses unless the column is text
 
-Dates and times beyond the years 1 to 9999, which is as far as Spark's and Python's go, and the
-infinities are NULL there, and the cells' notes say so.
+Dates and times outside of the years 1 to 9999, the limits of Spark and Python, and the infinities
+become NULL, with a note in the cells.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EPOCH_DAYS = 10_957
 _EPOCH_US = 946_684_800_000_000
 
 _DAY_US = 86_400_000_000
-#: the epoch, and the days that there are, in the type's unit
+#: the epoch, and the length of a day, in the type's unit
 _EPOCHS = {
     datum.DATE: (_EPOCH_DAYS, 1),
     datum.TIMESTAMP: (_EPOCH_US, _DAY_US),
@@ -47,10 +47,9 @@ _EPOCHS = {
 
 
 def struct_of(cells: Cells, columns: Sequence[int], row_type: pa.StructType) -> pa.Array:
-    """One struct a tuple, of these columns; what is omitted is NULL.
+    """One struct for each tuple, with these columns. Omitted values are NULL.
 
-    The tuples may be of another time than the row's type, when a column was not there, or had
-    another type.
+    A tuple may be older or newer than the row type: a column can be missing or have another type.
     """
     arrays = [
         _column(cells, number, field.type) for number, field in zip(columns, row_type, strict=True)
@@ -79,7 +78,7 @@ def _stored(cells: Cells, number: int, arrow_type: pa.DataType) -> pa.Array:
         numbers, is_held = _moved(numbers, *_EPOCHS[base])
         for row in np.flatnonzero(is_there & ~is_held).tolist():
             cells.note(row, f"column {cells.format.table.columns[number].name}: "
-                            f"its value is beyond what {arrow_type} can hold")  # fmt: skip
+                            f"its value is outside of the range of {arrow_type}")  # fmt: skip
         is_there &= is_held
     array = pa.array(numbers, mask=~is_there).cast(arrow_type)
     copied = state == COPY
@@ -90,7 +89,7 @@ def _stored(cells: Cells, number: int, arrow_type: pa.DataType) -> pa.Array:
 
 
 def _moved(numbers: Array, epoch: int, day: int) -> tuple[Array, Array]:
-    """Counted from 1970, and whether it is in the range."""
+    """The numbers counted from 1970, and whether each is in the range."""
     is_held = (numbers >= DAY_MIN * day) & (numbers < (DAY_MAX + 1) * day)
     return np.where(is_held, numbers, 0) + numbers.dtype.type(epoch), is_held
 

@@ -1,10 +1,10 @@
-"""Where the values of many tuples of one table lie: an array a column, an element a tuple.
+"""The positions of the values of many tuples of one table: arrays of columns and tuples.
 
-    | infomask2 2 | infomask 2 | hoff 1 | bitmap of what is not NULL | padding | values, aligned |
+    | infomask2 2 | infomask 2 | hoff 1 | bitmap of values not NULL | padding | values, aligned |
 
-The padding ends `hoff` bytes behind the tuple's true begin, 18 bytes before what is here. A value
-of variable length with a one-byte header is not aligned. Source: Postgres `htup_details.h`,
-`heap_deform_tuple` in `heaptuple.c`, `varatt.h`.
+The padding ends `hoff` bytes after the start of the whole tuple, which is 18 bytes before the data
+here. A value of variable length with a one-byte header is not aligned. Source: Postgres
+`htup_details.h`, `heap_deform_tuple` in `heaptuple.c`, `varatt.h`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from spark.changes.catalog import Column
 from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
 from walrecords.record_index import Array
 
-#: states of a value: PLAIN is there without its header; PACKED is compressed, and there with its
-#: header, as is EXTERNAL, out of line; MISSING: the tuple is older than the column; DAMAGED: the
-#: tuple ends before
+#: states of a value: PLAIN without its header; PACKED (compressed) and EXTERNAL (out of line) with
+#: their header; MISSING: the tuple is older than the column; DAMAGED: the tuple ends before the
+#: value
 PLAIN, NULL, MISSING, PACKED, EXTERNAL, DAMAGED = range(6)
 
 _LEFT_OUT = 18
@@ -31,17 +31,17 @@ _COUNT_MASK = 0x07FF
 
 
 class Values(NamedTuple):
-    """Of shape (columns, tuples); `columns` of a tuple that has more than the catalog knows."""
+    """Arrays of shape (columns, tuples). A tuple may have more columns than the catalog."""
 
     state: Array  # uint8
     at: Array  # int64
     length: Array  # int64
-    #: how many columns each tuple has
+    #: the number of columns of each tuple
     columns: Array  # int16
 
 
 def lay_out(data: Array, at: Array, length: Array, columns: Sequence[Column]) -> Values:
-    """Of the tuples data[at : at + length]."""
+    """The positions in the tuples data[at : at + length]."""
     shape = len(columns), len(at)
     values = Values(
         np.empty(shape, np.uint8),
@@ -109,7 +109,7 @@ def _lay_out(
 
 @njit(cache=True, nogil=True)
 def _varlena(data: Bytes, at: Int, end: Int) -> tuple[Int, Int, Int]:
-    """(length with its header, header to leave out, state)"""
+    """(length including the header, length of the header to skip, state)"""
     first = np.int64(data[at]) if at < end else np.int64(0)
     if first == 1:
         return np.int64(18), np.int64(0), EXTERNAL

@@ -1,9 +1,10 @@
-"""Prints stored values as JSON and as text in compiled loops: the types that tables are full of.
+"""Prints stored values as JSON and as text in compiled loops, for the most frequent types.
 
-    {"id":7,"name":"x","paid":true}    a row: the columns' names are given with their `:`
+    {"id":7,"name":"x","paid":true}    a row: the names of the columns include quotes and `:`
 
-Law: what it prints is what `datum.py` prints of the same bytes; what it cannot, `is_printable` says
-before. Nothing here checks the room: `room_of` has counted it. Source: Postgres `json.c`.
+Law: the output equals that of `datum.py` for the same bytes; `is_printable` is False for values
+that it cannot print. Nothing here checks the room, which `room_of` has computed. Source: Postgres
+`json.c`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from numba import njit
 from walrecords.byte_copy import copy_bytes
 from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
 
-#: kinds of columns; NO_KIND are those that only `datum.py` knows, and floats Arrow prints
+#: kinds of columns; NO_KIND: only `datum.py` prints it; floats are printed by Arrow
 (
     NO_KIND, INT2, INT4, INT8, OID, BOOL, TEXT, RAW, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, UUID,
     BYTEA, FLOAT4, FLOAT8,
 ) = range(16)  # fmt: skip
 
-#: states of a cell: PRINT by its kind, NULL, COPY a text that is there already, OMIT
+#: states of a cell: PRINT by its kind, NULL, COPY an existing text, OMIT
 PRINT, NULL, COPY, OMIT = range(4)
 
 _SECOND = 1_000_000
@@ -28,12 +29,12 @@ _DAY = 86_400 * _SECOND
 #: 2000-01-01 in days since 0000-03-01; the days of the years 1 and 9999
 _EPOCH, DAY_MIN, DAY_MAX = 730_425, -730_119, 2_921_939
 
-#: no number and no time is longer, quotes included
+#: the greatest length of a number or time, with quotes
 _ROOM = 96
 _WEIGHT_MAX, _SCALE_MAX = 8, 32
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
-#: what is behind the backslash, or 0: as it is, or 1: \u00XX
+#: the character after the backslash; 0: no escape; 1: \u00XX
 _ESCAPES = np.array([1] * 32 + [0] * 224, np.uint8)
 for _byte, _letter in zip(b'\b\f\n\r\t"\\', b'bfnrt"\\', strict=True):
     _ESCAPES[_byte] = _letter
@@ -56,7 +57,7 @@ def is_printable(kind: Int, data: Bytes, at: Int, length: Int) -> bool:
 def room_of(
     kinds: Numbers, names: Numbers, state: Numbers, length: Numbers, begin: Int, end: Int
 ) -> Int:
-    """Bytes that rows [begin, end) cannot need more of; `names` are the lengths of the names."""
+    """An upper limit of the bytes for rows [begin, end); `names` are the lengths of the names."""
     room = np.int64(0)
     for i in range(begin, end):
         room += 2
@@ -78,7 +79,7 @@ def print_rows(
     kinds: Numbers, names: Bytes, name_at: Numbers, data: Bytes, texts: Bytes, state: Numbers,
     at: Numbers, length: Numbers, begin: Int, end: Int, out: Bytes, offsets: Numbers,
 ) -> None:  # fmt: skip
-    """JSON objects, one a row; row i is out[offsets[i - begin] : offsets[i - begin + 1]]."""
+    """One JSON object for each row; row i is out[offsets[i - begin] : offsets[i - begin + 1]]."""
     to = np.int64(0)
     for i in range(begin, end):
         offsets[i - begin] = to
@@ -108,7 +109,7 @@ def print_texts(
     kind: Int, data: Bytes, texts: Bytes, state: Numbers, at: Numbers, length: Numbers,
     begin: Int, end: Int, out: Bytes, offsets: Numbers,
 ) -> None:  # fmt: skip
-    """One column as plain text; nothing for what is NULL or omitted."""
+    """One column as plain text; NULL and omitted values are empty."""
     to = np.int64(0)
     for i in range(begin, end):
         offsets[i - begin] = to
@@ -299,7 +300,7 @@ def _write_timestamp(value: Int, kind: Int, is_json: bool, out: Bytes, to: Int) 
 
 @njit(cache=True, nogil=True)
 def _numeric_head(data: Bytes, at: Int, length: Int) -> tuple[Int, Int, Int]:
-    """(weight, scale, where the digits begin, or 0 if it is not a finite number)"""
+    """(weight, scale, offset of the digits, or 0 if it is not a finite number)"""
     nothing = np.int64(0)
     header = np.int64(load_u16(data, at))
     if header & 0xC000 == 0xC000 or length < 2:

@@ -1,1 +1,1 @@
-"""Where WAL is read from, and how a range of it becomes batches."""
+"""The inputs that WAL is read from, and the reader that makes batches of it."""

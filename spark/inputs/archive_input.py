@@ -2,8 +2,9 @@
 
     wal/00000001/...05    wal/00000001/...06    wal/00000001/...07.partial/0000000007A1B2C8
 
-Law: objects are taken by their names, which say what they hold; each comes verified (`sealed.py`).
-A whole segment needs no listing, so a task costs a request a segment, however long the archive is.
+Law: the name of an object says what it contains, and its content is verified (`sealed.py`).
+Reading a whole segment needs no listing, so a task needs one request for each segment, however long
+the archive is.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from pgwal.lsn import format_lsn
 from spark.errors import OptionError, WalInputError
 from spark.inputs.wal_input import LostWal, WalChunk
 
-#: Segments that an archiver may have under way at once, so that a later one can be there first;
-#: and how long one of them may take.
-ON_THEIR_WAY = 16
+#: An archiver may upload this many segments at once, so a later one can arrive first; and the time
+#: that one of them may take.
+UPLOADS_MAX = 16
 ARRIVAL_SECONDS = 5.0
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class ArchiveInput:
     """`timeline` TENANT/TIMELINE, None: the only one; `tli` None: Postgres's newest. `options` are
-    those of the store: they may hold secrets, and are never shown."""
+    those of the store; they may contain secrets, and are never shown."""
 
     url: str
     timeline: str | None = None
@@ -61,8 +62,8 @@ class ArchiveInput:
         while end_lsn is None or lsn < end_lsn:
             segment_lsn = lsn - lsn % seg_size
             name, content = opened.segment(lsn // seg_size)
-            if not content and end_lsn is not None and end_lsn - lsn <= ON_THEIR_WAY * seg_size:
-                name, content = opened.awaited(lsn // seg_size)
+            if not content and end_lsn is not None and end_lsn - lsn <= UPLOADS_MAX * seg_size:
+                name, content = opened.wait_for_segment(lsn // seg_size)
             stop = seg_size if end_lsn is None else min(seg_size, end_lsn - segment_lsn)
             data = content[lsn - segment_lsn : stop]
             if data:
@@ -73,13 +74,13 @@ class ArchiveInput:
                     return
                 raise LostWal(
                     lsn,
-                    f"archive {self.url} has no WAL from {format_lsn(lsn)} on, expected up to "
-                    f"{format_lsn(end_lsn)}",
-                    hint="sk archive verify names all that is missing.",
+                    f"archive {self.url} has no WAL from {format_lsn(lsn)} on, but is expected to "
+                    f"have it up to {format_lsn(end_lsn)}",
+                    hint="sk archive verify lists all missing WAL.",
                 )
 
     def _open(self) -> OpenedArchive:
-        return _asked(self._require)
+        return _result(self._require)
 
     def _require(self) -> OpenedArchive:
         try:
@@ -96,7 +97,7 @@ class ArchiveInput:
 
 @dataclass(frozen=True, slots=True)
 class OpenedArchive:
-    """One history of an archive."""
+    """An archive, and one timeline history in it."""
 
     archive: TimelineArchive
     history: TimelineHistory
@@ -106,16 +107,16 @@ class OpenedArchive:
         start_lsn = archive.facts.timeline_start_lsn if from_lsn is None else from_lsn
         start_lsn -= start_lsn % archive.facts.wal_seg_size
         if from_lsn is None:
-            start_lsn = _asked(lambda: archive.first_lsn(history, start_lsn)) or start_lsn
-        return start_lsn, _asked(lambda: archive.archived_lsn(history, start_lsn))
+            start_lsn = _result(lambda: archive.first_lsn(history, start_lsn)) or start_lsn
+        return start_lsn, _result(lambda: archive.archived_lsn(history, start_lsn))
 
     def newest_lsn(self, from_lsn: int) -> int:
         after = from_lsn // self.archive.facts.wal_seg_size - 1
-        ends = _asked(lambda: list(self._ends(after)))
+        ends = _result(lambda: list(self._ends(after)))
         return max(ends, default=max(from_lsn, self.archive.facts.timeline_start_lsn))
 
     def _ends(self, after_segno: int) -> Iterator[int]:
-        """Of the objects of this history."""
+        """The end LSNs of the objects of this history."""
         history = self.history
         for tli in (*(entry.tli for entry in history.entries), history.tli):
             for wal in self.archive.wal(tli, after_segno):
@@ -123,12 +124,12 @@ class OpenedArchive:
                     yield wal.end_lsn
 
     def segment(self, segno: int) -> tuple[str, bytes]:
-        """The object's name and its content; nothing if there is none. Raises LostWal."""
+        """The object's name and its content; empty if there is none. Raises LostWal."""
         lsn = segno * self.archive.facts.wal_seg_size
-        return _asked(lambda: self._find(segno), lsn)
+        return _result(lambda: self._find(segno), lsn)
 
-    def awaited(self, segno: int) -> tuple[str, bytes]:
-        """The same, when it should be there any moment."""
+    def wait_for_segment(self, segno: int) -> tuple[str, bytes]:
+        """Like `segment`, but waits up to ARRIVAL_SECONDS for the object."""
         deadline = time.monotonic() + ARRIVAL_SECONDS
         while True:
             name, content = self.segment(segno)
@@ -137,8 +138,8 @@ class OpenedArchive:
             time.sleep(ARRIVAL_SECONDS / 20)
 
     def _find(self, segno: int) -> tuple[str, bytes]:
-        """An archiver may put the whole there and remove its beginnings between two requests; so
-        the whole is asked for before and after."""
+        """Between two requests an archiver may store the whole segment and delete its beginnings,
+        so the whole segment is tried before and after."""
         for find in (self._whole, self._beginning, self._whole):
             try:
                 return find(segno)
@@ -152,7 +153,7 @@ class OpenedArchive:
         return self.archive.keys.key(wal), self.archive.read(wal)
 
     def _beginning(self, segno: int) -> tuple[str, bytes]:
-        """Of the newest timeline that has one; an older one's only up to where it was left."""
+        """The beginning on the newest timeline that has one, up to the end of that timeline."""
         start_lsn = segno * self.archive.facts.wal_seg_size
         end_lsn = start_lsn + self.archive.facts.wal_seg_size
         tlis = {self.history.tli_at(start_lsn), self.history.tli_at(end_lsn - 1)}
@@ -168,8 +169,8 @@ class OpenedArchive:
         raise ObjectNotFound(f"no beginning of segment {segno:X}")
 
 
-def _asked(question: Callable[[], T], lsn: int | None = None) -> T:
-    """What the store answers. Raises WalInputError; LostWal if what is at `lsn` is damaged."""
+def _result(question: Callable[[], T], lsn: int | None = None) -> T:
+    """Asks the store. Raises WalInputError, or LostWal if the object at `lsn` is damaged."""
     try:
         return question()
     except ObjectDamaged as error:

@@ -1,7 +1,7 @@
-"""Where a range of WAL may end so that all of its records are whole: at a record boundary.
+"""Record boundaries: positions at which a range of WAL can end so that all its records are whole.
 
-Law: an offset of a stream is a boundary. Then what is behind it can be read from there, from the
-page that holds it, and every record that starts below it ends below it.
+Law: an offset of a stream is a boundary. Then reading can continue in the page of the offset, and
+every record that starts below the offset ends below it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from walrecords.record_index import RecordIndexer, as_boundary
 def next_boundary(
     wal_input: WalInput, facts: ServerFacts, start_lsn: int, end_lsn: int, bytes_max: int | None
 ) -> int:
-    """Where a batch of about `bytes_max` ends that begins at the boundary `start_lsn`, of WAL that
-    there is up to `end_lsn`; `start_lsn` if not one record is whole.
+    """The end of a batch of about `bytes_max` that begins at the boundary `start_lsn`, in WAL up to
+    `end_lsn`. Returns `start_lsn` if no record is whole.
 
-    Batches of more than a segment end where a segment's first record starts: a look at its first
-    pages tells. Raises LostWal if the first record cannot be read.
+    A batch of more than a segment ends at the first record of a segment, which needs only the first
+    pages of that segment. Raises LostWal if the first record cannot be read.
     """
     target_lsn = end_lsn if bytes_max is None else min(end_lsn, start_lsn + bytes_max)
     if target_lsn == end_lsn and wal_input.ends_at_record:
@@ -34,7 +34,7 @@ def next_boundary(
         try:
             boundary = _last_boundary(wal_input, facts, segment_lsn, target_lsn, target_lsn)
         except LostWal:
-            boundary = None  # what comes before it may be whole
+            boundary = None  # the WAL before it may be whole
         if boundary is not None:
             return boundary
         segment_lsn -= seg_size
@@ -55,7 +55,7 @@ def _indexer(facts: ServerFacts, start_lsn: int, end_lsn: int | None) -> RecordI
 def _first_boundary(
     wal_input: WalInput, facts: ServerFacts, segment_lsn: int, end_lsn: int
 ) -> int | None:
-    """The first one at or behind a segment's start; None where none can be found."""
+    """The first boundary at or after the start of a segment; None if none can be found."""
     indexer = _indexer(facts, segment_lsn, segment_lsn + 1)
     try:
         for chunk in wal_input.read(segment_lsn, end_lsn):
@@ -73,8 +73,8 @@ def _first_boundary(
 def _last_boundary(
     wal_input: WalInput, facts: ServerFacts, start_lsn: int, target_lsn: int, end_lsn: int
 ) -> int | None:
-    """The last one that is behind `start_lsn` and not behind `target_lsn`; or else the first one
-    up to `end_lsn`. Raises LostWal, where there is none because the WAL ends or is damaged."""
+    """The last boundary after `start_lsn` and at most at `target_lsn`; otherwise the first one up
+    to `end_lsn`. Raises LostWal if there is none because the WAL ends or is damaged."""
     indexer = _indexer(facts, start_lsn, None)
     boundary = None
     lost: LostWal | None = None
@@ -98,9 +98,9 @@ def _last_boundary(
 
 
 def boundary_at(wal_input: WalInput, facts: ServerFacts, lsn: int, end_lsn: int) -> int:
-    """The start of the first record that starts at or behind `lsn`; or else where the last whole
-    one ends, of WAL that there is up to `end_lsn`. Where a segment begins is a boundary as it is:
-    the rest of an older record is passed over. Raises LostWal."""
+    """The start of the first record that starts at or after `lsn`; otherwise the end of the last
+    whole record, in WAL up to `end_lsn`. The start of a segment always is a boundary, because the
+    rest of an older record is skipped. Raises LostWal."""
     if lsn % facts.wal_seg_size == 0:
         return lsn
     indexer = RecordIndexer(

@@ -1,11 +1,11 @@
-"""A folder of WAL segments as an input: `pg_wal` of a server, what pg_receivewal or an
-archive_command left, compressed or not.
+"""A folder of WAL segments as an input: `pg_wal` of a server, or the files that pg_receivewal or an
+archive_command has written, compressed or not.
 
-    |== 05 ==|== 06 ==|== 07 == last record |00000000|     end_lsn: where the last record ends
-    |== 05 ==|== 06 ==|== 07 = damage = goes on =====|     end_lsn: so that the reader comes upon it
+    |== 05 ==|== 06 ==|== 07 == last record |00000000|     end_lsn: the end of the last record
+    |== 05 ==|== 06 ==|== 07 = damage = more pages ==|     end_lsn: after the damage, to report it
 
-Law: the log ends where Postgres would end a recovery, at the first thing that is no valid record,
-unless a page behind shows that it goes on: then it is damaged, and that is never taken for its end.
+Law: the log ends where Postgres would end a recovery, at the first invalid record. But if a later
+page shows that the log continues, the record is damaged; damage is never taken for the end.
 Every executor must see the folder under the same path.
 """
 
@@ -23,7 +23,7 @@ from spark.inputs.segment_folder import SegmentFolder, open_folder
 from spark.inputs.wal_input import LostWal, WalChunk
 from walrecords.record_index import RecordIndexer
 
-#: of a folder that changes under the reader
+#: attempts to read a folder whose files are renamed meanwhile
 TRIES = 3
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FolderInput:
-    """`tli` None: the newest timeline of which the folder has WAL or a history file."""
+    """`tli` None: the newest timeline that has WAL or a history file in the folder."""
 
     path: str
     tli: int | None = None
@@ -78,12 +78,12 @@ class FolderInput:
             if lsn == before_lsn or lsn % seg_size:
                 raise LostWal(
                     lsn,
-                    f"folder {self.path} has WAL up to {format_lsn(lsn)}, expected "
+                    f"folder {self.path} has WAL up to {format_lsn(lsn)}, expected up to "
                     f"{format_lsn(end_lsn)}",
                 )
 
     def _asked(self, question: Callable[[SegmentFolder], T]) -> T:
-        """Once more where a file has got another name meanwhile: pg_receivewal drops `.partial`."""
+        """Retries if a file was renamed meanwhile: pg_receivewal removes `.partial`."""
         for _ in range(TRIES - 1):
             try:
                 return question(self._open())
@@ -96,8 +96,8 @@ class FolderInput:
 
 
 def _end_of_log(folder: SegmentFolder, floor_segno: int, last: int) -> int:
-    """Where the last whole record of segment `last` ends; its predecessors are asked when none
-    ends in it."""
+    """The end of the last whole record in segment `last`; if no record ends in it, of an earlier
+    segment."""
     for first in range(last, floor_segno - 1, -1):
         if first not in folder.files:
             return folder.start_lsn(first + 1)
@@ -113,7 +113,7 @@ def _end_of_log(folder: SegmentFolder, floor_segno: int, last: int) -> int:
 
 
 def _decoded_end(folder: SegmentFolder, first: int, last: int) -> int | None:
-    """None: no record ends in these segments. Raises LostWal."""
+    """The end of the last record; None if none ends in these segments. Raises LostWal."""
     facts = folder.facts
     indexer = RecordIndexer(
         folder.start_lsn(first),
@@ -126,7 +126,7 @@ def _decoded_end(folder: SegmentFolder, first: int, last: int) -> int | None:
             indexer.feed(chunk.data)
             if indexer.failure is None:
                 continue
-            if segno < last or folder.goes_on(indexer.failure.lsn):
+            if segno < last or folder.continues_after(indexer.failure.lsn):
                 return folder.start_lsn(last + 1)
             return _end_behind(indexer, folder, first)
     return _end_behind(indexer, folder, first)

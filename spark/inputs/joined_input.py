@@ -1,10 +1,10 @@
-"""The archive and live safekeepers as one input: below what is archived, above what is not yet.
+"""An archive and running safekeepers as one input: the archive first, then the safekeepers.
 
     archive       |== 05 ==|== 06 ==|== 07.partial|
     safekeepers                |== 06 ==|== 07 == commit_lsn
                                read from the archive ^ then from a safekeeper, at a page's start
 
-Law: at the seam no byte is missing and none comes twice, wherever it lies while both move on.
+Law: no byte is missing or read twice where one ends and the other begins, although both advance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark.inputs.wal_input import WalChunk
 
 @dataclass(frozen=True)
 class JoinedInput:
-    """Both of one cluster."""
+    """Both must belong to the same cluster."""
 
     archive: ArchiveInput
     safekeepers: SafekeeperInput
@@ -40,8 +40,8 @@ class JoinedInput:
         if (archived.system_id, archived.wal_seg_size) != (live.system_id, live.wal_seg_size):
             raise WalInputError(
                 f"archive {self.archive.url} has WAL of another server: expected system "
-                f"{live.system_id} with segments of {live.wal_seg_size} bytes, found "
-                f"{archived.system_id} with {archived.wal_seg_size}",
+                f"{live.system_id} with segments of {live.wal_seg_size} bytes, found system "
+                f"{archived.system_id} with segments of {archived.wal_seg_size} bytes",
                 hint="Name the archive and the safekeepers of one cluster.",
             )
         return live
@@ -70,12 +70,12 @@ class JoinedInput:
                     lsn = chunk.lsn + len(chunk.data)
                 return
             except WalInputError:
-                # What they have removed since the archive was read is archived by now.
+                # WAL that they have removed since the archive was read is archived by now.
                 if next(self._archived(lsn, end_lsn), None) is None:
                     raise
 
     def _archived(self, lsn: int, end_lsn: int | None) -> Iterator[WalChunk]:
-        """Up to a page's start, or to `end_lsn`."""
+        """The archived WAL up to the start of a page, or up to `end_lsn`."""
         for chunk in self.archive.read(lsn):
             data = chunk.data if end_lsn is None else chunk.data[: end_lsn - chunk.lsn]
             behind = chunk.lsn + len(data)

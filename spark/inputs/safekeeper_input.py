@@ -1,13 +1,13 @@
-"""Live safekeepers as an input: the committed log, up to what a quorum has.
+"""Running safekeepers as an input: the log up to the position that a quorum has.
 
     safekeeper 1  |==========| lost
-    safekeeper 2             |======|   goes on where the first one stopped
+    safekeeper 2             |======|   continues where the first one stopped
     safekeeper 3
 
-Laws. One safekeeper that lives is enough, for the WAL that it has. What was read of one and goes on
-with another is one log: committed WAL is the same on all. Nothing is served twice. WAL is lost when
-every safekeeper has removed it: they keep it for slots of their own, so one that is silent may have
-what the others have not.
+Laws. One running safekeeper is enough, for the WAL that it has. Reading can change from one to
+another, because committed WAL is the same on all. No byte is read twice. WAL is lost if every
+safekeeper has removed it. They keep WAL for slots of their own, so one that does not answer may
+have WAL that the others have removed.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from spark.inputs.safekeeper_session import (
 from spark.inputs.wal_input import LostWal, WalChunk
 
 CHUNK_BYTES = 1 << 20
-#: how long WAL that was committed may take to come, over all safekeepers
-PATIENCE_SECONDS = 60.0
+#: the longest wait for committed WAL, over all safekeepers
+WAIT_SECONDS = 60.0
 RETRY_SECONDS = 0.2
-#: after which another safekeeper is asked how far the commits are
-STILL_SECONDS = 5.0
+#: after this time without a new commit LSN, another safekeeper is asked
+STALL_SECONDS = 5.0
 
 T = TypeVar("T")
 
 
 class SafekeeperInput:
-    """`addresses` in the order in which they are asked at first. One connection for questions stays
-    open in the process that asks; it does not travel to executors."""
+    """`addresses` in the order in which they are tried. The process that asks keeps one connection
+    open; it is not pickled for executors."""
 
     poll_seconds = 0.1
     ends_at_record = True
@@ -82,21 +82,21 @@ class SafekeeperInput:
         now = time.monotonic()
         if commit_lsn > self._commit_lsn:
             self._commit_lsn, self._moved_at = commit_lsn, now
-        elif now - self._moved_at > STILL_SECONDS:
-            # Nothing is written, or this one is cut off: the next one may know more.
+        elif now - self._moved_at > STALL_SECONDS:
+            # Nothing is written, or this one is disconnected: the next one may know more.
             self._moved_at = now
             self._forget_session()
             self._order.rotate(-1)
         return max(from_lsn, self._commit_lsn)
 
     def read(self, lsn: int, end_lsn: int | None = None) -> Iterator[WalChunk]:
-        stream = _Stream(self.addresses, lsn, end_lsn, PATIENCE_SECONDS)
+        stream = _Stream(self.addresses, lsn, end_lsn, WAIT_SECONDS)
         with closing(stream.pieces()) as pieces:
             gathered, name = bytearray(), ""
             for name, piece in pieces:
                 gathered += piece
                 if len(gathered) >= CHUNK_BYTES:
-                    # Streams begin where a page does, or a timeline: what is left over goes on.
+                    # Streams begin at a page or a timeline; the rest waits for the next chunk.
                     whole = (lsn + len(gathered)) // WAL_PAGE_SIZE * WAL_PAGE_SIZE - lsn
                     yield WalChunk(lsn, bytes(gathered[:whole]), name)
                     lsn += whole
@@ -105,7 +105,7 @@ class SafekeeperInput:
                 yield WalChunk(lsn, bytes(gathered), name)
 
     def _first_lsn(self, end_lsn: int) -> int:
-        """Where the oldest segment begins that can be read; nobody says it, so it is searched."""
+        """The start of the oldest readable segment. No safekeeper reports it: a binary search."""
         position = self._ask(SafekeeperSession.position)
         seg_size = position.server.wal_seg_size
         # nothing is below low; high can be read
@@ -120,13 +120,13 @@ class SafekeeperInput:
 
     def _has(self, lsn: int) -> bool:
         try:
-            with closing(_Stream(self.addresses, lsn, lsn + 1, patience_seconds=0.0).pieces()) as s:
+            with closing(_Stream(self.addresses, lsn, lsn + 1, wait_seconds=0.0).pieces()) as s:
                 return next(s, None) is not None
         except LostWal:
             return False
 
     def _ask(self, question: Callable[[SafekeeperSession], T]) -> T:
-        """Of the safekeeper that was asked before; if it is lost, of the first that answers."""
+        """Asks the safekeeper of the last question; if it is lost, the first that answers."""
         if self._session is not None:
             try:
                 return question(self._session)
@@ -160,29 +160,29 @@ def none_answers(errors: Sequence[WalInputError]) -> WalInputError:
     hints = [error.hint for error in errors if error.hint]
     return WalInputError(
         f"no safekeeper answers: {reasons}",
-        hint=hints[0] if hints else "One that lives is enough; check its address and its user.",
+        hint=hints[0] if hints else "One running safekeeper is enough. Check addresses and users.",
     )
 
 
 class _Stream:
-    """What is left to read, whoever serves it."""
+    """Reads a range, from whichever safekeeper serves it."""
 
     def __init__(
         self,
         addresses: Sequence[SafekeeperAddress],
         lsn: int,
         end_lsn: int | None,
-        patience_seconds: float,
+        wait_seconds: float,
     ) -> None:
         self._addresses = addresses
-        self._patience_seconds = patience_seconds
+        self._wait_seconds = wait_seconds
         self._lsn = lsn
         self._end_lsn = end_lsn
         self._server: ServerFacts | None = None
         self._heard_at = time.monotonic()
 
     def pieces(self) -> Generator[tuple[str, bytes], None, None]:
-        """(who, what). Raises LostWal when all say it is gone, WalInputError."""
+        """(safekeeper, bytes). Raises WalInputError, or LostWal if all have removed the WAL."""
         while not self._is_done():
             before_lsn, errors = self._lsn, dict[str, WalInputError]()
             for address in self._addresses:
@@ -196,7 +196,7 @@ class _Stream:
                 if self._lsn > before_lsn or self._is_done():
                     break
             if self._lsn == before_lsn and not self._is_done():
-                self._give_up(errors)
+                self._check_failures(errors)
                 time.sleep(RETRY_SECONDS)
 
     def _is_done(self) -> bool:
@@ -223,13 +223,13 @@ class _Stream:
                     wanted = piece[: self._end_lsn - self._lsn]
                     self._lsn += len(wanted)
                     yield session.name, wanted
-                elif time.monotonic() - self._heard_at > self._patience_seconds / 4:
-                    return  # it is cut off from the proposer; another one may have it
+                elif time.monotonic() - self._heard_at > self._wait_seconds / 4:
+                    return  # it is disconnected from the proposer; another one may have the WAL
                 if self._is_done():
                     return
             if self._lsn == began_lsn:
                 return
-            position = session.position()  # the timeline was left; the history may be longer now
+            position = session.position()  # the timeline ended; the history may be longer now
 
     def _check(self, position: Position, name: str) -> None:
         server = self._server = self._server or position.server
@@ -241,8 +241,8 @@ class _Stream:
                 hint="Name the safekeepers of one cluster.",
             )
 
-    def _give_up(self, errors: Mapping[str, WalInputError]) -> None:
-        """Raises, unless somebody may still have it: one that is away, or behind."""
+    def _check_failures(self, errors: Mapping[str, WalInputError]) -> None:
+        """Raises an error unless a safekeeper that is unavailable or behind may have the WAL."""
         removed = {name: error for name, error in errors.items() if _is_removed(error)}
         missing = f"WAL from {format_lsn(self._lsn)} on"
         if all(address.name in removed for address in self._addresses):
@@ -250,16 +250,16 @@ class _Stream:
             raise LostWal(
                 self._lsn,
                 f"no safekeeper has {missing}: {error}",
-                hint=error.hint or "Name the archive, too, with option path.",
+                hint=error.hint or "Also name the archive with option path.",
             )
-        if time.monotonic() - self._heard_at <= self._patience_seconds:
+        if time.monotonic() - self._heard_at <= self._wait_seconds:
             return
         if removed:
             raise WalInputError(
-                f"no safekeeper that answers has {missing}, but another one may: "
+                f"no safekeeper that answers has {missing}, but another one may have it: "
                 + "; ".join(self._others(errors)),
-                hint="Start it, or let it catch up. One that is gone for good is to be left out of "
-                "option safekeepers.",
+                hint="Start it, or let it catch up. If it is lost for good, remove it from option "
+                "safekeepers.",
             )
         if errors:
             raise none_answers(list(errors.values()))
@@ -268,11 +268,11 @@ class _Stream:
         )
 
     def _others(self, errors: Mapping[str, WalInputError]) -> Iterator[str]:
-        """Why those do not serve it that have not removed it."""
+        """Why the safekeepers that have not removed the WAL do not serve it."""
         for address in self._addresses:
             error = errors.get(address.name)
             if error is None:
-                yield f"safekeeper {address.name} has not come so far"
+                yield f"safekeeper {address.name} has not received it yet"
             elif not _is_removed(error):
                 yield str(error)
 

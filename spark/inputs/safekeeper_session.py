@@ -1,8 +1,8 @@
-"""One connection to one safekeeper, as any replica has it: IDENTIFY_SYSTEM, TIMELINE_HISTORY,
+"""A connection to one safekeeper with the replication protocol: IDENTIFY_SYSTEM, TIMELINE_HISTORY,
 START_REPLICATION, slots.
 
-Laws. Only committed WAL comes, since safekeepers send nothing else. A connection string never
-becomes part of a message: it may hold a password, and a mistake may have put it anywhere.
+Laws. Safekeepers send only committed WAL. A connection string is never part of a message, because
+it may contain a password, and a typing error may have moved that anywhere.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pgwire.startup import format_options
 from spark.errors import OptionError, WalInputError
 
 CONNECT_SECONDS = 10
-#: a safekeeper that has nothing to send says so every second
+#: a safekeeper without new WAL sends a keepalive every second
 SILENCE_SECONDS = 20.0
 STATUS_SECONDS = 10.0
 DEFAULT_PORT = "5454"
@@ -46,7 +46,7 @@ _HINT = "sk1:5454,sk2:5454,sk3:5454, or 'host=sk1,sk2,sk3 port=5454 user=... pas
 
 
 class SafekeeperRefused(WalInputError):
-    """A safekeeper's own words, with its SQLSTATE."""
+    """An error that the safekeeper reported, with its SQLSTATE."""
 
     def __init__(self, message: str, *, hint: str = "", sqlstate: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -55,7 +55,7 @@ class SafekeeperRefused(WalInputError):
 
 @dataclass(frozen=True, slots=True)
 class SafekeeperAddress:
-    """`conninfo` is of libpq, for this one alone; it may hold a password."""
+    """`conninfo` is a libpq connection string for this safekeeper; it may contain a password."""
 
     name: str
     conninfo: str = field(repr=False)
@@ -63,7 +63,7 @@ class SafekeeperAddress:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Whose log it is, where it begins, and how far it is committed, as one safekeeper knows."""
+    """The server and the history of the log, its start, and the safekeeper's commit LSN."""
 
     server: ServerFacts
     history: TimelineHistory
@@ -74,7 +74,7 @@ class Position:
 def parse_safekeepers(text: str, timeline: str | None) -> tuple[SafekeeperAddress, ...]:
     """`HOST:PORT,HOST:PORT`, or a libpq connection string or URI with one host or several.
 
-    Raises OptionError, which shows nothing of the text.
+    Raises OptionError, whose message does not contain the text.
     """
     keywords = _keywords(text)
     hosts = keywords.pop("host", "").split(",")
@@ -120,7 +120,7 @@ def _timeline_options(timeline: str) -> str:
 
 
 class SafekeeperSession:
-    """Every method raises WalInputError, and SafekeeperRefused with what the safekeeper said."""
+    """Every method raises WalInputError, or SafekeeperRefused with the safekeeper's message."""
 
     def __init__(self, address: SafekeeperAddress) -> None:
         self.name = address.name
@@ -152,23 +152,23 @@ class SafekeeperSession:
     # ---- streams
 
     def stream(self, lsn: int, tli: int) -> Iterator[bytes]:
-        """The log from `lsn` on, as it comes, without an end but that of its timeline; an empty
-        piece says that there is nothing new."""
-        told_at = time.monotonic()
+        """The log from `lsn` up to the end of its timeline, as it arrives. An empty piece means
+        that there is no new WAL."""
+        reported_at = time.monotonic()
         with self._errors():
             stream = self._start(StartReplication(Lsn(lsn), timeline=tli))
             if stream is None:
                 return
             for piece in stream.pieces():
-                if time.monotonic() - told_at > STATUS_SECONDS:
-                    told_at = time.monotonic()
+                if time.monotonic() - reported_at > STATUS_SECONDS:
+                    reported_at = time.monotonic()
                     stream.send_status(_status(lsn, flush_lsn=0))
                 lsn = stream.next_lsn
                 yield bytes(piece)
 
-    def tell_flushed(self, slot: str, lsn: int, tli: int) -> None:
-        """Start a stream of this slot, say that all below `lsn` is flushed, and end it: when this
-        returns, the safekeeper has heard it."""
+    def report_flushed(self, slot: str, lsn: int, tli: int) -> None:
+        """Starts a stream with this slot, reports all WAL below `lsn` as flushed, and ends it. The
+        safekeeper has received the report when this returns."""
         with self._errors():
             stream = self._start(StartReplication(Lsn(lsn), slot=slot, timeline=tli))
             if stream is not None:
@@ -176,30 +176,30 @@ class SafekeeperSession:
                 stream.end()
 
     def _start(self, command: StartReplication) -> ReplicationStream | None:
-        """None where a timeline was left right there."""
+        """None if the timeline ends exactly there."""
         if not start_copy(self._pgconn, format_start_replication(command)):
             return None
         return ReplicationStream(self._pgconn, command.start_lsn, SILENCE_SECONDS)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Of the safekeeper in the block."""
+        """Errors of the safekeeper in the block become WalInputErrors."""
         try:
             yield
         except ServerError as error:
             raise SafekeeperRefused(
-                self._said(str(error)), hint=error.hint, sqlstate=error.sqlstate
+                self._prefixed(str(error)), hint=error.hint, sqlstate=error.sqlstate
             ) from error
         except NotConnected as error:
             reason = str(error).removeprefix("connection failed: ")
-            raise WalInputError(self._said(f"connection failed: {reason}")) from error
+            raise WalInputError(self._prefixed(f"connection failed: {reason}")) from error
         except (PgClientError, WalError) as error:
-            raise WalInputError(self._said(str(error))) from error
+            raise WalInputError(self._prefixed(str(error))) from error
 
-    def _said(self, words: str) -> str:
+    def _prefixed(self, words: str) -> str:
         return f"safekeeper {self.name}: {' '.join(words.split())}"
 
 
 def _status(write_lsn: int, *, flush_lsn: int) -> StandbyStatus:
-    """`flush_lsn` 0: nothing is said of it, and a slot stays where it is."""
+    """`flush_lsn` 0 reports no flush position, and the slot does not move."""
     return StandbyStatus(write_lsn, flush_lsn, 0, postgres_time_us(time.time_ns()))

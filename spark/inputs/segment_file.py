@@ -1,12 +1,12 @@
-"""One file of a folder of WAL: a segment as a server, pg_receivewal or an archive_command left it.
+"""A file in a folder of WAL: a segment written by a server, pg_receivewal or an archive_command.
 
     00000001000000000000000A                     whole
-    00000001000000000000000A.partial             its beginning; pg_receivewal pads it with zeros
+    00000001000000000000000A.partial             its beginning, which pg_receivewal pads with zeros
     00000001000000000000000A.gz  .zst  .lz4      compressed
-    00000001000000000000000A.gz.partial          the beginning of that, not padded
+    00000001000000000000000A.gz.partial          the beginning of a compressed file, not padded
 
-Law: what is read is what was written, up to where the file is whole. A file that ends too early is
-an error, unless it is named a beginning.
+Law: the content is returned as it was written, up to the first damage. A file that ends too early
+is an error, unless its name says that it is a beginning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark.errors import WalInputError
 from spark.inputs.wal_input import LostWal
 
 BLOCK_BYTES = 1 << 20
-#: of compressed bytes, read at once
+#: compressed bytes in one read
 _COMPRESSED_BYTES = 1 << 16
 
 _NAME = re.compile(
@@ -39,12 +39,12 @@ _NAME = re.compile(
 
 
 class RemovedSegment(LostWal):
-    """The file was there a moment ago: its name may have lost a suffix since."""
+    """The file has just disappeared: it may have been renamed without a suffix."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """`compression` is the suffix of its name, or nothing."""
+    """`compression` is the suffix of its name, or ""."""
 
     path: Path
     tli: int
@@ -53,9 +53,9 @@ class SegmentFile:
     compression: str
 
     def blocks(self, wal_seg_size: int, offset: int = 0) -> Iterator[bytes]:
-        """Its content from `offset`, a whole number of blocks, on; every block but the last has
-        BLOCK_BYTES. Raises LostWal where it is cut short or damaged, RemovedSegment,
-        WalInputError."""
+        """The content from `offset` on, which must be a multiple of BLOCK_BYTES. Every block but
+        the last has BLOCK_BYTES. Raises LostWal if the file is truncated or damaged,
+        RemovedSegment, WalInputError."""
         length = offset
         try:
             with self.path.open("rb", buffering=0) as file:
@@ -79,7 +79,7 @@ class SegmentFile:
     def _content(self, file: BinaryIO, offset: int) -> Iterator[bytes]:
         if not self.compression:
             file.seek(offset)
-            return iter(lambda: file.read(BLOCK_BYTES), b"")  # a file gives all that is asked for
+            return iter(lambda: file.read(BLOCK_BYTES), b"")  # a file returns full blocks
         content = _even(_DECOMPRESSORS[self.compression](file))
         return islice(content, offset // BLOCK_BYTES, None)
 
@@ -88,12 +88,12 @@ class SegmentFile:
         return LostWal(
             lsn,
             f"segment file {self.path} {what} at {format_lsn(lsn)}: expected {wal_seg_size} bytes, "
-            f"{length} can be read",
+            f"but {length} can be read",
         )
 
 
 def parse_segment_file(path: Path, wal_seg_size: int) -> SegmentFile | None:
-    """What a file's name says; None for a stranger's."""
+    """Parses the name of a file; None if it is not a segment."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         return None
@@ -106,12 +106,12 @@ def parse_segment_file(path: Path, wal_seg_size: int) -> SegmentFile | None:
 
 
 def is_segment_file_name(name: str) -> bool:
-    """Whatever the size of a segment is."""
+    """For any segment size."""
     return _NAME.fullmatch(name) is not None
 
 
 def _even(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in blocks of one size; also those before an error."""
+    """The same bytes in blocks of one size, including those before an error."""
     gathered = bytearray()
     try:
         for piece in pieces:
@@ -127,7 +127,7 @@ def _even(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield bytes(gathered)
 
 
-# ---- how they were compressed; all raise when their stream ends too early
+# ---- decompression; all raise an error if their stream ends too early
 
 
 def _gunzip(file: BinaryIO) -> Iterator[bytes]:
@@ -155,8 +155,8 @@ def _unlz4(file: BinaryIO) -> Iterator[bytes]:
         lz4_frame = import_module("lz4.frame")
     except ImportError as error:
         raise WalInputError(
-            f"{file.name} is compressed with lz4, and the Python package lz4 is not installed",
-            hint="pip install lz4, on the driver and on every worker.",
+            f"{file.name} is compressed with lz4, but the Python package lz4 is not installed",
+            hint="Run pip install lz4 on the driver and on every worker.",
         ) from error
     stream = lz4_frame.LZ4FrameDecompressor()
     while not stream.eof:

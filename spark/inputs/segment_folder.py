@@ -1,11 +1,12 @@
-"""What lies in a folder of WAL, seen once: whose it is, its timelines, and which file is whose.
+"""One listing of a folder of WAL: the server, the timelines, and the files of each segment.
 
     00000001...05   00000001...06.partial   00000002...06   00000002...07   00000002.history
-    `--- tli 1 ----------------------'      holds both timelines, up to and behind the switch
+    `--- tli 1 ----------------------'      has both timelines, before and after the switch
 
-Laws. A byte comes from the timeline that the history says wrote it: from the file of the newest
-timeline that has the segment, else from an older one's, up to where that was left. One segment in
-two files must be the same in both. Files that a server keeps for later use are not taken for WAL.
+Laws. Each byte is of the timeline that wrote it by the history. It comes from the file of the
+newest timeline that has the segment; otherwise from an older timeline's file, up to the end of that
+timeline. If two files have one segment, they must be equal. Files that a server keeps for later use
+are not WAL.
 Source: Postgres `XLogFileReadAnyTLI`.
 """
 
@@ -32,8 +33,8 @@ _MAJORS = {wal_version(major).page_magic: major for major in SUPPORTED_MAJORS}
 
 @dataclass(frozen=True, slots=True)
 class SegmentFolder:
-    """`files` has the segments of one history, by number; of several files of one segment the first
-    is read, and the others are compared with it."""
+    """`files` has the segments of one history, by number. If a segment has several files, the first
+    is read and the others are compared with it."""
 
     path: Path
     facts: ServerFacts
@@ -44,7 +45,7 @@ class SegmentFolder:
         return segno * self.facts.wal_seg_size
 
     def chunks(self, segno: int, lsn: int) -> Iterator[WalChunk]:
-        """One segment from `lsn` on, as far as its file has it. Raises LostWal, WalInputError."""
+        """One segment from `lsn` up to the end of its file. Raises LostWal, WalInputError."""
         if segno not in self.files:
             raise self._missing(self.start_lsn(segno))
         file, *others = self.files[segno]
@@ -64,8 +65,8 @@ class SegmentFolder:
         if at < self.start_lsn(segno + 1) and segno < max(self.files):
             raise self._missing(at)
 
-    def goes_on(self, lsn: int) -> bool:
-        """Whether there is a page behind that of `lsn`, in the same segment, at its place."""
+    def continues_after(self, lsn: int) -> bool:
+        """Whether a page after that of `lsn`, in the same segment, is valid and in its place."""
         page_lsn = lsn - lsn % WAL_PAGE_SIZE + WAL_PAGE_SIZE
         segno = lsn // self.facts.wal_seg_size
         if page_lsn == self.start_lsn(segno + 1):
@@ -77,7 +78,7 @@ class SegmentFolder:
         )
 
     def is_unused(self, segno: int) -> bool:
-        """Whether its file is kept for later: it has another segment's old content, or zeros."""
+        """Whether the file is kept for later use: it has another segment's content, or zeros."""
         file = self.files[segno][0]
         lsn = self.start_lsn(segno)
         try:
@@ -97,7 +98,7 @@ class SegmentFolder:
         return header is not None and header.magic in _MAJORS and header.page_lsn == lsn
 
     def _end_lsn(self, file: SegmentFile) -> int:
-        """How far it may be read: to its end, or to where its timeline was left."""
+        """The end of the readable part: the end of the segment, or of its timeline."""
         end_lsn = self.start_lsn(file.segno + 1)
         switch_lsn = self.history.switch_lsn_of(file.tli)
         return end_lsn if switch_lsn is None else min(end_lsn, switch_lsn)
@@ -106,14 +107,14 @@ class SegmentFolder:
         segno = lsn // self.facts.wal_seg_size
         return LostWal(
             lsn,
-            f"folder {self.path} has no WAL of segment {segno:X} from {format_lsn(lsn)} on, and "
-            f"goes up to segment {max(self.files):X}",
-            hint="Bring the segment, or read with on_damage=skip or stop.",
+            f"folder {self.path} has no WAL of segment {segno:X} from {format_lsn(lsn)} on, but "
+            f"has WAL up to segment {max(self.files):X}",
+            hint="Add the segment to the folder, or read with on_damage=skip or stop.",
         )
 
 
 def open_folder(path: Path, tli: int | None = None) -> SegmentFolder:
-    """`tli` None: the newest timeline there is. Raises WalInputError."""
+    """`tli` None: the newest timeline in the folder. Raises WalInputError."""
     try:
         names = sorted(entry.name for entry in path.iterdir())
     except OSError as error:
@@ -131,16 +132,16 @@ def open_folder(path: Path, tli: int | None = None) -> SegmentFolder:
 
 
 def _facts(path: Path, names: Sequence[str]) -> ServerFacts:
-    """As the oldest segment says whose first page can be read."""
+    """The facts of the server, from the oldest segment with a readable first page."""
     for name in names:
-        # The size is not known yet: every name is one of segments of the least size.
+        # The segment size is not known yet; with the smallest size every name is valid.
         file = parse_segment_file(path / name, WAL_SEG_SIZE_MIN)
         facts = _facts_of(file) if file is not None else None
         if facts is not None:
             return facts
     raise WalInputError(
-        f"folder {path} has no WAL segment that can be read",
-        hint="A segment's name is 24 hex digits, with .partial, .gz, .zst or .lz4 behind.",
+        f"folder {path} has no readable WAL segment",
+        hint="The name of a segment is 24 hex digits, then optionally .partial, .gz, .zst, .lz4.",
     )
 
 
@@ -163,13 +164,13 @@ def _facts_of(file: SegmentFile) -> ServerFacts | None:
 def _history(
     path: Path, names: Sequence[str], tlis: set[int], wanted: int | None
 ) -> TimelineHistory:
-    """Of the wanted timeline, or of the newest. Raises WalInputError."""
+    """The history of the wanted timeline, or of the newest one. Raises WalInputError."""
     histories: dict[int, str] = {}
     for name in names:
         try:
             histories[parse_history_file_name(name)] = name
         except TimelineHistoryError:
-            continue  # a segment, or a stranger's
+            continue  # a segment, or another file
     tli = max(tlis | set(histories)) if wanted is None else wanted
     if tli not in tlis | set(histories):
         raise WalInputError(
@@ -184,7 +185,7 @@ def _history(
     if any(other < tli for other in tlis):
         raise WalInputError(
             f"folder {path} has several timelines, but not {history_file_name(tli)}",
-            hint=f"Bring that file, or name one of {', '.join(map(str, sorted(tlis)))} as tli.",
+            hint=f"Add that file, or name one of {', '.join(map(str, sorted(tlis)))} as tli.",
         )
     return TimelineHistory(tli)
 
@@ -192,7 +193,7 @@ def _history(
 def _files_of(
     history: TimelineHistory, files: Sequence[SegmentFile], wal_seg_size: int
 ) -> dict[int, Sequence[SegmentFile]]:
-    """By segment, of the newest timeline that has it: whole before partial, plain before packed."""
+    """By segment, of the newest timeline that has it: whole ones and uncompressed ones first."""
     first_segno: dict[int, int] = {}
     last_segno: dict[int, int] = {}
     begin_lsn = 0
@@ -216,7 +217,7 @@ def _newest(files: Sequence[SegmentFile]) -> Sequence[SegmentFile]:
 
 
 def _check_same(file: SegmentFile, other: SegmentFile, wal_seg_size: int) -> None:
-    """What `other` has is in `file`; behind the end of a beginning are zeros. Raises LostWal."""
+    """`file` must contain the content of `other`, without padding zeros. Raises LostWal."""
     lsn, ended = file.segno * wal_seg_size, False
     pairs = zip_longest(file.blocks(wal_seg_size), other.blocks(wal_seg_size), fillvalue=b"")
     for block, copy in pairs:
@@ -226,7 +227,7 @@ def _check_same(file: SegmentFile, other: SegmentFile, wal_seg_size: int) -> Non
             raise LostWal(
                 lsn + at,
                 f"segment files {file.path} and {other.path} differ at {format_lsn(lsn + at)}",
-                hint="They are of two servers, or one is damaged: remove the wrong one.",
+                hint="They are of two servers, or one is damaged. Remove the wrong one.",
             )
         ended = ended or len(known) < len(block)
         lsn += len(block)

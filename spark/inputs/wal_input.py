@@ -1,11 +1,11 @@
-"""Where WAL is read from: a folder of segments, an archive, safekeepers, or two of them joined.
+"""The interface of an input: a folder of segments, an archive, safekeepers, or two of them joined.
 
     first_lsn             end_lsn                    newest_lsn
-    |== segment ==|== segment ==|                |== partial ==|     one log, all timelines of it
+    |== segment ==|== segment ==|                |== partial ==|     one log, all its timelines
                                 |<-- a gap -->|
 
-Law: an input never hands out bytes that are not of the log it names, and says where it has none;
-whether they are valid WAL is for `record_index.py` to say.
+Law: an input returns only bytes of its log, and reports where it has none. `record_index.py` checks
+whether they are valid WAL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark.errors import WalInputError
 
 @dataclass(frozen=True, slots=True)
 class WalChunk:
-    """Bytes of the log from `lsn` on; `name` says in errors where they come from."""
+    """Bytes of the log from `lsn` on. `name` is their source, for error messages."""
 
     lsn: int
     data: bytes
@@ -28,7 +28,7 @@ class WalChunk:
 
 
 class LostWal(WalInputError):
-    """From `lsn` on the log is missing, cut short or damaged; the text names file and LSN."""
+    """From `lsn` on the log is missing, truncated or damaged. The message names file and LSN."""
 
     def __init__(self, lsn: int, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -39,36 +39,36 @@ class LostWal(WalInputError):
 
 
 class WalInput(Protocol):
-    """Picklable: it is made on the driver and read on the executors. All raise WalInputError."""
+    """Picklable: created on the driver, read on the executors. All methods raise WalInputError."""
 
     @property
     def poll_seconds(self) -> float:
-        """How often a stream may ask whether there is more."""
+        """The shortest pause between two questions of a stream for more WAL."""
         ...
 
     @property
     def ends_at_record(self) -> bool:
-        """Whether the end of its extent is a record boundary, if its WAL is not damaged."""
+        """Whether the end of its extent is a record boundary, unless its WAL is damaged."""
         ...
 
     def facts(self) -> ServerFacts:
-        """Whose WAL it is: system identifier, version, segment size."""
+        """The server that wrote the WAL: system identifier, version, segment size."""
         ...
 
     def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
-        """(first_lsn, end_lsn) of what can be read now without a gap, from the oldest WAL there is
-        or from `from_lsn` on; `first_lsn` is where a segment begins, `end_lsn` may be inside a
+        """(first_lsn, end_lsn) of the WAL without a gap that can be read now, from the oldest WAL
+        or from `from_lsn` on. `first_lsn` is the start of a segment; `end_lsn` may be inside a
         record."""
         ...
 
     def newest_lsn(self, from_lsn: int = 0) -> int:
-        """The end of all there is, whatever is missing before; nothing below `from_lsn` is looked
-        at."""
+        """The end of all WAL, even after a gap. Looks at nothing below `from_lsn`, and returns at
+        least `from_lsn`."""
         ...
 
     def read(self, lsn: int, end_lsn: int | None = None) -> Iterator[WalChunk]:
-        """The log from `lsn`, the address of a page, up to `end_lsn`, which there must be, or up to
-        the end of what there is. All chunks but the last are whole pages. Raises LostWal."""
+        """The log from `lsn`, the address of a page, up to `end_lsn`, which must exist, or up to
+        the end of the WAL. All chunks but the last are whole pages. Raises LostWal."""
         ...
 
 

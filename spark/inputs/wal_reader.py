@@ -1,13 +1,13 @@
-"""A range of an input, as Arrow batches: what every task of every job runs.
+"""Reads a range of an input as Arrow batches. Every task of every job uses it.
 
     range          |<-- start_lsn ............. end_lsn -->|
-    fed   |segment or page                                 | ... the rest of the last record|
+    read  |segment or page                                 | ... the rest of the last record|
 
-Laws. A record belongs to the range it starts in, so any split of a range gives the same records.
-Where WAL is lost (`LostWal`), the reader fails, or stops, or passes over the rest of the segment
-and says so: with a row whose operation is GAP, whose lsn and end_lsn say from where to where, and
-which has nothing else. Gaps end with their segment, so splits at segments give the same gaps.
-Memory is bounded by the piece that is fed, and by the longest record.
+Laws. A record belongs to the range in which it starts, so every split of a range gives the same
+records. Where WAL is lost (`LostWal`), the reader fails, stops, or skips the rest of the segment. A
+skip is reported as a row with operation GAP, whose lsn and end_lsn are the skipped range, and whose
+other columns are null. A gap ends with its segment, so splits at segments give the same gaps.
+Memory is limited by the size of a piece and by the longest record.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from spark.records.wal_filter import WalFilter
 from spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
 from walrecords.record_index import RecordIndex, RecordIndexer
 
-#: of WAL; its rows take several times as much
+#: in bytes of WAL; its rows need several times as much
 PIECE_BYTES = 128 * WAL_PAGE_SIZE
 GAP = "GAP"
 
 
 class OnDamage(Enum):
-    """What happens where WAL is lost."""
+    """What to do where WAL is lost."""
 
     FAIL = "fail"
     STOP = "stop"
@@ -46,8 +46,8 @@ class OnDamage(Enum):
 class WalRange:
     """Records that start in [start_lsn, end_lsn).
 
-    `limit_lsn` is how far the input goes, which the last record may need; `is_boundary` says that a
-    record starts or ends at `start_lsn`, so that nothing below its page need be read.
+    `limit_lsn` is the end of the input, which the last record may need. `is_boundary` says that a
+    record starts or ends at `start_lsn`, so that nothing below its page must be read.
     """
 
     start_lsn: int
@@ -91,7 +91,7 @@ def read_indexes(
     wal_range: WalRange,
     on_damage: OnDamage = OnDamage.FAIL,
 ) -> Iterator[RecordIndex | Gap]:
-    """The same before it is decoded. Raises WalInputError."""
+    """The records before they are decoded. Raises WalInputError."""
     start_lsn, is_boundary = wal_range.start_lsn, wal_range.is_boundary
     while start_lsn < wal_range.end_lsn:
         indexer = RecordIndexer(
@@ -109,7 +109,7 @@ def read_indexes(
             next_lsn, seg_size = indexer.next_lsn, facts.wal_seg_size
             if lost.lsn < next_lsn and next_lsn % seg_size == 0:
                 start_lsn, is_boundary = next_lsn, True
-                continue  # nothing was there: it is behind an XLOG_SWITCH
+                continue  # no WAL was expected there: it is after an XLOG_SWITCH
             if on_damage is OnDamage.STOP:
                 return
             if on_damage is OnDamage.FAIL:
@@ -129,7 +129,7 @@ def gap_row(gap: Gap, columns: Sequence[str]) -> pa.RecordBatch:
 def _whole_records(
     wal_input: WalInput, wal_range: WalRange, indexer: RecordIndexer
 ) -> Iterator[RecordIndex]:
-    """Raises LostWal, naming what the bytes come from, when all records before have been given."""
+    """Raises LostWal, which names the source, after all records before it have been returned."""
     end_lsn, name = wal_range.end_lsn, ""
     for chunk in wal_input.read(indexer.fed_lsn, wal_range.limit_lsn):
         name = chunk.name
@@ -144,5 +144,5 @@ def _whole_records(
                 raise LostWal(lsn, f"{reason}, in {name}")
     next_lsn = indexer.next_lsn
     if wal_input.ends_at_record and next_lsn < wal_range.limit_lsn:
-        text = f"record at {format_lsn(next_lsn)} goes on behind {format_lsn(wal_range.limit_lsn)}"
+        text = f"record at {format_lsn(next_lsn)} continues after {format_lsn(wal_range.limit_lsn)}"
         raise LostWal(next_lsn, f"{text}, where the WAL of {name} ends")

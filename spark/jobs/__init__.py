@@ -1,1 +1,1 @@
-"""What `sk spark` runs: the lake, the report, a table as it was."""
+"""The jobs of `sk spark`: the lake, the report, and a table at an earlier time."""

@@ -1,13 +1,15 @@
-"""Small files of a lake become large ones, hour by hour.
+"""Merges the small files of each hour of a lake into large ones.
 
     ...0A-...0B.parquet  ...0B-...0C.parquet  ...0C-...0D.parquet      inputs, of one hour
     ...0A-...0D.parquet                                                output
 
-    _ingest/compactions/KEY.json    from before the output is there until the inputs are gone
+    _ingest/compactions/KEY.json    exists from before the output is written until the inputs are
+                                    deleted
 
-Law: no row is ever missing. The output is there before an input is deleted; for that moment a
-reader of the folder sees rows twice, and a driver that was killed in it ends it when it starts
-again. A reader that needs better runs while nothing is compacted, or drops equal LSNs.
+Law: no row is ever missing. The output is written before an input is deleted. In between, a reader
+of the folder sees rows twice. If the driver is killed in between, it completes the compaction when
+it starts again. A reader that cannot accept duplicates must not run during a compaction, or must
+drop rows with equal LSNs.
 """
 
 from __future__ import annotations
@@ -32,20 +34,20 @@ TARGET_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Keys of files of one hour, in the order of their ranges, and the one that replaces them."""
+    """Files of one hour in the order of their ranges, and the file that replaces them."""
 
     inputs: tuple[str, ...]
     output: str
 
 
 def plan_compactions(store: ObjectStore, open_hours: bool = False) -> list[Compaction]:
-    """What there is to do; where more comes, in the newest hour and where rows have none, only if
-    asked. Raises ObjectStoreError."""
+    """The compactions to do. The newest hour and the rows without an hour still grow; they are
+    compacted only with `open_hours`. Raises ObjectStoreError."""
     files = (info for info in store.list("") if info.key.startswith("date="))
     hours = {hour: list(each) for hour, each in groupby(files, _folder)}
     newest = max((hour for hour in hours if NONE not in hour), default="")
     return [
-        Compaction(tuple(info.key for info in run), _hull(run))
+        Compaction(tuple(info.key for info in run), _merged_key(run))
         for hour, infos in hours.items()
         if open_hours or (hour != newest and NONE not in hour)
         for run in _runs(infos)
@@ -57,7 +59,7 @@ def _folder(info: ObjectInfo) -> str:
 
 
 def _runs(files: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
-    """Small files side by side, as many as make a large one."""
+    """Adjacent small files, as many as make a large one."""
     run: list[ObjectInfo] = []
     for info in files:
         is_small = info.size_bytes < SMALL_BYTES
@@ -71,7 +73,7 @@ def _runs(files: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
         yield run
 
 
-def _hull(run: Sequence[ObjectInfo]) -> str:
+def _merged_key(run: Sequence[ObjectInfo]) -> str:
     folder, _, first = run[0].key.rpartition("/")
     last = run[-1].key.rpartition("/")[2]
     return f"{folder}/{first.partition('-')[0]}-{last.partition('-')[2]}"
@@ -85,7 +87,7 @@ def compact(store: ObjectStore, compaction: Compaction) -> None:
 
 
 def finish_compactions(store: ObjectStore) -> None:
-    """Those that a killed driver has left. Raises ObjectStoreError."""
+    """Completes the compactions of a killed driver. Raises ObjectStoreError."""
     for info in list(store.list(COMPACTIONS)):
         compaction = msgspec.convert(msgspec.json.decode(store.get(info.key)), Compaction)
         _finish(store, compaction, info.key)
@@ -101,8 +103,8 @@ def _finish(store: ObjectStore, compaction: Compaction, intent: str) -> None:
 
 
 def _merged(store: ObjectStore, keys: Sequence[str]) -> bytes | None:
-    """One file of all; None when an input is gone, since then the output is there. One of them at
-    a time is in memory."""
+    """The merged file, or None if an input was deleted, because then the output exists. Only one
+    input at a time is in memory."""
     sink = pa.BufferOutputStream()
     writer: pq.ParquetWriter | None = None
     for key in keys:

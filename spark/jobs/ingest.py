@@ -1,9 +1,9 @@
-"""`ingest`: WAL into a Parquet lake, once or for ever, each record exactly once.
+"""`ingest`: writes WAL into a Parquet lake, once or continuously, each record exactly once.
 
-    plan a batch -> its ranges to the executors, which write files -> commit -> the next
+    plan a batch -> executors write the files of its ranges -> commit -> next batch
 
-Law: whatever is killed, a batch that was planned is finished as it was planned before another one
-is begun (`lake.py`). Rows never pass through the driver.
+Law: a planned batch is finished as planned before another one begins, even after a crash
+(`lake.py`). Rows never pass through the driver.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from spark.jobs.lake_writer import write_range
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: of WAL; what one task holds in memory as rows is two to four times as much
+#: in bytes of WAL; as rows in a task's memory they take two to four times as much
 RANGE_BYTES = 16 << 20
 BATCH_BYTES_MAX = 1 << 30
-#: A task costs some 50 ms whatever it does; several for each core, since they are not equally long.
+#: A task costs 50 ms in any case. Several for each core, because their lengths differ.
 TASKS_PER_CORE = 4
 
 
 class IngestedRows(Protocol):
-    """What is ingested: WAL records or changes of tables. Picklable; raises SparkWalError."""
+    """The rows to ingest: WAL records or changes of tables. Picklable; raises SparkWalError."""
 
     @property
     def name(self) -> str:
@@ -40,49 +40,49 @@ class IngestedRows(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches that read() gives."""
+        """The schema of the batches of read()."""
         ...
 
     @property
     def time_column(self) -> str:
-        """Which of them says the time, and thus the folder."""
+        """The column with the time of a row, which determines its folder."""
         ...
 
     @property
     def dropped(self) -> frozenset[str]:
-        """Columns that are read, but not wanted in the lake."""
+        """Columns that are read but not written to the lake."""
         ...
 
     def system_id(self) -> int: ...
 
     def first_lsn(self) -> int:
-        """Where a new lake begins."""
+        """The position at which a new lake begins."""
         ...
 
     def plan(self, start_lsn: int) -> Batch | None:
-        """The next batch, at `start_lsn`; None when there is no whole record yet."""
+        """The batch that begins at `start_lsn`; None if there is no whole record yet."""
         ...
 
     def for_batch(self, batch: Batch) -> IngestedRows:
-        """The same, with what the executors must know of WAL before the batch."""
+        """A copy with the facts about earlier WAL that the executors need."""
         ...
 
     def hold(self, start_lsn: int) -> None:
-        """What a batch at `start_lsn` reads must not go away before it is committed."""
+        """Keeps the WAL that a batch at `start_lsn` reads, until that batch is committed."""
         ...
 
     def read(self, batch: Batch, start_lsn: int, end_lsn: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one of the batch's ranges. Runs on the executors."""
+        """The rows of one range of the batch. Runs on the executors."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RangeTask:
-    """What a task does; it opens the lake's store itself, since connections do not travel."""
+    """Writes one range. Opens the lake's store itself, because connections cannot be pickled."""
 
     rows: IngestedRows
     lake_url: str
-    lake_options: tuple[tuple[str, str], ...] = field(repr=False)  # there are secrets among them
+    lake_options: tuple[tuple[str, str], ...] = field(repr=False)  # may contain secrets
     batch: Batch
 
     def write(self, lsns: tuple[int, int]) -> Sequence[LakeFile]:
@@ -93,7 +93,7 @@ class RangeTask:
 
 
 class Ingest:
-    """One lake and what goes into it."""
+    """Ingests rows into one lake."""
 
     def __init__(
         self, session: SparkSession, rows: IngestedRows, lake_url: str, lake_options: dict[str, str]
@@ -102,19 +102,19 @@ class Ingest:
         self._rows = rows
         self._lake_url = lake_url
         self._lake_options = tuple(sorted(lake_options.items()))
-        #: where the next batch begins; None until it has been looked up
+        #: the start of the next batch; None until the lake has been read
         self._next_lsn: int | None = None
         self._held_lsn: int | None = None
         self.lake = Lake(open_store(lake_url, lake_options))
 
     def begin(self) -> Job:
-        """Raises LakeError when the lake is of another cluster or has other columns."""
+        """Raises LakeError if the lake is of another cluster or has other columns."""
         rows = self._rows
         columns = tuple(name for name in rows.schema.names if name not in rows.dropped)
         return self.lake.begin(Job(rows.name, rows.system_id(), columns, rows.first_lsn()))
 
     def run_batch(self) -> CommittedBatch | None:
-        """The next batch, or the one that was not finished; None when there is nothing new.
+        """Runs the next batch, or the unfinished one; None if there is no new WAL.
 
         Raises SparkWalError, ObjectStoreError.
         """
@@ -133,7 +133,7 @@ class Ingest:
         return committed
 
     def run_once(self) -> Iterator[CommittedBatch]:
-        """All there is now."""
+        """Ingests all WAL that exists now."""
         while (committed := self.run_batch()) is not None:
             yield committed
 
@@ -152,7 +152,7 @@ class Ingest:
 
 
 def cut(start_lsn: int, end_lsn: int, range_bytes: int) -> tuple[tuple[int, int], ...]:
-    """Ranges that end at multiples of `range_bytes`, of whole segments thus."""
+    """Ranges that end at multiples of `range_bytes`, and so at ends of segments."""
     if end_lsn <= start_lsn:
         raise LakeError(f"no WAL between {format_lsn(start_lsn)} and {format_lsn(end_lsn)}")
     first = start_lsn - start_lsn % range_bytes + range_bytes

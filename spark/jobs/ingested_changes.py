@@ -1,4 +1,4 @@
-"""Changes of tables as what `ingest.py` brings into a lake: those that a batch's range commits."""
+"""Changes of tables as rows for `ingest.py`. A batch has the changes that commit in its range."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 import pyarrow as pa
 import structlog
 
-from spark.changes.alteration_search import look_for_alterations
+from spark.changes.alteration_search import find_alterations
 from spark.changes.alterations import unseen_note
 from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
 from spark.changes.change_schema import CHANGES_SCHEMA
@@ -43,10 +43,10 @@ class IngestedChanges(IngestedRange):
         return frozenset()
 
     def for_batch(self, batch: Batch) -> Self:
-        """With the tables that were altered before it. What was not looked at is in no file: those
-        hold what their range says, and nothing else."""
+        """A copy that knows the tables altered before the batch. A note about unseen WAL goes to
+        the log and not into a file, because a file depends on its range alone."""
         starts = WalRange(batch.start_lsn, batch.ranges[-1][0], batch.end_lsn)
-        known = look_for_alterations(
+        known = find_alterations(
             self.options.wal_input, self.changes.catalog, starts, self.options.on_damage,
             self.changes.alterations,
         )  # fmt: skip
@@ -55,7 +55,7 @@ class IngestedChanges(IngestedRange):
         return replace(self, changes=replace(self.changes, alterations=replace(known, unseen=[])))
 
     def hold(self, start_lsn: int) -> None:
-        """Also what transactions have begun that are still open there."""
+        """Also keeps the WAL of transactions that are still open at `start_lsn`."""
         if self.options.slot is not None:
             oldest_lsn = restart_lsn(
                 self.options.wal_input, start_lsn, self.changes, self.options.on_damage

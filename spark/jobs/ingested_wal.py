@@ -1,4 +1,4 @@
-"""WAL records as what `ingest.py` brings into a lake."""
+"""WAL records as rows for `ingest.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORD_ALIGNMENT = 8
 
 
 def first_lsn(options: InputOptions) -> int:
-    """Where a new lake begins. Raises SparkWalError."""
+    """The position at which a new lake begins. Raises SparkWalError."""
     wal_input = options.wal_input
     return plan_start(options, wal_input.facts(), wal_input.newest_lsn())
 
@@ -30,12 +30,12 @@ def first_lsn(options: InputOptions) -> int:
 def plan_batch(
     options: InputOptions, start_lsn: int, batch_bytes: int, range_bytes: int
 ) -> Batch | None:
-    """Up to a record boundary, and not behind the options' end; None when no record is whole.
-    Raises SparkWalError."""
+    """A batch up to a record boundary, at most up to the end in the options. None if no record is
+    whole. Raises SparkWalError."""
     wal_input, facts = options.wal_input, options.wal_input.facts()
     limit_lsn = newest_lsn = wal_input.newest_lsn()
     if options.end_lsn is not None and options.end_lsn < newest_lsn:
-        # One that starts below end_lsn is taken whole; where a segment begins, it may go on.
+        # A record that starts below end_lsn is included, even across the start of a segment.
         behind = options.end_lsn + (0 if options.end_lsn % facts.wal_seg_size else RECORD_ALIGNMENT)
         limit_lsn = boundary_at(wal_input, facts, behind, newest_lsn)
     if limit_lsn <= start_lsn:
@@ -47,7 +47,7 @@ def plan_batch(
 
 
 def hold_slot(options: InputOptions, lsn: int) -> None:
-    """Let the safekeepers keep WAL from `lsn` on, if option `slot` names a slot. Raises
+    """Makes the safekeepers keep WAL from `lsn` on, if option `slot` names a slot. Raises
     WalInputError."""
     slot = slot_of(options)
     if slot is not None:
@@ -55,13 +55,13 @@ def hold_slot(options: InputOptions, lsn: int) -> None:
 
 
 def range_of(batch: Batch, start_lsn: int, end_lsn: int) -> WalRange:
-    """One of the batch's ranges; no record of it goes on behind the batch."""
+    """One range of the batch. All its records end within the batch."""
     return WalRange(start_lsn, end_lsn, batch.end_lsn, start_lsn == batch.start_lsn)
 
 
 @dataclass(frozen=True, slots=True)
 class IngestedRange:
-    """What all `IngestedRows` of one input have in common: which WAL, and in which batches."""
+    """The common part of all `IngestedRows` of one input: which WAL, and in which batches."""
 
     options: InputOptions
     batch_bytes: int = BATCH_BYTES_MAX
@@ -82,7 +82,7 @@ class IngestedRange:
 
 @dataclass(frozen=True, slots=True)
 class IngestedWal(IngestedRange):
-    """`IngestedRows` of one input."""
+    """`IngestedRows` of WAL records."""
 
     @property
     def name(self) -> str:

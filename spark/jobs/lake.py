@@ -1,16 +1,16 @@
-"""A folder of Parquet files, and the log that makes each byte of WAL come into it exactly once.
+"""A folder of Parquet files, and a log that makes sure that each record is ingested exactly once.
 
     _ingest/job.json                            what is ingested; never changes
-    _ingest/plans/0000000001000000.json         a batch that begins there: its ranges, before any
-                                                file of it is written
-    _ingest/commits/0000000001000000.json       its files, when all of them are there
+    _ingest/plans/0000000001000000.json         the batch that begins there, with its ranges;
+                                                written before any of its files
+    _ingest/commits/0000000001000000.json       its files; written after all of them
     date=2026-11-21/hour=10/0000000001000000-0000000002000000.parquet
                                                 the rows of that range and hour
 
-Laws. What a file holds is a function of its range alone, and so is its name; a batch that was
-planned is written as it was planned, however often that takes. Thus a driver that is killed at any
-moment leaves a batch that its successor writes once more over itself; two at once do the same
-twice. Names that begin with `_` are not seen by those who read the folder.
+Laws. The content and the name of a file depend on its range alone. A planned batch is written as
+planned, however many attempts that takes. So if a driver is killed, its successor writes the same
+files again, and two drivers at once write the same files. Readers of the folder ignore names that
+begin with `_`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JOB = "_ingest/job.json"
 PLANS = "_ingest/plans/"
 COMMITS = "_ingest/commits/"
 LSN_DIGITS = 16
-#: Hive's name for "none", which Spark and others read as a null
+#: Hive's name for a missing value; Spark and others read it as null
 NONE = "__HIVE_DEFAULT_PARTITION__"
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a lake is of. `rows` is wal or changes."""
+    """What a lake contains. `rows` is wal or changes."""
 
     rows: str
     system_id: int
@@ -49,7 +49,7 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The records that start in [start_lsn, end_lsn), or the changes of transactions that commit
-    there; cut into ranges of one file an hour each."""
+    there. Each range becomes one file for each hour."""
 
     start_lsn: int
     end_lsn: int
@@ -67,27 +67,27 @@ class LakeFile:
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """A batch and the files it has become."""
+    """A batch and its files."""
 
     batch: Batch
     files: tuple[LakeFile, ...]
 
 
 class Lake:
-    """`store` is where it is. Every method raises ObjectStoreError, LakeError."""
+    """`store` contains the lake. Every method raises ObjectStoreError, LakeError."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
 
     def begin(self, job: Job) -> Job:
-        """The lake's job: this one, or the same begun before. Raises LakeError for another."""
+        """The job of the lake: this one, or the same from an earlier start. Raises LakeError."""
         if self.store.create(JOB, msgspec.json.encode(job)):
             return job
         found = self._read(JOB, Job)
         if (found.rows, found.system_id, found.columns) != (job.rows, job.system_id, job.columns):
             raise LakeError(
                 f"lake {self.store.url} is of another job: expected {job}, found {found}",
-                hint="One folder takes the rows of one cluster, with one set of columns.",
+                hint="A lake has the rows of one cluster, with one set of columns. Name another.",
             )
         return found
 
@@ -99,14 +99,14 @@ class Lake:
         return [self._read(info.key, CommittedBatch) for info in self.store.list(COMMITS)]
 
     def planned(self, start_lsn: int) -> Batch | None:
-        """What was begun there, and may not be finished."""
+        """The batch that was planned there, and may be unfinished."""
         try:
             return self._read(_key(PLANS, start_lsn), Batch)
         except ObjectNotFound:
             return None
 
     def plan(self, batch: Batch) -> Batch:
-        """This batch, or the one that another driver has just planned in its place."""
+        """Plans this batch. Returns the existing one if another driver has planned it."""
         if self.store.create(_key(PLANS, batch.start_lsn), msgspec.json.encode(batch)):
             return batch
         return self._read(_key(PLANS, batch.start_lsn), Batch)

@@ -1,12 +1,12 @@
-"""The rows of one range become Parquet files, one for each hour of them. Runs on the executors.
+"""Writes the rows of one range as Parquet files, one for each hour. Runs on the executors.
 
     lsn         1000028   1000090   10000E0   1000150
     xact_time      -       10:59       -       11:00      a record belongs to the hour of the
-    hour           10        10       11        11        transaction that ends next in the range
+    hour           10        10       11        11        next transaction end in the range
 
-Law: what is written is a function of the range alone, not of how its bytes came in batches; so the
-range is taken whole. Behind its last transaction the hour is that one's; without any it is none.
-Written by pyarrow inside the task, which takes a third of the time of Spark's own writer.
+Law: the files depend on the range alone, not on the batches in which it is read; so the whole range
+is collected first. Records after the last transaction end have its hour; without any end they have
+none. Pyarrow writes the files inside the task, in a third of the time of Spark's own writer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from objectstore.store import ObjectStore
 from spark.jobs.lake import LakeFile, file_key
 
 SECONDS_PER_HOUR = 3600
-#: of zstd: higher ones cost more than they save on WAL's numbers
+#: of zstd; higher levels cost more than they save on WAL
 COMPRESSION_LEVEL = 1
 
-#: Positions and numbers that mostly grow: their differences are small. Beside dictionaries for what
-#: has few values only, this makes files a fourth as large in two thirds of the time.
+#: Positions and numbers that mostly grow, with small differences. Together with dictionaries for
+#: columns with few values, this makes files a fourth as large, in two thirds of the time.
 GROWING = frozenset({"lsn", "end_lsn", "prev_lsn", "commit_lsn", "xid", "block"})
 FEW_VALUES = frozenset(
     {
@@ -45,10 +45,10 @@ def write_range(
     time_column: str,
     dropped: frozenset[str] = frozenset(),
 ) -> list[LakeFile]:
-    """The files that the rows of [start, end) have become; each is there, whole, when this returns.
+    """Writes the rows of [start, end). Returns when the files are complete in the store.
 
-    `time_column` says the hour, and is itself one of `dropped` if nobody asked for it. Raises
-    ObjectStoreError, and whatever `batches` raises.
+    `time_column` determines the hour; it is in `dropped` if it was not requested. Raises
+    ObjectStoreError, and the errors of `batches`.
     """
     table = pa.Table.from_batches(batches, schema)
     hours = _hours(table.column(time_column))
@@ -60,7 +60,7 @@ def write_range(
 
 
 def _hours(times: pa.ChunkedArray) -> pa.Array:
-    """Of each row, in hours since 1970; null where there is none in the range."""
+    """The hour of each row, in hours since 1970; null if the range has no time."""
     micros = times.combine_chunks().cast(pa.int64())
     filled = pc.fill_null_forward(pc.fill_null_backward(micros))
     return pc.floor(pc.divide(filled.cast(pa.float64()), SECONDS_PER_HOUR * 1e6)).cast(pa.int64())
@@ -82,7 +82,7 @@ def _write(store: ObjectStore, rows: pa.Table, hour: int | None, lsns: tuple[int
 
 
 def parquet_bytes(rows: pa.Table) -> bytes:
-    """A whole file."""
+    """A complete Parquet file."""
     sink = pa.BufferOutputStream()
     with parquet_writer(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -100,13 +100,13 @@ def parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
         column_encoding={
             leaf: "DELTA_BINARY_PACKED" for leaf in leaves if leaf.rpartition(".")[2] in GROWING
         },
-        # No reader skips anything by what is in lists, and it takes a tenth of the time.
+        # Readers skip nothing by statistics of list items, which take a tenth of the time.
         write_statistics=[leaf for leaf in leaves if "." not in leaf],
     )
 
 
 def _leaves(path: str, kind: pa.DataType) -> list[str]:
-    """Columns as Parquet names them: blocks.list.element.fork"""
+    """The names of the columns in Parquet: blocks.list.element.fork"""
     if pa.types.is_list(kind):
         return _leaves(f"{path}.list.{kind.value_field.name}", kind.value_type)
     if pa.types.is_struct(kind):

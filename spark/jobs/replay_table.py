@@ -1,13 +1,13 @@
-"""`replay-table`: a table at an LSN or a time, from a base and the changes that came behind it.
+"""`replay-table`: a table at an LSN or a time, from a base and the changes after it.
 
-    base       what a snapshot saw                                   (table_base.py)
-    changes    those of transactions that the snapshot did not see, up to the wanted moment
-    state      of each key the row that these leave, in the order of commits
+    base       the rows that a snapshot saw                          (table_base.py)
+    changes    of transactions that the snapshot did not see, up to the requested moment
+    state      for each key, the row after these changes in commit order
 
-Laws. Who had committed is asked of the snapshot, never of LSNs. A change of the table that could
-not be decoded ends it with an error: a table that may be wrong is none. The state at an LSN is that
-of all transactions whose commit record starts before it; at a time, of those that say they
-committed before it.
+Laws. The snapshot decides which transactions had committed, not LSNs. A change that could not be
+decoded is an error, because the table might be wrong. The state at an LSN includes all transactions
+whose commit record starts before it. The state at a time includes those whose commit time is before
+it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from spark.jobs.table_base import Snapshot, TableBase, read_base
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: what JSON's numbers and words become; all else stays text, as row_to_json() prints it
+#: the types of JSON's numbers and words; other values remain text, as row_to_json() prints them
 _TYPES = {
     BOOL: "boolean", INT2: "smallint", INT4: "int", INT8: "bigint", OID: "bigint",
     FLOAT4: "float", FLOAT8: "double",
 }  # fmt: skip
 
-#: An insert replaces the row; a delete leaves nothing; an update changes the columns it has, of the
-#: row of the old key: a TOASTed value that stayed as it was is not in the WAL. Rows whose keys are
-#: changed into each other are one family, and are folded together.
+#: An insert replaces the row, and a delete removes it. An update changes the columns that it has,
+#: in the row of the old key: the WAL does not have an unchanged TOASTed value. Keys that are
+#: changed into each other form a family, which is folded together.
 _STATE = """
 WITH events AS (
     SELECT {key_of_row} AS key, NULL AS old_key, -1L AS commit_lsn, -1L AS lsn,
@@ -84,7 +84,7 @@ WHERE operation = 'update' AND old IS NOT NULL AND {key_of_old} <> {key_of_new}
 
 
 class UndecodedChange(SparkWalError):
-    """The table cannot be known: a change of it is not in the WAL in a form that can be read."""
+    """The table is unknown, because one of its changes cannot be decoded from the WAL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ class ReplayedTable:
 def replay_table(
     session: SparkSession, base: Path, changes: DataFrame, table: Table, datums: Datums
 ) -> ReplayedTable:
-    """`changes` are rows of `pg_changes` from the base's `lsn` to the wanted moment. Raises
+    """`changes` are rows of `pg_changes` from the base's `lsn` to the requested moment. Raises
     CatalogError, UndecodedChange."""
     found = read_base(base)
     name = f"{table.schema}.{table.name}"
     of_table = f"schema = '{_escaped(table.schema)}' AND table = '{_escaped(table.name)}'"
-    # What is of a file that the catalog does not know may be this table's: after a TRUNCATE it is.
+    # A file that is not in the catalog may belong to this table; after a TRUNCATE it does.
     unseen = (
         changes.where(f"{of_table} OR table IS NULL").where(is_unseen(found.snapshot)).persist()
     )
@@ -125,8 +125,8 @@ def replay_table(
 
 
 def families_of(moves: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """(key, family) of all keys that are changed into each other, by whatever steps. Such changes
-    are rare, so they are gathered on the driver."""
+    """(key, family) of all keys that updates change into each other, directly or in steps. Such
+    changes are rare, so the driver collects them."""
     parents: dict[str, str] = {}
 
     def family(key: str) -> str:
@@ -140,7 +140,7 @@ def families_of(moves: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def is_unseen(snapshot: Snapshot) -> str:
-    """SQL: whether a snapshot did not see the transaction `xid`, of 32 bits, of a time near it."""
+    """SQL: whether the snapshot did not see transaction `xid`, a nearby one of 32 bits."""
     low = snapshot.xmax % (1 << 32)
     distance = f"(pmod(xid - {low} + 2147483648, 4294967296) - 2147483648)"
     running = ", ".join(str(xid % (1 << 32)) for xid in snapshot.running)
@@ -152,13 +152,13 @@ def _check_decoded(changes: DataFrame, table: str) -> None:
     if row is not None:
         raise UndecodedChange(
             f"a change at {format_lsn(row.lsn)} cannot be replayed on {table}: {row.detail}",
-            hint="Where a file is unknown, name a newer catalog, too: --catalog OLD,NEW. With "
-            "wal_level = logical all of a row is in the WAL.",
+            hint="If a file is unknown, also name a newer catalog: --catalog OLD,NEW. With "
+            "wal_level = logical the WAL has complete rows.",
         )
 
 
 def _key(column: str, key: tuple[str, ...]) -> str:
-    """The values of the primary key in a row's JSON, as one text."""
+    """The values of the primary key, from a row's JSON, as one text."""
     parts = ", ".join(f"{_column(column)}['{_escaped(name)}']" for name in key)
     return f"to_json(array({parts}))"
 
@@ -168,7 +168,7 @@ def _column(name: str) -> str:
 
 
 def _typed(table: Table, datums: Datums) -> list[str]:
-    """The columns of the answer."""
+    """The columns of the result."""
     found = []
     for column in table.columns:
         if column.is_dropped:
@@ -183,5 +183,5 @@ def _typed(table: Table, datums: Datums) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """For a literal of Spark's SQL."""
+    """Escapes text for a literal of Spark SQL."""
     return text.replace("\\", "\\\\").replace("'", "\\'")

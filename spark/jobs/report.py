@@ -1,12 +1,12 @@
-"""`report`: who writes the WAL. SQL over the rows of `pg_wal`, answers as small tables.
+"""`report`: what writes the WAL. SQL over the rows of `pg_wal`; the answers are small tables.
 
     pg_wal -> facts: bytes by (64 KiB of WAL, rmgr, operation, database, relation)   one scan, kept
            -> transactions                                                            one scan, kept
            -> blocks                                                                  one scan
 
-Only transactions carry a time; 64 KiB of WAL have the time of the last one that ended in them, or
-of the next that did. A record's bytes are counted for the relation of its first block. Bytes are
-those of records, as `pg_waldump --stats` counts them: page headers and padding are not in them.
+Only transaction records have a time. 64 KiB of WAL get the time of the last transaction that ended
+in them, or of the next one. The bytes of a record count for the relation of its first block. Bytes
+are those of records, as in `pg_waldump --stats`, without page headers and padding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pgwal.lsn import format_lsn
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: what the source is asked for
+#: the columns that the source must read
 COLUMNS = (
     "lsn", "end_lsn", "xid", "rmgr", "operation", "record_length", "fpi_count", "fpi_bytes",
     "blocks", "xact_time", "subxids",
@@ -62,28 +62,28 @@ FROM facts"""
 
 _AMOUNTS = "sum(records) AS records, sum(bytes) AS bytes, sum(image_bytes) AS image_bytes"
 
-#: title, what it says, SQL; columns `bytes` and `*_bytes` are amounts, `lsn` and `*_lsn` positions
+#: title, meaning, SQL; columns `bytes` and `*_bytes` are amounts, `lsn` and `*_lsn` positions
 _QUESTIONS = {
     "rmgrs": (
         "By resource manager",
-        "Heap writes tables, Btree indexes, Transaction commits.",
+        "Heap records are for tables, Btree records for indexes, Transaction records for commits.",
         f"SELECT rmgr, {_AMOUNTS} FROM facts GROUP BY rmgr ORDER BY bytes DESC",
     ),
     "operations": (
         "By operation",
-        "As pg_waldump names them.",
+        "The names of pg_waldump.",
         f"""SELECT rmgr, operation, {_AMOUNTS} FROM facts GROUP BY rmgr, operation
             ORDER BY bytes DESC LIMIT {ROWS_MAX}""",
     ),
     "relations": (
         "By relation",
-        "Tables and indexes, by their file.",
+        "Tables and indexes, by file.",
         f"""SELECT database, relation, {_AMOUNTS} FROM facts WHERE relation IS NOT NULL
             GROUP BY database, relation ORDER BY bytes DESC LIMIT {ROWS_MAX}""",
     ),
     "databases": (
         "By database",
-        "0 are catalogs that all databases share; none are records without a block.",
+        "Database 0 has the shared catalogs; records without a block have no database.",
         f"SELECT database, {_AMOUNTS} FROM facts GROUP BY database ORDER BY bytes DESC",
     ),
     "minutes": (
@@ -98,7 +98,7 @@ _QUESTIONS = {
     ),
     "checkpoints": (
         "Checkpoints",
-        "What was written from each to the next: page images are dense behind a checkpoint.",
+        "The WAL from each checkpoint to the next. Page images are frequent after a checkpoint.",
         """WITH points AS (SELECT bucket, min(lsn) AS lsn FROM facts WHERE rmgr = 'XLOG'
                            AND operation LIKE 'CHECKPOINT_%' AND operation <> 'CHECKPOINT_REDO'
                            GROUP BY bucket),
@@ -112,13 +112,13 @@ _QUESTIONS = {
     ),
     "largest": (
         "Largest transactions",
-        "By the bytes of their records, those of subtransactions included.",
+        "By the bytes of their records, including subtransactions.",
         f"""SELECT xid, operation, records, bytes, lsn, end_lsn, ended_at FROM transactions
             ORDER BY bytes DESC, xid LIMIT {ROWS_MAX}""",
     ),
     "longest": (
         "Longest transactions",
-        "From their first record to their end, in WAL that all wrote meanwhile, and in time.",
+        "From the first record to the end: the WAL that all wrote in between, and the time.",
         f"""SELECT xid, operation, end_lsn - lsn AS span_bytes,
                    round(unix_micros(ended_at) / 1e6 - unix_micros(times.time) / 1e6, 1) AS seconds,
                    lsn, end_lsn, ended_at
@@ -127,7 +127,7 @@ _QUESTIONS = {
     ),
     "blocks": (
         "Hot blocks",
-        "Those that most records change.",
+        "The blocks that most records change.",
         f"""SELECT b.database, b.relfilenode AS relation, b.fork, b.block, count(*) AS records,
                    sum(CAST(b.has_image AS INT)) AS images
             FROM (SELECT explode(blocks) AS b FROM wal) GROUP BY ALL
@@ -135,7 +135,7 @@ _QUESTIONS = {
     ),
     "hot": (
         "HOT updates",
-        "Updates that needed no new index entries; a low share may ask for a lower fillfactor.",
+        "Updates without new index entries. If the share is low, try a lower fillfactor.",
         f"""SELECT database, relation,
                    coalesce(sum(records) FILTER (WHERE operation LIKE 'HOT_UPDATE%'), 0) AS hot,
                    sum(records) AS updates,
@@ -149,7 +149,7 @@ _QUESTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One table. Values are str, int, float, datetime or None."""
+    """A table. Values are str, int, float, datetime or None."""
 
     title: str
     meaning: str
@@ -159,14 +159,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`summary` by the column names of its one row; `answers` by their names above."""
+    """`summary`: the one row, by column name. `answers`: by the names above."""
 
     source: str
     summary: Mapping[str, Any]
     answers: Mapping[str, Answer]
 
     def as_json(self) -> dict[str, Any]:
-        """Each answer as a list of objects."""
+        """Each answer becomes a list of objects."""
         rows = {
             name: [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
             for name, answer in self.answers.items()
@@ -180,7 +180,7 @@ def report(
     source: str,
     names: Mapping[tuple[int, int], str] | None = None,
 ) -> Report:
-    """`wal` has COLUMNS; `source` is how the report names it."""
+    """`wal` has COLUMNS; `source` is its name in the report."""
     names = names or {}
     wal.createOrReplaceTempView("wal")
     kept = []
@@ -203,7 +203,7 @@ def report(
 
 
 def _unit(first: Any, last: Any) -> str:
-    """Of time on an axis, so that there are at most some hundred of them."""
+    """The unit of the time axis, so that it has at most a few hundred points."""
     seconds = (last - first).total_seconds() if first and last else 0
     return "second" if seconds < 300 else "minute" if seconds < 86400 else "hour"
 
@@ -224,7 +224,7 @@ def _answer(
 def _row(
     columns: tuple[str, ...], row: tuple[Any, ...], names: Mapping[tuple[int, int], str]
 ) -> tuple[Any, ...]:
-    """Positions as text, relations by their names."""
+    """Formats positions as text, and replaces relation numbers by names."""
     by_column = dict(zip(columns, row, strict=True))
     for column, value in by_column.items():
         if column in ("lsn", "end_lsn") and value is not None:

@@ -1,6 +1,6 @@
-"""A report as one HTML file: tables, and plots that need no network and no server.
+"""A report as one HTML file, with tables and plots; it needs no network and no server.
 
-Laws: everything that comes from the WAL or a catalog is escaped; the plots' library is in the file.
+Laws: all text from the WAL or a catalog is escaped; the file contains the plotting library.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _HEIGHT = 340
 
 
 def page(report: Report) -> str:
-    """The whole file."""
-    title = f"Who writes the WAL of {report.source}"
+    """The whole HTML file."""
+    title = f"What writes the WAL of {report.source}"
     sections = [_section(name, answer) for name, answer in report.answers.items()]
     return "\n".join(
         (
@@ -55,7 +55,7 @@ def _summary(report: Report) -> str:
 
 
 def summary_lines(report: Report) -> list[tuple[str, str]]:
-    """What the report says first, as (name, value)."""
+    """The summary of the report, as (name, value)."""
     found = report.summary
     if not found["records"]:
         return [("WAL", "no records")]
@@ -113,7 +113,7 @@ def _figure(name: str, answer: Answer) -> go.Figure | None:
 
 
 def label_cells(name: str, row: Sequence[Any]) -> list[str]:
-    """What a bar is called."""
+    """The label of a bar."""
     if name == "operations":
         return [str(each) for each in row[:2]]
     if name == "relations":
@@ -172,7 +172,7 @@ def heading(column: str) -> str:
 
 
 def cell(value: Any, column: str) -> str:
-    """A value as a reader wants it."""
+    """A value as text for people."""
     if value is None:
         return "-"
     if isinstance(value, datetime):

@@ -1,13 +1,13 @@
-"""A table as one snapshot saw it, from which its changes go on: what `replay_table.py` begins with.
+"""A table as one snapshot saw it: the base to which `replay_table.py` applies changes.
 
-    base.parquet     key: text of JSON, row: text of JSON; one row each
+    base.parquet     key: text of JSON, row: text of JSON; one for each row of the table
                      in the file's metadata: table, key columns, snapshot 745:750:745,748, lsn
 
-Laws. A change belongs to the base exactly if the snapshot saw its transaction, whatever LSN it has:
-transactions become visible in another order than that of their commit records. So the snapshot is
-in the file, and nobody compares LSNs. `lsn` is where all that it did not see comes behind: it was
-read, and then all transactions of that moment were waited for, before the snapshot was taken.
-Source: Postgres `pg_current_snapshot()`; `snapbuild.c` does the same.
+Laws. A change is part of the base exactly if the snapshot saw its transaction, whatever its LSN is,
+because transactions do not become visible in the order of their commit records. So the file has
+the snapshot, and LSNs are not compared. All changes that the snapshot did not see are after `lsn`:
+it was read first, then all transactions of that moment ended, and then the snapshot was taken.
+Source: Postgres `pg_current_snapshot()`; `snapbuild.c` uses the same method.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _METADATA = b"quorum-wal.base"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`xmax` and above, and those of `running`, were not seen; epochs are counted in."""
+    """Transactions >= `xmax`, and those in `running`, were not seen. Xids include the epoch."""
 
     xmin: int
     xmax: int
@@ -49,7 +49,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class TableBase:
-    """What the file's metadata says."""
+    """The metadata of the file."""
 
     table: str
     key: tuple[str, ...]
@@ -58,7 +58,8 @@ class TableBase:
 
 
 def take_base(dsn: str, table: str, path: Path) -> int:
-    """Read the table over a normal connection into a file; how many rows. Raises CatalogError."""
+    """Reads the table over a normal connection into a file. Returns the number of rows. Raises
+    CatalogError."""
     try:
         with psycopg.connect(dsn, autocommit=True) as connection:
             lsn = _passed_lsn(connection)
@@ -77,7 +78,7 @@ def take_base(dsn: str, table: str, path: Path) -> int:
 
 
 def _passed_lsn(connection: psycopg.Connection) -> str:
-    """A position that no transaction which is running now had begun before."""
+    """A position at which every transaction that is running now had not begun yet."""
     ((lsn, xmax),) = connection.execute(
         "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
         " ELSE pg_current_wal_insert_lsn() END)::text,"
@@ -93,7 +94,7 @@ def _passed_lsn(connection: psycopg.Connection) -> str:
         if time.monotonic() > deadline:
             raise CatalogError(
                 f"transaction {xmin} has been running for more than {WAIT_SECONDS:.0f} s",
-                hint="A base is taken when all older transactions have ended; end that one.",
+                hint="A base needs all older transactions to end. End that transaction.",
             )
         time.sleep(POLL_SECONDS)
 
@@ -130,7 +131,7 @@ def _key(connection: psycopg.Connection, table: str) -> list[str]:
     ).fetchall()
     if not rows:
         raise CatalogError(
-            f'table "{table}" has no primary key', hint="Its rows cannot be told apart by a replay."
+            f'table "{table}" has no primary key', hint="A replay needs one to identify rows."
         )
     return [name for (name,) in rows]
 
@@ -145,6 +146,6 @@ def read_base(path: Path) -> TableBase:
         )
     except (OSError, KeyError, ValueError, pa.ArrowInvalid, msgspec.DecodeError) as error:
         raise CatalogError(
-            f'"{path}" is no base of a table: {" ".join(str(error).split())}',
+            f'"{path}" is not a base of a table: {" ".join(str(error).split())}',
             hint="sk spark base makes one.",
         ) from error

@@ -1,1 +1,1 @@
-"""From records as arrays to Arrow columns; knows no files."""
+"""Makes Arrow columns from arrays of records; does not know files."""

@@ -1,4 +1,4 @@
-"""Arrow columns around arrays that compiled loops have filled, without a copy."""
+"""Arrow columns on top of arrays that compiled loops have filled, without a copy."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from walrecords.byte_copy import copy_bytes
 from walrecords.loads import Bytes, Int, Numbers
 from walrecords.pool_array import pool_array
 
-#: room for each name of a table: short names are copied as fast as the shortest
+#: the room for each name; copying a fixed length is as fast as copying the shortest name
 _NAME_ROOM = 32
 
 
 def number_column(values: Numbers, arrow_type: pa.DataType) -> pa.Array:
-    """Without nulls; the array has the width of the type."""
+    """A column without nulls. The array has the width of the type."""
     return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(values)])
 
 
 def nullable_column(values: Numbers, valid_bits: pa.Buffer, arrow_type: pa.DataType) -> pa.Array:
-    """Null where the bit is 0."""
+    """A column with null where the bit is 0."""
     return pa.Array.from_buffers(arrow_type, len(values), [valid_bits, pa.py_buffer(values)])
 
 
 def bool_column(values: Numbers) -> pa.Array:
-    """Of one byte a value."""
+    """`values` has one byte for each value."""
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, bit_buffer(values)])
 
 
 def bytes_column(offsets: Numbers, values: Bytes, arrow_type: pa.DataType) -> pa.Array:
-    """`utf8` or `binary`: value i is values[offsets[i] : offsets[i + 1]]."""
+    """A column of `utf8` or `binary`: value i is values[offsets[i] : offsets[i + 1]]."""
     return pa.Array.from_buffers(
         arrow_type, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(values)]
     )
 
 
 def bit_buffer(values: Numbers) -> pa.Buffer:
-    """A bit for each of the values, of one byte, that is not 0."""
+    """One bit for each byte of `values`, set if the byte is not 0."""
     return pa.py_buffer(np.packbits(values, bitorder="little"))
 
 
 class NameTable(NamedTuple):
-    """Names by a small code."""
+    """Names by their code, a small number."""
 
     lengths: Numbers  # int32
     letters: Bytes  # name i is at i * 32
@@ -61,7 +61,7 @@ class NameTable(NamedTuple):
 
 
 def name_column(codes: Numbers, table: NameTable) -> pa.Array:
-    """The names of these codes, as plain strings."""
+    """The names of these codes as plain strings."""
     offsets = pool_array(len(codes) + 1, np.int32)
     letters = pool_array((len(codes) + 1) * _NAME_ROOM, np.uint8)
     length = _copy_names(codes, table, offsets, letters)
@@ -70,7 +70,7 @@ def name_column(codes: Numbers, table: NameTable) -> pa.Array:
 
 @njit(cache=True, nogil=True)
 def _copy_names(codes: Numbers, table: NameTable, offsets: Numbers, letters: Bytes) -> Int:
-    """Copies the room of each name, and the next name over what is too much."""
+    """Copies the whole room of each name; the next name overwrites the excess."""
     end = np.int64(0)
     offsets[0] = 0
     for i in range(len(codes)):

@@ -1,4 +1,4 @@
-"""The column of block references: a list of structs a record."""
+"""The column of block references: a list of structs for each record."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
 from walrecords.pool_array import pool_array
 from walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT, BlockPlaces
 
-#: `pg_waldump` names these four; a number is what else it may be
+#: `pg_waldump` names the first four; other forks are shown as numbers
 _FORKS = NameTable.of(["main", "fsm", "vm", "init", *(str(fork) for fork in range(4, 16))])
 
 
 def block_column(data: Bytes, places: BlockPlaces, offsets: Numbers) -> pa.Array:
-    """One list a row: its blocks are those of [offsets[i], offsets[i + 1])."""
+    """One list for each row, of the blocks [offsets[i], offsets[i + 1])."""
     count = int(offsets[-1])
     longs = [pool_array(count, np.int64) for _ in range(4)]
     block_id, data_length = (pool_array(count, np.int32) for _ in range(2))

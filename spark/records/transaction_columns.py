@@ -1,4 +1,4 @@
-"""The columns of how transactions end: null for all records that end none."""
+"""The columns about ends of transactions; null for all other records."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from walrecords.loads import Bytes, Int, Numbers, load_u32
 from walrecords.pool_array import pool_array
 from walrecords.transaction import GID_AT, GID_LENGTH, ROW, SUBXIDS, SUBXIDS_AT, TIME_US, TOP_XID
 
-#: those that are made of transactions' ends
+#: the columns that are made from ends of transactions
 TRANSACTION_COLUMNS = frozenset({"top_xid", "xact_time", "subxids", "gid"})
 
 
 def transaction_column(name: str, data: Bytes, ends: Numbers, top_xid: Numbers) -> pa.Array:
-    """One of TRANSACTION_COLUMNS; `ends` as read_ends() fills it, `top_xid` of every row as far as
-    the record's headers say it, which becomes the column's own."""
+    """One of TRANSACTION_COLUMNS. `ends` comes from read_ends(). `top_xid` has the value of each
+    row from the record's header; it becomes part of the column and is changed."""
     if name != "top_xid" and not len(ends):
         return _nulls(name, 1 << len(top_xid).bit_length()).slice(0, len(top_xid))
     match name:
@@ -40,7 +40,7 @@ def transaction_column(name: str, data: Bytes, ends: Numbers, top_xid: Numbers) 
 
 @cache
 def _nulls(name: str, count: int) -> pa.Array:
-    """Most batches of a bulk load end no transaction: they share one."""
+    """Most batches of a bulk load end no transaction, so they share this array."""
     return pa.nulls(count, WAL_SCHEMA.field(name).type)
 
 
@@ -59,8 +59,8 @@ def _subxids(count: int, data: Bytes, ends: Numbers) -> pa.Array:
 
 
 def _gids(count: int, data: Bytes, named: Numbers) -> pa.Array:
-    """A gid has the encoding of its database, which nobody knows here: bytes that are no UTF-8
-    are shown as `\\xE4`."""
+    """A gid has the encoding of its database, which is unknown here. Bytes that are not UTF-8 are
+    shown as `\\xE4`."""
     gids = [
         data[at : at + length].tobytes().decode("utf-8", "backslashreplace").encode()
         for at, length in named[:, [GID_AT, GID_LENGTH]].tolist()
@@ -73,7 +73,7 @@ def _gids(count: int, data: Bytes, named: Numbers) -> pa.Array:
 
 
 def _bits(count: int, ends: Numbers) -> pa.Buffer:
-    """`count` of them, set for the rows of these ends."""
+    """`count` bits, set for the rows of these ends."""
     bits = np.zeros(count + 7 >> 3, np.uint8)
     _set_bits(ends, bits)
     return pa.py_buffer(bits)
@@ -88,7 +88,7 @@ def _set_bits(ends: Numbers, bits: Numbers) -> None:
 
 @njit(cache=True, nogil=True)
 def _put(ends: Numbers, column: Int, values: Numbers) -> None:
-    """What ends have in `column`, unless it is 0, at their rows."""
+    """Copies `column` of each end to its row of `values`, unless it is 0."""
     for i in range(len(ends)):
         if ends[i, column] != 0:
             values[ends[i, ROW]] = ends[i, column]
@@ -96,7 +96,7 @@ def _put(ends: Numbers, column: Int, values: Numbers) -> None:
 
 @njit(cache=True, nogil=True)
 def _fill_offsets(ends: Numbers, column: Int, offsets: Numbers) -> None:
-    """Of values as long as `column` says, empty but in the rows of these ends."""
+    """Offsets of values whose length is in `column`; rows without an end have length 0."""
     begin = offset = np.int64(0)
     for i in range(len(ends)):
         row = ends[i, ROW]

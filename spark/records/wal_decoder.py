@@ -1,9 +1,9 @@
-"""`WalDecoder`: whole records in, an Arrow batch out; no object a record, only what is asked for.
+"""`WalDecoder`: makes an Arrow batch from whole records, without an object for each record.
 
-    RecordIndex --survey--> which rows there are, and where their parts lie --gather--> columns
+    RecordIndex --survey--> the rows, and the positions of their parts --gather--> columns
 
-What `pgwal.block_ref` refuses is refused with the same error. It knows nothing of where the WAL
-comes from or goes to.
+It builds only the requested columns. It refuses what `pgwal.block_ref` refuses, with the same
+error. It does not know the source or the destination of the WAL.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from walrecords.record_index import RecordIndex
 from walrecords.record_survey import BlockPlaces, RecordFacts, RecordSurveyor
 from walrecords.transaction import ENDS, read_ends
 
-#: offsets of an Arrow list or string are of 32 bits, and no row has more than its record
+#: Arrow's offsets of lists and strings have 32 bits, and a row is not larger than its record
 INDEX_BYTES_MAX = (1 << 31) - 1
 
 
@@ -43,7 +43,7 @@ class WalDecoder:
     """The columns are those of `wal_schema`, in any order. Raises ColumnError, FilterError,
     UnsupportedVersionError.
 
-    Not for two threads at once: it has room of its own that it uses again.
+    Not for two threads at once, because it reuses its memory.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class WalDecoder:
         self._names = _name_tables(version_major)
 
     def decode(self, index: RecordIndex) -> pa.RecordBatch:
-        """One row a record that passes the filter. Raises WalFormatError at the first record whose
-        inside is not valid; what does not pass by its rmgr is not looked at.
+        """One row for each record that passes the filter. Raises WalFormatError at the first record
+        with invalid content. A record that the rmgr filter drops is not checked.
 
         The index has at most INDEX_BYTES_MAX of records.
         """
@@ -109,13 +109,13 @@ class WalDecoder:
                 return number_column(getattr(facts, _FACTS[name]), field.type)
 
     def _explain(self, index: RecordIndex, bad: int) -> WalFormatError:
-        """What the pure checks say of the record where the compiled loop stopped."""
+        """The error of `pgwal` for the record at which the compiled loop stopped."""
         record = _record(index, bad)
         try:
             decode_body(record, self._version.major)
         except WalFormatError as error:
             return error
-        raise AssertionError(f"the loop refused what is valid at {record.start_lsn}")
+        raise AssertionError(f"the loop refused a valid record at {record.start_lsn}")
 
     def _too_short(self, index: RecordIndex, bad: int) -> WalFormatError:
         record = _record(index, bad)
@@ -128,7 +128,7 @@ class WalDecoder:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Of the schema; Arrow makes a new object whenever it is asked."""
+    """A field of the schema. Arrow would create a new object for each access."""
 
     name: str
     type: pa.DataType
@@ -136,7 +136,7 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What columns are gathered from; index and facts have one element a row."""
+    """The input of the columns. `index` and `facts` have one element for each row."""
 
     index: RecordIndex
     facts: RecordFacts
@@ -144,7 +144,7 @@ class _Rows:
     ends: Numbers
 
 
-#: columns that the survey has filled
+#: columns that the survey fills
 _FACTS = {
     "prev_lsn": "prev_lsn",
     "xid": "xid",
@@ -189,8 +189,8 @@ def _copy_records(data: Bytes, at: Numbers, offsets: Numbers, values: Bytes) -> 
 
 @cache
 def _name_tables(version_major: int) -> dict[str, NameTable]:
-    """Of the columns rmgr and operation, by `rmgr_id << 4 | info >> 4`; made once a version, since
-    it takes as long as thousands of records."""
+    """Names for the columns rmgr and operation, by `rmgr_id << 4 | info >> 4`. Cached by version,
+    because building them takes as long as decoding thousands of records."""
     version = wal_version(version_major)
     rmgrs = [
         rmgr_name(rmgr_id, version_major) if is_rmgr_id(rmgr_id, version) else ""

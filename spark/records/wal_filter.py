@@ -1,4 +1,4 @@
-"""`WalFilter`: which records become rows. It is asked before anything of a record is built."""
+"""`WalFilter`: the records that become rows. It is applied before any row is built."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class WalFilter:
     """A record passes if it passes each set that is not empty.
 
     rmgrs      names as `pg_waldump` prints them: Heap, Btree, custom128; case does not matter
-    relations  relfilenode numbers  } one of its blocks is of such a relation,
+    relations  relfilenode numbers  } one of its blocks belongs to such a relation
     databases  oids                 } in such a database
-    xids       its transaction, or its top-level transaction where it says it
+    xids       its transaction, or its top-level transaction if the record has it
     """
 
     rmgrs: frozenset[str] = frozenset()
@@ -31,8 +31,8 @@ class WalFilter:
 
 
 def filter_tables(wal_filter: WalFilter, version_major: int) -> FilterTables:
-    """Raises FilterError for an rmgr that this version does not have, or a number that is
-    no oid and no xid."""
+    """Raises FilterError for an rmgr that this version does not have, or a number that cannot be an
+    oid or xid."""
     version = wal_version(version_major)
     ids = {
         rmgr_name(rmgr_id, version_major).lower(): rmgr_id
@@ -45,7 +45,7 @@ def filter_tables(wal_filter: WalFilter, version_major: int) -> FilterTables:
             names = ", ".join(rmgr_name(i, version_major) for i in ids.values() if i < 128)
             raise FilterError(
                 f'Postgres {version_major} has no resource manager "{name}"',
-                hint=f"They are: {names}.",
+                hint=f"The resource managers are: {names}.",
             )
         passes[ids[name.lower()]] = True
     return FilterTables(

@@ -1,7 +1,7 @@
-"""The columns of decoded WAL: one row a record, in the terms of `pg_waldump`.
+"""The columns of decoded WAL, one row for each record, with the terms of `pg_waldump`.
 
-All are nullable, and lists have the item name `element`: Spark wants batches that equal what it
-makes of its own schema. LSNs and transaction ids are bigint, since Spark has no unsigned numbers.
+All columns are nullable, and list items are named `element`, because batches must match the schema
+that Spark derives. LSNs and transaction ids are bigint, because Spark has no unsigned numbers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from spark.errors import ColumnError
 
-#: `block_id` numbers the references of a record, as `blkref #0`; `fork` is main, fsm, vm or init;
-#: `data_length` is that of the block's own data, its page image not counted
+#: `block_id` is the number of the reference, as in `blkref #0`; `fork` is main, fsm, vm or init;
+#: `data_length` is the length of the block's own data, without its page image
 BLOCK = pa.struct(
     [
         pa.field("block_id", pa.int32()),
@@ -30,34 +30,34 @@ BLOCK = pa.struct(
 
 WAL_SCHEMA = pa.schema(
     [
-        #: where the record starts
+        #: the start of the record
         pa.field("lsn", pa.int64()),
-        #: where the next one may, as Postgres counts: after an XLOG_SWITCH the next segment
+        #: the start of the next record, as Postgres counts: after an XLOG_SWITCH the next segment
         pa.field("end_lsn", pa.int64()),
         pa.field("prev_lsn", pa.int64()),
         #: Postgres's timeline
         pa.field("tli", pa.int32()),
-        #: 0 if it was written outside of a transaction that has one
+        #: 0 if the record was written outside of a transaction with an xid
         pa.field("xid", pa.int64()),
-        #: the top-level transaction, where the record says it, otherwise null: with wal_level
-        #: logical the first record of a subtransaction does; COMMIT, PREPARE, COMMIT_PREPARED and
-        #: ABORT_PREPARED do; an ABORT may be of a subtransaction, and does not tell
+        #: the top-level transaction if the record has it, otherwise null. COMMIT, PREPARE,
+        #: COMMIT_PREPARED and ABORT_PREPARED have it; with wal_level = logical also the first
+        #: record of a subtransaction. An ABORT may be of a subtransaction, and does not have it
         pa.field("top_xid", pa.int64()),
         pa.field("rmgr", pa.string()),
-        #: as `pg_waldump` of the server's version names it
+        #: the name in `pg_waldump` of the server's version
         pa.field("operation", pa.string()),
         pa.field("record_length", pa.int64()),
         pa.field("main_data_length", pa.int64()),
-        #: full-page images, as stored: without their holes, maybe compressed
+        #: full-page images as stored: without their holes, possibly compressed
         pa.field("fpi_count", pa.int32()),
         pa.field("fpi_bytes", pa.int64()),
         pa.field("blocks", pa.list_(pa.field("element", BLOCK))),
         #: of COMMIT, ABORT, PREPARE, COMMIT_PREPARED and ABORT_PREPARED; null for all others
         pa.field("xact_time", pa.timestamp("us", tz="UTC")),
         pa.field("subxids", pa.list_(pa.field("element", pa.int64()))),
-        #: the name of a prepared transaction, where the record says it
+        #: the name of a prepared transaction if the record has it
         pa.field("gid", pa.string()),
-        #: all of the record, its header included, page headers taken out
+        #: the whole record with its header, without page headers
         pa.field("record", pa.binary()),
     ]
 )
@@ -66,7 +66,7 @@ DEFAULT_COLUMNS = tuple(name for name in WAL_SCHEMA.names if name != "record")
 
 
 def schema_of(columns: Iterable[str]) -> pa.Schema:
-    """Of a batch with these columns, in this order. Raises ColumnError."""
+    """The schema of a batch with these columns, in this order. Raises ColumnError."""
     names = list(columns)
     for name in names:
         if name not in WAL_SCHEMA.names:

@@ -1,1 +1,1 @@
-"""What Spark sees: the data sources, their options, offsets and slots."""
+"""The data sources of Spark: their options, offsets and slots."""

@@ -1,7 +1,7 @@
-"""Option `columns`: which columns of the WAL a query wants, since Spark does not tell its sources.
+"""Option `columns`: the columns of the WAL that a query needs. Spark does not report them.
 
-Apart from the other options, because Spark asks for the schema in a process of its own, which
-should not wait for all that reads WAL to be loaded.
+A module of its own, because Spark asks for the schema in a separate process, which should not load
+the modules that read WAL.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
 
 
 def parse_columns(text: str | None) -> tuple[str, ...]:
-    """Names with commas between them; None: the default. Raises OptionError."""
+    """Comma-separated names; None: the default columns. Raises OptionError."""
     if text is None:
         return DEFAULT_COLUMNS
     names = tuple(name.strip() for name in text.split(",") if name.strip())

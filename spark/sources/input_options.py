@@ -1,8 +1,8 @@
-"""Options of the sources: text to an input, a range, columns and a filter.
+"""Options of the sources: parses text into an input, a range, columns and a filter.
 
-Laws. An option that nobody knows is an error, as are two that contradict each other: a misspelt
-filter must not read everything. No message, no plan and no offset ever contains a connection string
-or an option of a store: both may hold secrets.
+Laws. An unknown option is an error, and so are options that contradict each other, because a
+misspelt filter must not read everything. No message, plan or offset contains a connection string or
+an option of a store, because both may have secrets.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ E = TypeVar("E", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
-    """What was asked for; nothing has been read yet. `start_lsn` and the times are as given: None
-    where they are not, and `is_latest` for start_lsn=latest."""
+    """The parsed options; nothing has been read yet. `start_lsn` and the times are None if they are
+    not given. `is_latest` means start_lsn=latest."""
 
     wal_input: WalInput = field(repr=False)
     columns: tuple[str, ...]
@@ -72,7 +72,7 @@ class InputOptions:
 def parse_options(
     options: Mapping[str, str], *, known: Iterable[str] = (), is_stream: bool = False
 ) -> InputOptions:
-    """`known` are a source's own options, which are left to it. Raises OptionError."""
+    """`known` are the source's own options, which are ignored here. Raises OptionError."""
     given = {name.lower(): text.strip() for name, text in options.items()}
     _check_names(given, known)
     _check_contradictions(given, is_stream)
@@ -98,11 +98,11 @@ def parse_options(
     )
     start_lsn, end_lsn = parsed.start_lsn, parsed.end_lsn
     if start_lsn is not None and end_lsn is not None and start_lsn > end_lsn:
-        raise OptionError(f"start_lsn {Lsn(start_lsn)} is behind end_lsn {Lsn(end_lsn)}")
+        raise OptionError(f"start_lsn {Lsn(start_lsn)} is after end_lsn {Lsn(end_lsn)}")
     if is_stream and parsed.on_damage is OnDamage.STOP:
         raise OptionError(
-            "on_damage=stop is of batches only",
-            hint="A stream that fails has stopped there; its offset stays before the damage.",
+            "on_damage=stop is for batches only",
+            hint="A stream stops when it fails; its offset stays before the damage.",
         )
     return parsed
 
@@ -123,14 +123,14 @@ def _check_contradictions(given: Mapping[str, str], is_stream: bool) -> None:
     for name in _BATCH_OPTIONS if is_stream else _STREAM_OPTIONS:
         if name in given:
             kind, other = ("streams", "spark.read") if is_stream else ("batches", "readStream")
-            raise OptionError(f"option {name} is not for {kind}", hint=f"It is for {other}.")
+            raise OptionError(f"option {name} is not for {kind}", hint=f"Use it with {other}.")
     if "path" not in given and "safekeepers" not in given:
         raise OptionError(
             "neither option path nor option safekeepers says where the WAL is",
             hint="path: an archive's URL or a folder of segments; safekeepers: HOST:PORT,...",
         )
     if "slot" in given and "safekeepers" not in given:
-        raise OptionError("option slot needs option safekeepers: slots are theirs")
+        raise OptionError("option slot needs option safekeepers, which have the slots")
     if "tli" in given and "safekeepers" in given:
         raise OptionError("option tli is not for safekeepers: they serve their newest timeline")
 
@@ -146,8 +146,9 @@ def _input(given: Mapping[str, str]) -> WalInput:
         return safekeepers
     if isinstance(stored, FolderInput):
         raise OptionError(
-            "option path names a folder of segments, and safekeepers are joined with an archive",
-            hint="Name the archive that the safekeepers write to, or only one of the two.",
+            "option path names a folder of segments, but safekeepers can be joined only with an "
+            "archive",
+            hint="Name the archive of these safekeepers, or only one of the two options.",
         )
     return JoinedInput(stored, safekeepers)
 
@@ -170,9 +171,9 @@ def _stored(
         if _has_segments(folder):
             if timeline is not None or store:
                 raise OptionError(
-                    f"{folder} is a folder of segments: options timeline and archive.* are not "
-                    "for it",
-                    hint="Postgres's timeline is chosen with tli.",
+                    f"{folder} is a folder of segments: options timeline and archive.* do not "
+                    "apply to it",
+                    hint="Choose Postgres's timeline with tli.",
                 )
             return FolderInput(str(folder), tli)
     return ArchiveInput(path, timeline, tli, tuple(sorted(store.items())))
@@ -223,9 +224,9 @@ def _numbers(given: Mapping[str, str], name: str) -> frozenset[int]:
     parts = _list(given.get(name, ""))
     for part in parts:
         if not part.isascii() or not part.isdigit() or int(part) >= 1 << 32:
-            raise OptionError(f'option {name}: "{part}" is no number of 32 bits')
+            raise OptionError(f'option {name}: "{part}" is not a number of 32 bits')
     if name in given and not parts:
-        raise OptionError(f"option {name} names nothing")
+        raise OptionError(f"option {name} is empty")
     return frozenset(map(int, parts))
 
 
@@ -235,7 +236,7 @@ def _size(given: Mapping[str, str], name: str) -> int | None:
     match = _SIZE.fullmatch(given[name])
     size = int(match["number"]) << _UNIT_BITS[match["unit"] or "B"] if match else 0
     if size == 0:
-        raise OptionError(f'option {name}: "{given[name]}" is no size', hint="Like 64MB.")
+        raise OptionError(f'option {name}: "{given[name]}" is not a size', hint="Example: 64MB.")
     return size
 
 
@@ -245,4 +246,4 @@ def _choice(given: Mapping[str, str], name: str, default: E) -> E:
         return kind(given.get(name, default.value).lower())
     except ValueError:
         words = ", ".join(str(member.value) for member in kind)
-        raise OptionError(f'option {name}: "{given[name]}" is none of {words}') from None
+        raise OptionError(f'option {name}: "{given[name]}" is not one of {words}') from None

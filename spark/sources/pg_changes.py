@@ -4,8 +4,8 @@
     changes.option("path", "/srv/archive").load()
     changes.option("path", "/srv/archive").option("table", "public.orders").load()
 
-What is read, and how it is asked for, is said in `docs/changes.md`. Spark loads this module in many
-short processes, those of `pg_wal` too: what decodes is loaded where it is needed.
+`docs/changes.md` describes the rows and the options. Spark loads this module in many short
+processes, also in those of `pg_wal`. So the decoder is imported only where it is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PgChangesDataSource(DataSource):
-    """Made by Spark with the options of the query."""
+    """Spark creates it with the options of the query."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,6 +1,6 @@
-"""Options of `pg_changes`: those of `pg_wal` that are not of records, and which catalog and table.
+"""Options of `pg_changes`: the catalog, the table, and the options of `pg_wal` not about records.
 
-Law: as of all options, one that would have no effect is an error.
+Law: an option without an effect is an error, as in `input_options.py`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from spark.changes.change_reader import ChangeOptions
 from spark.errors import OptionError
 from spark.sources.input_options import InputOptions, parse_options
 
-#: of this source alone
+#: only of this source
 CHANGE_OPTIONS = ("catalog", "dsn", "table")
-#: of `pg_wal` alone: they are of records
+#: only of `pg_wal`: they are about records
 _RECORD_OPTIONS = ("columns", "rmgr", "relation", "database", "xid")
 
 
 def parse_change_options(options: Mapping[str, str]) -> ChangeOptions:
-    """A catalog in a file, or taken now from `dsn`, which also refreshes it. Raises OptionError,
+    """The catalog from a file, or read now from `dsn`, which also refreshes it. Raises OptionError,
     CatalogError."""
     given = {name.lower(): text.strip() for name, text in options.items()}
     dsn, paths = given.get("dsn"), given.get("catalog")
     if not dsn and not paths:
         raise OptionError(
             "neither catalog nor dsn is given",
-            hint="sk catalog snapshot makes a catalog; dsn takes one when the query starts.",
+            hint="sk catalog snapshot creates a catalog; dsn reads one when the query starts.",
         )
     refresh = partial(take_catalog, dsn) if dsn else None
     catalog = load_catalog(paths) if paths else take_catalog(dsn or "")
@@ -37,8 +37,8 @@ def parse_change_options(options: Mapping[str, str]) -> ChangeOptions:
 
 
 def parse_input_options(options: Mapping[str, str], *, is_stream: bool = False) -> InputOptions:
-    """Which WAL. Raises OptionError."""
+    """The options of the WAL input. Raises OptionError."""
     for name in options:
         if name.lower() in _RECORD_OPTIONS:
-            raise OptionError(f'option "{name}" is of pg_wal', hint="Here it is table=.")
+            raise OptionError(f'option "{name}" is only for pg_wal', hint="Use table=.")
     return parse_options(options, known=CHANGE_OPTIONS, is_stream=is_stream)

@@ -1,8 +1,8 @@
-"""What `pg_changes` is read with: in batches, and in streams.
+"""The readers of `pg_changes`, for batches and streams.
 
-The planning and the offsets are those of `pg_wal`; a task's range is that of the commits, and where
-its transactions began it finds out by itself (`change_reader.py`). Law: no slot of the stream lets
-go of WAL that a transaction which is still open has begun in.
+They plan and keep offsets as `pg_wal` does. The range of a task contains the commits; the task
+finds by itself where its transactions began (`change_reader.py`). Law: the slot of a stream keeps
+the WAL of all transactions that are still open.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark.changes.alteration_search import look_for_alterations
+from spark.changes.alteration_search import find_alterations
 from spark.changes.alterations import Alterations
 from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
 from spark.inputs.wal_reader import OnDamage, WalRange
@@ -33,7 +33,7 @@ class ChangeTask(WalTask):
 
 
 class ChangeBatchReader(DataSourceReader):
-    """Planned on the driver; `read` runs on the executors."""
+    """`partitions` runs on the driver, `read` on the executors."""
 
     def __init__(self, options: InputOptions, changes: ChangeOptions) -> None:
         self._options = options
@@ -53,7 +53,7 @@ class ChangeBatchReader(DataSourceReader):
 
 
 class ChangeStreamReader(WalStreamReader):
-    """As `pg_wal` streams, but for what is read, and for what a slot holds."""
+    """Streams as `pg_wal` does, except for the rows, and for the WAL that the slot keeps."""
 
     def __init__(self, options: InputOptions, changes: ChangeOptions) -> None:
         super().__init__(options)
@@ -88,15 +88,13 @@ def _altered_before(
     parts: Sequence[WalRange],
     known: Alterations | None = None,
 ) -> Alterations:
-    """What all tasks must know; `known` since the last batch. Raises WalInputError."""
+    """The alterations that all tasks need; `known` from the last batch. Raises WalInputError."""
     starts = replace(parts[0], end_lsn=parts[-1].start_lsn)
-    return look_for_alterations(
-        options.wal_input, changes.catalog, starts, options.on_damage, known
-    )
+    return find_alterations(options.wal_input, changes.catalog, starts, options.on_damage, known)
 
 
 def _tasks(parts: Sequence[WalRange], known: Alterations) -> list[InputPartition]:
-    """What was not looked at is for the first one to say."""
+    """The first task reports the WAL that was not searched."""
     rest = replace(known, unseen=[])
     return [
         ChangeTask(part, WalFilter(), known if number == 0 else rest)
@@ -107,7 +105,7 @@ def _tasks(parts: Sequence[WalRange], known: Alterations) -> list[InputPartition
 def _read(
     options: InputOptions, changes: ChangeOptions, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Its rows. Raises SparkWalError."""
+    """The rows of a task. Raises SparkWalError."""
     assert isinstance(partition, ChangeTask)
     changes = replace(changes, alterations=partition.alterations)
     with shown_errors():

@@ -1,10 +1,10 @@
-"""`format("pg_wal")`: the WAL of a Postgres cluster as rows, one a record.
+"""`format("pg_wal")`: the WAL of a Postgres cluster, one row for each record.
 
     spark.read.format("pg_wal").option("path", "/srv/archive").load()
     spark.readStream.format("pg_wal").option("safekeepers", "sk1:5454,sk2:5454,sk3:5454").load()
 
-What is read, and how it is asked for, is said in `docs/spark.md`. Spark loads this module in many
-short processes: what reads WAL is loaded where it is needed.
+`docs/spark.md` describes the rows and the options. Spark loads this module in many short processes,
+so the modules that read WAL are imported only where they are needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PgWalDataSource(DataSource):
-    """Made by Spark with the options of the query."""
+    """Spark creates it with the options of the query."""
 
     @classmethod
     def name(cls) -> str:

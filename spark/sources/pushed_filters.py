@@ -1,9 +1,9 @@
-"""What Spark's own filters say of a record's LSN, resource manager and transaction.
+"""Filters of Spark on the LSN, the resource manager and the transaction of a record.
 
     WHERE lsn >= 50331648 AND lsn < 67108864 AND rmgr = 'Heap' AND xid IN (741, 742)
 
-Law: only what every wanted row passes is taken from them, and Spark asks each of them again, so
-that a filter that is not understood costs time and never a row.
+Law: a pushed filter never removes a requested row. Spark applies every filter again, so a filter
+that is not understood costs time, but no row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LSN_MAX = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """LSNs in [from_lsn, to_lsn); None: any resource manager, any transaction."""
+    """LSNs in [from_lsn, to_lsn); None means any resource manager, any transaction."""
 
     from_lsn: int = 0
     to_lsn: int = _LSN_MAX
@@ -49,7 +49,7 @@ class PushedFilters:
         return pushed
 
     def _and(self, pushed: Filter) -> PushedFilters:
-        """What is not understood changes nothing."""
+        """A filter that is not understood changes nothing."""
         match pushed:
             case GreaterThanOrEqual(("lsn",), int(lsn)):
                 return replace(self, from_lsn=max(self.from_lsn, lsn))
@@ -80,8 +80,8 @@ class PushedFilters:
         return WalRange(start_lsn, end_lsn, whole.limit_lsn, is_boundary)
 
     def narrow_filter(self, asked: WalFilter, version_major: int) -> WalFilter:
-        """An empty set of a WalFilter stands for all; so where nothing is left, the filter stays
-        as it was asked for, and Spark drops the rows."""
+        """In a WalFilter an empty set means all. So if nothing is left, the filter stays as
+        requested, and Spark drops the rows."""
         version = wal_version(version_major)
         known = {
             rmgr_name(rmgr_id, version_major)
@@ -103,9 +103,9 @@ class PushFilters:
     """The method `pushFilters` of a reader, as an object.
 
     Spark refuses a reader that overrides the method while
-    spark.sql.python.filterPushdown.enabled is off, so that nobody waits in vain for a pushdown.
-    Filters are applied in any case, so this one is not to be refused: it says of itself that it is
-    the base class's, and Spark calls it only when the setting is on.
+    spark.sql.python.filterPushdown.enabled is off. Filters are applied in any case, so our readers
+    must not be refused. This object pretends to be the method of the base class, and Spark calls it
+    only if the setting is on.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -114,7 +114,7 @@ class PushFilters:
         self._take = take
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """All of them, for Spark to ask again."""
+        """Returns all filters, so that Spark applies them again."""
         self._take(PushedFilters.of(filters))
         return filters
 

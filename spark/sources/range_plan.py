@@ -1,13 +1,14 @@
-"""Which WAL a batch reads, and how it is cut into tasks.
+"""The range of WAL that a batch reads, and its division into tasks.
 
     start_lsn                                   end_lsn        newest_lsn
         |--task--|----task----|----task----|--task--|.............|
                  ^ segments begin here     ^        ` the last record may go on there
 
-Laws. Cuts are where segments begin, so that no task reads what another decodes but the rest of its
-last record. Times are those of commit records: a range begins with the first commit at or after
-start_time, and ends before the first at or after end_time. Segments are searched by halves, as if
-commits were in the order of their times; a clock that was set back makes that a guess.
+Laws. Ranges are split at starts of segments. So a task reads no WAL that another task decodes,
+except the rest of its last record. Times are those of commit records: a range begins with the first
+commit at or after start_time, and ends before the first one at or after end_time. The search is a
+binary search over segments, as if commits were in the order of their times. If a clock was set back
+the result is inexact.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def plan_range(options: InputOptions, facts: ServerFacts) -> WalRange:
     end_lsn = newest_lsn if options.end_lsn is None else options.end_lsn
     if end_lsn > newest_lsn:
         raise OptionError(
-            f"end_lsn {format_lsn(end_lsn)} is behind the end of the WAL, {format_lsn(newest_lsn)}"
+            f"end_lsn {format_lsn(end_lsn)} is after the end of the WAL, {format_lsn(newest_lsn)}"
         )
     if options.end_time is not None:
         found = find_commit(wal_input, facts, options.end_time, start_lsn, newest_lsn)
@@ -47,14 +48,14 @@ def plan_range(options: InputOptions, facts: ServerFacts) -> WalRange:
 
 
 def plan_start(options: InputOptions, facts: ServerFacts, newest_lsn: int) -> int:
-    """Where a batch or a new stream begins. Raises OptionError, WalInputError."""
+    """The start of a batch or of a new stream. Raises OptionError, WalInputError."""
     wal_input = options.wal_input
     if options.is_latest:
         return newest_lsn
     if options.start_lsn is not None:
         if options.start_lsn > newest_lsn:
             raise OptionError(
-                f"start_lsn {format_lsn(options.start_lsn)} is behind the end of the WAL, "
+                f"start_lsn {format_lsn(options.start_lsn)} is after the end of the WAL, "
                 f"{format_lsn(newest_lsn)}"
             )
         return options.start_lsn
@@ -66,7 +67,7 @@ def plan_start(options: InputOptions, facts: ServerFacts, newest_lsn: int) -> in
 
 
 def split(whole: WalRange, facts: ServerFacts, partition_bytes: int) -> list[WalRange]:
-    """At least one, which may be empty."""
+    """At least one range, which may be empty."""
     step = max(1, partition_bytes // facts.wal_seg_size) * facts.wal_seg_size
     first = whole.start_lsn - whole.start_lsn % facts.wal_seg_size + step
     cuts = [whole.start_lsn, *range(first, whole.end_lsn, step), whole.end_lsn]
@@ -79,10 +80,10 @@ def split(whole: WalRange, facts: ServerFacts, partition_bytes: int) -> list[Wal
 def find_commit(
     wal_input: WalInput, facts: ServerFacts, moment: datetime, start_lsn: int, newest_lsn: int
 ) -> int | None:
-    """The start of the first commit record at or after `moment`; None when there is none."""
+    """The start of the first commit record at or after `moment`; None if there is none."""
     seg_size = facts.wal_seg_size
     low, high = start_lsn // seg_size, newest_lsn // seg_size
-    while low < high:  # the wanted commit is not before the first one of segment `low`
+    while low < high:  # the commit is not before the first one of segment `low`
         middle = (low + high + 1) // 2
         first = next(_commits(wal_input, facts, middle * seg_size, newest_lsn), None)
         if first is not None and first[1] < moment:
@@ -96,7 +97,7 @@ def find_commit(
 def _commits(
     wal_input: WalInput, facts: ServerFacts, start_lsn: int, newest_lsn: int
 ) -> Iterator[tuple[int, datetime]]:
-    """Where WAL is lost, its rest is passed over: that is for those to say who read it."""
+    """Skips the rest of a segment where WAL is lost; the tasks that read it report that."""
     batches = read_records(
         wal_input,
         WalRange(start_lsn, newest_lsn, newest_lsn),

@@ -1,4 +1,4 @@
-"""Errors as they leave a data source: Spark shows a traceback, and the hint has to be in it."""
+"""Errors of a data source, with their hints. Spark shows a traceback, which must have the hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark.errors import SparkWalError
 
 @contextmanager
 def shown_errors() -> Iterator[None]:
-    """Raises what is raised inside, with its hint as a note."""
+    """Adds the hint of an error to it as a note."""
     try:
         yield
     except SparkWalError as error:

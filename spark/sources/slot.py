@@ -1,12 +1,12 @@
-"""A physical slot on each safekeeper, so that WAL stays there until a stream has committed it.
+"""A physical slot on each safekeeper, which keeps WAL until a stream has committed it.
 
     slot's restart_lsn     committed offset         end of the running batch
            |---------------------|---------------------------|------> commit_lsn
-           may lag, as long as a segment or a safekeeper that is away; never leads
+           may lag by a segment, or while a safekeeper is unavailable; never ahead
 
-Law: it is moved to where a batch begins, never to where one ends: Spark plans a batch when the one
-before has been committed, and after any crash it reads from there again. Safekeepers keep whole
-segments, so it is moved when the segment changes.
+Law: the slot moves to the start of a batch, never to its end. Spark plans a batch after the one
+before is committed, and after any crash it reads from there again. Safekeepers keep whole segments,
+so the slot moves only when the segment changes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from spark.sources.input_options import InputOptions
 log = structlog.get_logger()
 
 UNDEFINED_OBJECT = "42704"
-#: a safekeeper that is away must not keep the stream waiting at every batch
+#: an unavailable safekeeper must not delay every batch of the stream
 RETRY_SECONDS = 30.0
 
 
 class StreamSlot:
-    """One stream's; two streams with one slot would lose WAL of the slower one."""
+    """The slot of one stream. Two streams must not share one: the slower one would lose WAL."""
 
     def __init__(self, name: str, addresses: Sequence[SafekeeperAddress]) -> None:
         self._name = name
@@ -47,8 +47,8 @@ class StreamSlot:
         self._retry_at: dict[SafekeeperAddress, float] = {}
 
     def hold(self, lsn: int, wal_seg_size: int) -> None:
-        """WAL from `lsn` on is needed, and nothing below. Slots that are missing are made; a
-        safekeeper that is away is told later. Raises WalInputError if none was ever told."""
+        """Keeps WAL from `lsn` on, and none below. Creates missing slots; an unavailable safekeeper
+        is retried later. Raises WalInputError if it has never succeeded on any safekeeper."""
         segno, now = lsn // wal_seg_size, time.monotonic()
         errors = []
         for address in self._addresses:
@@ -66,7 +66,7 @@ class StreamSlot:
             raise none_answers(errors)
 
     def drop(self) -> None:
-        """On every safekeeper that can be reached; what does not exist is dropped already."""
+        """Drops it on every safekeeper. A missing slot is not an error. Raises WalInputError."""
         for address in self._addresses:
             with closing(SafekeeperSession(address)) as session:
                 try:
@@ -79,23 +79,23 @@ class StreamSlot:
         position = session.position()
         if position.commit_lsn < lsn:
             raise WalInputError(
-                f"safekeeper {session.name} is behind: {format_lsn(position.commit_lsn)} is "
-                f"committed there, {format_lsn(lsn)} has been read"
+                f"safekeeper {session.name} is behind: it has committed up to "
+                f"{format_lsn(position.commit_lsn)}, but {format_lsn(lsn)} has been read"
             )
         try:
-            session.tell_flushed(self._name, lsn, position.history.tli_at(lsn))
+            session.report_flushed(self._name, lsn, position.history.tli_at(lsn))
         except SafekeeperRefused as error:
             if error.sqlstate == UNDEFINED_FILE:
-                return  # read from the archive as yet; there is nothing here to hold
+                return  # the WAL is read from the archive; there is nothing to keep here
             if error.sqlstate != UNDEFINED_OBJECT:
                 raise
-            # Without RESERVE_WAL, which would begin at the newest WAL instead of at `lsn`.
+            # Without RESERVE_WAL, which would reserve from the newest WAL instead of from `lsn`.
             session.execute(f"CREATE_REPLICATION_SLOT {quote_name(self._name)} PHYSICAL")
             self._move(session, lsn)
 
 
 def slot_of(options: InputOptions) -> StreamSlot | None:
-    """That of option `slot`."""
+    """The slot of option `slot`."""
     if options.slot is None:
         return None
     wal_input = options.wal_input

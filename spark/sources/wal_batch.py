@@ -1,7 +1,7 @@
-"""`spark.read`: a range of WAL, cut into tasks.
+"""`spark.read`: a range of WAL, split into tasks.
 
-Law: any way of cutting the same WAL gives the same rows (`wal_reader.py`), and so does any way of
-pushing filters down (`pushed_filters.py`).
+Law: the rows do not depend on the way in which the WAL is split (`wal_reader.py`) or filters are
+pushed down (`pushed_filters.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark.sources.wal_task import WalTask, run_task
 
 
 class WalBatchReader(DataSourceReader):
-    """Planned on the driver; `read` runs on the executors."""
+    """`partitions` runs on the driver, `read` on the executors."""
 
     def __init__(self, options: InputOptions) -> None:
         self._options = options
@@ -40,7 +40,7 @@ class WalBatchReader(DataSourceReader):
             whole = self._pushed.narrow_range(plan_range(options, facts))
             wal_filter = self._pushed.narrow_filter(options.wal_filter, facts.pg_major)
             if options.on_damage is OnDamage.STOP:
-                # Only who has read all that is before knows whether it is damaged.
+                # One task: only a reader of all WAL before knows whether it is damaged.
                 return [WalTask(whole, wal_filter)]
             parts = split(whole, facts, options.partition_bytes)
             return [WalTask(part, wal_filter) for part in parts]

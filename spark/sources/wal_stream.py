@@ -1,11 +1,11 @@
-"""`readStream`: micro-batches of WAL, from offset to offset.
+"""`readStream`: micro-batches of WAL between offsets.
 
     {"lsn": "0/3000028"}    {"lsn": "0/4800110"}    {"lsn": "0/5A2B3C8"}    up to commit_lsn
             |------- batch -------|------- batch -------|
 
-Laws. An offset is a record boundary of committed WAL: whatever happens to Postgres, what is below
-stays as it is, on whatever timeline it goes on. Offsets are Spark's to keep, in its checkpoint;
-nothing here remembers more than the next question needs.
+Laws. An offset is a record boundary of committed WAL. Whatever happens to Postgres, the WAL below
+it does not change, on any timeline. Spark keeps the offsets in its checkpoint; this module stores
+none.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from spark.sources.wal_task import WalTask, run_task
 
 Offset = dict[str, str]
 
-#: How long WAL behind a gap is waited for: an archiver has several segments under way at once.
+#: How long to wait for WAL after a gap: an archiver uploads several segments at once.
 GAP_SECONDS = 10.0
 
 
 class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark asks it on the driver, and sends a copy to the executors, which only read()."""
+    """Runs on the driver; Spark sends a copy to the executors, which call only read()."""
 
     def __init__(self, options: InputOptions) -> None:
         self._options = options
@@ -71,7 +71,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _offset(self._input.newest_lsn())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Up to where the next batch goes; `start` itself while there is nothing."""
+        """The end of the next batch; `start` itself if there is no new WAL."""
         with shown_errors():
             start_lsn = _lsn(start)
             self._hold(start_lsn)
@@ -90,7 +90,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return run_task(self._options, partition)
 
     def commit(self, end: Offset) -> None:
-        """Nothing: it comes when the next batch begins, or never; `_hold` knows without it."""
+        """Does nothing, because Spark calls it late or never; `_hold` does not need it."""
 
     # ---- parts
 
@@ -101,13 +101,13 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return split(whole, self._input.facts(), self._options.partition_bytes)
 
     def _hold(self, start_lsn: int) -> None:
-        """Spark asks for what follows a batch when that batch has been committed."""
+        """Spark asks for the next batch after it has committed the one before."""
         if self._slot is not None:
             self._slot.hold(start_lsn, self._input.facts().wal_seg_size)
 
     def _available(self, start_lsn: int) -> int:
-        """The end of what there is without a gap; behind a gap that stays, of all there is, so
-        that the batch comes upon it."""
+        """The end of the WAL without a gap. If a gap at the start stays, the end of all WAL, so
+        that the batch reports the gap."""
         while True:
             time.sleep(max(0.0, self._idle_until - time.monotonic()))
             end_lsn = self._input.extent(start_lsn)[1]
@@ -120,7 +120,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end_lsn > start_lsn:
                 self._waits_since = None
                 return end_lsn
-            # Spark asks an idle stream again at once; whoever has the WAL is spared that.
+            # Spark asks an idle stream again at once; a pause protects the source of the WAL.
             now = time.monotonic()
             self._idle_until = now + self._input.poll_seconds
             if newest_lsn <= start_lsn:

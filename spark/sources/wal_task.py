@@ -1,4 +1,4 @@
-"""What one task of `pg_wal` is told, and what it does."""
+"""A task of `pg_wal`: its description, and the function that runs it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from spark.sources.shown_errors import shown_errors
 
 @dataclass(frozen=True, slots=True)
 class WalTask(InputPartition):
-    """It travels from the driver to an executor; where the WAL is, the reader knows."""
+    """The driver sends it to an executor. The reader knows where the WAL is."""
 
     wal_range: WalRange
     wal_filter: WalFilter
 
 
 def run_task(options: InputOptions, task: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Its rows. Raises SparkWalError."""
+    """The rows of the task. Raises SparkWalError."""
     assert isinstance(task, WalTask)
     with shown_errors():
         yield from read_records(

@@ -76,7 +76,7 @@ def test_a_control_file_of_a_newer_release_is_refused(
     # The engine writes a container's log behind what the container does.
     for said in (
         f"has format version {NEWER_FORMAT}, expected {FORMAT_VERSION}",
-        "It was written by another release",
+        "Another release wrote it",
     ):
         wait_until(lambda said=said: said in safekeeper.log_tail(), TIMEOUT, f"log: {said}")
     ledger.wait_for_progress(20, TIMEOUT)

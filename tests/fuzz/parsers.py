@@ -40,25 +40,25 @@ from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
 from pageserver.branches.branch_record import decode_branch
 from pageserver.checks.page_comparison import Expectation, compare
-from pageserver.checks.visibility_bits import are_right
+from pageserver.checks.visibility_bits import are_bits_valid
 from pageserver.errors import BranchError, LayerDamaged, SurveyError, TableNameError
 from pageserver.layers.base_cache import decode_places
 from pageserver.layers.control_file import ControlFile
 from pageserver.layers.fork import PAGE_BYTES, ForkKind, parse_file
 from pageserver.layers.page_header import PageHeader
 from pageserver.layers.touches import Checkpoint
-from pageserver.moments.catalog_rows import (
+from pageserver.objects.deletion_list import decode_claim, decode_header, decode_list
+from pageserver.objects.page_index import decode_index
+from pageserver.objects.page_keys import PageKeys, QueueKeys
+from pageserver.pitr.catalog_rows import (
     parse_class_row,
     parse_named_row,
     parse_pair_row,
     parse_role_row,
 )
-from pageserver.moments.heap_page import heap_rows
-from pageserver.moments.relation_map import parse_relation_map
-from pageserver.moments.table_name import TableName
-from pageserver.objects.deletion_list import decode_claim, decode_header, decode_list
-from pageserver.objects.page_index import decode_index
-from pageserver.objects.page_keys import PageKeys, QueueKeys
+from pageserver.pitr.heap_page import heap_rows
+from pageserver.pitr.relation_map import parse_relation_map
+from pageserver.pitr.table_name import TableName
 from pg_server.postmaster_file import PostmasterFile
 from pgwal.block_ref import decode_body
 from pgwal.errors import LsnSyntaxError, SegmentNameError, TimelineHistoryError, WalFormatError
@@ -152,7 +152,7 @@ def _compare_page(case: bytes) -> object:
     """As a page of a heap, and of the visibility map of a heap that is such a page."""
     page = case[:PAGE_BYTES].ljust(PAGE_BYTES, b"\0")
     expected = Expectation(
-        seeds.HEAP_PAGE, 1 << 40, are_right=lambda _, bits: are_right(bits, page)
+        seeds.HEAP_PAGE, 1 << 40, are_bits_valid=lambda _, bits: are_bits_valid(bits, page)
     )
     return [compare(kind, 7, page, expected, has_checksum=False) for kind in ForkKind]
 
@@ -374,22 +374,22 @@ PARSERS: list[Parser] = [
            lambda case: Checkpoint.parse(case, 8, 120), (SurveyError,), seeds=(bytes(80),)),
     Parser("pageserver.layers.page_header.PageHeader.parse", PageHeader.parse, (LayerDamaged,),
            seeds=(seeds.HEAP_PAGE, bytes(8192))),
-    Parser("pageserver.moments.heap_page.heap_rows", lambda case: list(heap_rows(case)),
+    Parser("pageserver.pitr.heap_page.heap_rows", lambda case: list(heap_rows(case)),
            (LayerDamaged,), seeds=(seeds.HEAP_PAGE, bytes(8192))),
     Parser("pageserver.layers.base_cache.decode_places", decode_places, (LayerDamaged,),
            seeds=(bytes.fromhex("919805cd4e20cd4000000000cd0200cd2000"),)),
     Parser("pageserver.checks.page_comparison", _compare_page, (),
            seeds=(seeds.HEAP_PAGE, bytes(8192))),
-    Parser("pageserver.moments.relation_map.parse_relation_map", parse_relation_map,
+    Parser("pageserver.pitr.relation_map.parse_relation_map", parse_relation_map,
            (LayerDamaged,), seeds=seeds.RELATION_MAPS, reseal=_reseal_map),
-    Parser("pageserver.moments.catalog_rows.parse_class_row",
+    Parser("pageserver.pitr.catalog_rows.parse_class_row",
            partial(parse_class_row, pg_major=18), (LayerDamaged,), seeds=(bytes(160),)),
     *(
-        Parser(f"pageserver.moments.catalog_rows.{read.__name__}", read, (LayerDamaged,),
+        Parser(f"pageserver.pitr.catalog_rows.{read.__name__}", read, (LayerDamaged,),
                seeds=(bytes(80),))
         for read in (parse_named_row, parse_pair_row, parse_role_row)
     ),
-    Parser("pageserver.moments.table_name.TableName.parse", TableName.parse, (TableNameError,),
+    Parser("pageserver.pitr.table_name.TableName.parse", TableName.parse, (TableNameError,),
            texts=("shop.public.orders", 'shop."Odd.Name"."we""ird"')),
     Parser("pgwire.extended_fields.decode_parse", decode_parse, (ProtocolError,),
            seeds=(seeds.PARSE.data,)),

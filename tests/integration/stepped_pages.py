@@ -233,8 +233,8 @@ def _knows(older: SteppedPageserver, looks: int) -> bool:
     found nothing."""
     if not older.alive:
         assert older.exit_code == 1
-        assert any(why in older.log_text() for why in ("newer process", "was used before",
-                                                       "has a successor"))  # fmt: skip
+        assert any(why in older.log_text() for why in ("newer process", "already claimed by",
+                                                       "was replaced by"))  # fmt: skip
         return True
     try:
         page = older.status()

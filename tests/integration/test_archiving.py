@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from archive_folder import give_back, take_away
 from failover_world import FailoverWorld, Loss
 
 from consensus.ids import TimelineId, parse_id
@@ -267,7 +268,7 @@ def test_a_store_that_is_down_costs_no_commit(archived: Callable[..., ArchivedCl
         TIMEOUT,
         "WAL to go",
     )
-    assert "archiving goes on" in "".join(s.log_text() for s in cluster.safekeepers)
+    assert "archiving resumed" in "".join(s.log_text() for s in cluster.safekeepers)
 
 
 def test_the_backlog_is_bounded(
@@ -305,16 +306,3 @@ def test_the_backlog_is_bounded(
     ledger.pause()
     ledger.wait_idle(TIMEOUT)
     assert ledger.verify().ok
-
-
-def take_away(folder: Path) -> Path:
-    """The store is gone: in place of its folder there is a file."""
-    aside = folder.with_name("aside")
-    folder.rename(aside)
-    folder.write_text("in the way")
-    return aside
-
-
-def give_back(folder: Path, aside: Path) -> None:
-    folder.unlink()
-    aside.rename(folder)

@@ -156,6 +156,6 @@ def test_a_connection_that_breaks_leaves_no_backup(
             return datetime.now(UTC)
 
         broken = BackedUpServer(facts.system_id, facts.pg_version, False, crash)
-        with pytest.raises(BackupError, match="lost the server in the base backup"):
+        with pytest.raises(BackupError, match="lost the server during the base backup"):
             create_backup(connection, broken, catalog, options)
     assert catalog.backups() == []

@@ -306,12 +306,14 @@ def test_one_that_is_killed_while_it_is_made(shared: Past) -> None:
 def test_what_cannot_be_made_says_why_and_leaves_nothing(
     shared: Past, small_disk: Callable[[int], SmallDisk]
 ) -> None:
-    shared.refused('"../x" is no name of a branch', "", name="../x")
+    shared.refused('"../x" is not a valid branch name', "", name="../x")
     shared.refused("port", "another one", "--port", shared.primary.port)
-    shared.refused("before the first cut", "That is at", "--at-lsn", "0/1")
-    shared.refused("the WAL ends at", "earlier moment", "--at-lsn", "F/0")
+    shared.refused("before the first cut", "The first cut is at", "--at-lsn", "0/1")
+    shared.refused("the WAL ends at", "earlier target", "--at-lsn", "F/0")
     shared.refused("has 0 timelines", "Safekeepers", "--archive", shared.root)
-    shared.refused("archive_mode of a branch cannot be set", "away", "--set", "archive_mode=on")
+    shared.refused(
+        "archive_mode cannot be set for a branch", "isolates", "--set", "archive_mode=on"
+    )
     shared.refused('"work_memory"', "--set", "--set", "work_memory=7MB")
     with small_disk(48 << 20) as disk:
         shared.refused("branch x needs", "larger disk", "--branches-dir", disk.path / "b")
@@ -319,9 +321,9 @@ def test_what_cannot_be_made_says_why_and_leaves_nothing(
     foreign = shared.root / "foreign"
     foreign.mkdir()
     (foreign / "letter").write_text("mine")
-    shared.refused("is no branch's folder", "", name="foreign")
+    shared.refused("is not the folder of a branch", "", name="foreign")
     dropped = in_process("branch", "drop", "foreign", "--branches-dir", shared.root, "--yes")
-    assert_refused(dropped, 1, "is no branch's folder", "sk branch list")
+    assert_refused(dropped, 1, "is not the folder of a branch", "sk branch list")
     assert (shared.list(), list(shared.root.iterdir())) == ([], [foreign])
     (foreign / "letter").unlink()
     foreign.rmdir()

@@ -247,7 +247,7 @@ def test_fetch_does_not_wait_for_what_will_not_pass(tmp_path: Path) -> None:
     begun = time.monotonic()
     archive = (f"--archive={tmp_path}/file/archive", f"--timeline={'00' * 16}/{'11' * 16}")
     done = sk("archive", "fetch", *archive, NAME, tmp_path / "x")
-    assert_refused(done, 255, "Not a directory", "Name the folder of the archive")
+    assert_refused(done, 255, "Not a directory", "Name a folder for the archive")
     assert time.monotonic() - begun < PATIENCE_SECONDS / 2
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg import sql
+from altered_setting import altered
 from sk_command import sk
 from stock_clients import WalReceiverProcess
 
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.http_status import http_get
-from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 
 TIMEOUT = 120.0
@@ -59,25 +58,6 @@ def findings(cluster: QuorumCluster, dsn: str = "") -> dict[str, tuple[str, str]
 
 
 @contextmanager
-def altered(postgres: Postgres, name: str, value: str) -> Iterator[None]:
-    """ALTER SYSTEM, in force; undone at the end."""
-    ((before,),) = postgres.execute(f"SHOW {name}")
-    alter(postgres, name, value)
-    try:
-        yield
-    finally:
-        alter(postgres, name, before)
-
-
-def alter(postgres: Postgres, name: str, value: str) -> None:
-    statement = sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
-    with postgres.connect() as connection:
-        connection.execute(statement)
-        connection.execute("SELECT pg_reload_conf()")
-    wait_until(lambda: postgres.execute(f"SHOW {name}") == [(value,)], TIMEOUT, f"{name} = {value}")
-
-
-@contextmanager
 def receiver(cluster: QuorumCluster, directory: Path, name: str) -> Iterator[WalReceiverProcess]:
     """`pg_receivewal --synchronous` of that name, straight from the primary, streaming."""
     postgres = cluster.postgres
@@ -99,7 +79,10 @@ def receiver(cluster: QuorumCluster, directory: Path, name: str) -> Iterator[Wal
     ("value", "text"),
     [
         ("", "empty: commits return with one copy, on the primary"),
-        ("ANY 1 (other, s2)", "walproposer is not among them, commits do not wait for the quorum"),
+        (
+            "ANY 1 (other, s2)",
+            "it does not include walproposer, so commits do not wait for the quorum",
+        ),
     ],
 )
 def test_a_setting_that_does_not_name_us(cluster: QuorumCluster, value: str, text: str) -> None:

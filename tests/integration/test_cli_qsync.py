@@ -177,7 +177,7 @@ def test_checks(world: QsyncWorld, standby_factory: Callable[..., Postgres]) -> 
     primary.execute("CREATE ROLE proposer LOGIN REPLICATION")
     done = sk("qsync", "check", "--primary", primary.dsn(user="proposer"))
     assert done.returncode == 0, done.stdout
-    assert "may not end what these have prepared: app, postgres" in done.stdout
+    assert "may not finish transactions of roles: app, postgres" in done.stdout
 
     primary.configure(max_prepared_transactions=0)
     primary.restart()

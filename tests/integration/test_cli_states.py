@@ -184,7 +184,7 @@ STATES: list[tuple[State, int, str]] = [
         another_client_in_the_seat,
         3,
         r'UNPROTECTED: commits return without the quorum: .* "walproposer" \(pid \d+, role '
-        r"postgres, from 127\.0\.0\.1\), which is not our proposer, confirms commits .*; besides, "
+        r"postgres, from 127\.0\.0\.1\), which is not our proposer, confirms commits .*; also, "
         "NO PROPOSER: .*",
     ),
     (

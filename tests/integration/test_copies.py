@@ -38,7 +38,7 @@ def test_a_base_backup_waits_for_a_proposer_until_it_is_detached(
         members = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
         views = sk_json("status", "--safekeepers", members, *servers)["primaries"]
         assert [view["role"] for view in views] == ["primary", "not the log's primary"]
-        assert "make it anew from a base backup" in " ".join(views[1]["remarks"])
+        assert "make it again from a base backup" in " ".join(views[1]["remarks"])
         pending = PendingCommit(copy)
         pending.wait_blocked(TIMEOUT)
         copy.execute("SELECT pg_cancel_backend(%s)", (pending.pid,))

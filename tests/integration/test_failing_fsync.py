@@ -68,7 +68,7 @@ def cluster(on_failing_disks: QuorumCluster, disks: list[FailingDisk]) -> Iterat
     """Everybody's disk works, and everybody follows."""
     yield on_failing_disks
     for disk, safekeeper in zip(disks, on_failing_disks.safekeepers, strict=False):
-        disk.heal()
+        disk.restore()
         if stopped_reason(safekeeper):
             safekeeper.restart()
 
@@ -117,7 +117,7 @@ def test_a_failed_fsync_is_never_tried_again(
     assert said_refusals_count(safekeeper) <= said + 2, "each reason is said once"
     ledger.wait_for_progress(100, TIMEOUT)  # with the two others
 
-    disk.heal()
+    disk.restore()
     safekeeper.restart()  # reads what is really on disk
     assert_nothing_lost(cluster, ledger)
     assert_nothing_burst(cluster)
@@ -144,7 +144,7 @@ def test_two_failed_fsyncs_make_commits_wait(
         wait_stopped(safekeeper)
     pending.wait_blocked(TIMEOUT)
     for disk, safekeeper in zip(disks, (first, second), strict=True):
-        disk.heal()
+        disk.restore()
         safekeeper.restart()
     pending.wait_returned(TIMEOUT)
     assert_nothing_lost(cluster, ledger)
@@ -166,7 +166,7 @@ def test_a_vote_that_may_not_be_on_disk_is_not_given(
     assert by_hand.promise(first) == promised
     assert by_hand.promise(second) == by_hand.promise(third) > promised
 
-    disks[0].heal()
+    disks[0].restore()
     first.restart()
     ledger.resume()
     assert_nothing_lost(cluster, ledger)

@@ -91,7 +91,7 @@ def test_refusals_have_a_code_and_a_hint(service: GenerationProcess) -> None:
     assert status == 409
     assert answer == {
         "error": f"tenant {tenant} is attached to node 1",
-        "hint": "Move it; or fence it first.",
+        "hint": "Use sk generations move, or sk generations fence.",
     }
     text = post(service.address, "/v1/attach", body, **{"Content-Type": "text/plain"})
     assert text[0] == 415
@@ -136,7 +136,7 @@ def test_a_service_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         process.kill()
         with pytest.raises(GenerationServiceUnavailable, match="Connection refused") as lost:
             client.validate(3, 1, [TenantGeneration(TENANT, 1)])
-        assert "Start it" in lost.value.hint
+        assert "Start the service" in lost.value.hint
         process.start()
         process.wait_ready()
         assert client.validate(3, 1, [TenantGeneration(TENANT, 1)]).is_valid(TENANT, 1)
@@ -243,11 +243,11 @@ def test_what_nodes_and_what_administrators_may(secured: SecuredProcess, tmp_pat
         lambda: node.detach(TENANT, 3),
         lambda: node.fence_tenant(TENANT),
     ):
-        with pytest.raises(GenerationRefused, match="wants another token"):
+        with pytest.raises(GenerationRefused, match="does not accept the token"):
             ask()
     guess = tmp_path / "guess"
     guess.write_text("g" * 20)
-    for token_file, text in ((None, "wants a token"), (guess, "wants another token")):
+    for token_file, text in ((None, "requires a token"), (guess, "does not accept the token")):
         stranger = client_of(secured, token_file)
         with pytest.raises(GenerationRefused, match=text):
             stranger.register_node(3, "x")
@@ -264,9 +264,9 @@ def test_who_the_service_is(secured: SecuredProcess) -> None:
     with pytest.raises(GenerationServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
         stranger.register_node(3, "x")
     plain = GenerationClient(secured.url.replace("https", "http"))
-    with pytest.raises(GenerationServiceUnavailable, match="does not answer"):
+    with pytest.raises(GenerationServiceUnavailable, match="is unavailable"):
         plain.register_node(3, "x")
-    with pytest.raises(GenerationError, match="not sent there in clear text"):
+    with pytest.raises(GenerationError, match="not be sent in clear text"):
         GenerationClient("http://sk.example:7670", token_file=secured.files.node)
 
 
@@ -331,7 +331,7 @@ def test_the_commands_ask_a_service_or_its_database(
     text = sk("generations", "status", *target).stdout
     assert f"{tenant}  13          node 3, stale since 12; node 4, single" in text
     done = sk("generations", "move", tenant, "--node", 4, *target)
-    assert_refused(done, 1, "is attached to node 4 already")
+    assert_refused(done, 1, "is already attached to node 4")
 
 
 def test_wrong_usage(tmp_path: Path) -> None:
@@ -342,10 +342,12 @@ def test_wrong_usage(tmp_path: Path) -> None:
     both = ("--database", tmp_path / "g.db", "--service", "http://h")
     assert_wrong_usage(sk("generations", "status", *both), "--database is asked itself")
     done = sk("generations", "status", "--database", tmp_path / "none.db")
-    assert_refused(done, 1, "No such file or directory", "sk generations serve makes a new one")
+    assert_refused(
+        done, 1, "No such file or directory", "Create the database with sk generations serve"
+    )
     done = sk("generations", "status", "--service", "http://127.0.0.1:1")
-    assert_refused(done, 4, "Connection refused", "Start it")
+    assert_refused(done, 4, "Connection refused", "Start the service")
     done = sk("generations", "status", "--service", "ftp://h")
-    assert_refused(done, 1, "expected the URL of a service")
+    assert_refused(done, 1, "expected a service URL")
     done = sk("generations", "status", "--token-file", tmp_path / "none")
     assert_refused(done, 1, "No such file or directory")

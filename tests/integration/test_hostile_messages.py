@@ -142,7 +142,7 @@ def another_server(**changes: int) -> Callable[[Status], ProposerMessage]:
 
 HOSTILE: dict[str, tuple[Callable[[Status], ProposerMessage], str, str]] = {
     "a greeting of another protocol version": (
-        greeting_of(protocol_version=1), "42P17", "proposer speaks protocol version 1, this"
+        greeting_of(protocol_version=1), "42P17", "proposer uses protocol version 1, this"
     ),
     "a greeting for another timeline": (
         greeting_of(timeline=TimelineId(bytes(16), UUID)), "42P17", "greeting for timeline 0000"
@@ -162,11 +162,11 @@ HOSTILE: dict[str, tuple[Callable[[Status], ProposerMessage], str, str]] = {
     ),
     "an election with an older membership": (
         lambda s: renamed(elected(s, promised(s), start_lsn(s)), Stamp(promised(s), 0)),
-        "55000", "which is here",
+        "55000", "is older than",
     ),
     "an election with other members under the stamp that is there": (
         lambda s: replace(elected(s, promised(s), start_lsn(s)), membership=other_sets(s)),
-        "XX001", "with other sets or addresses it came again",
+        "XX001", "but was sent with other sets or addresses",
     ),
     "a membership without an election": (
         lambda s: Configure(promised(s), by_hand.membership_of(s)),
@@ -181,7 +181,7 @@ HOSTILE: dict[str, tuple[Callable[[Status], ProposerMessage], str, str]] = {
     ),
     "an election whose start is not where the logs part": (
         lambda s: replace(elected(s, rival(s), start_lsn(s)), start_streaming_at=start_lsn(s) + 8),
-        "XX001", "the logs part at",
+        "XX001", "the logs diverge at",
     ),
     "an election with a history of another log": (
         lambda s: replace(
@@ -205,7 +205,7 @@ HOSTILE: dict[str, tuple[Callable[[Status], ProposerMessage], str, str]] = {
             elected(s, by_hand.node_id(s["promised"]), start_lsn(s)),
             tli_history=TimelineHistory(2, (TimelineSwitch(1, FAR_LSN),)),
         ),
-        "XX001", "and Postgres timelines 1, now it says",
+        "XX001", "and Postgres timelines 1, but now sends",
     ),
     "an append without an election": (lawful_append, "08P01", "without Elected on this connection"),
     "an append in a term that nobody voted for": (

@@ -131,7 +131,7 @@ def test_plaintext_is_refused(secured: QuorumCluster) -> None:
     error = first_error(secured.safekeepers[0].address)
     assert error.sqlstate == "28000"
     assert "is not encrypted, and this server requires TLS" in error.message
-    assert error.hint == "connect with sslmode=require, or better with verify-full"
+    assert error.hint == "Connect with sslmode=require, or better with verify-full."
 
 
 @pytest.mark.parametrize(

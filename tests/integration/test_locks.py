@@ -3,56 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from etcd_server import EtcdServer
 from reckoning import assert_nothing_lost
 from sk_command import assert_refused, sk
 
 from cli.output import ExitCode
 from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.http_status import http_get
 from pg_fixtures.ledger import Ledger
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.waiting import wait_until
 from pg_server.errors import Unavailable
-from walproposer.locks.etcd_lock import EtcdLock
-from walproposer.locks.lease import Lease
 
 TIMEOUT = 120.0
 LOCK_SECONDS = 3
 MB = 1 << 20
-
-
-class Etcd(ServiceProcess):
-    """The real one, alone, on loopback."""
-
-    def __init__(self, folder: Path) -> None:
-        program = shutil.which("etcd")
-        if program is None:
-            raise Unavailable("etcd is not installed", hint="apt-get install etcd-server")
-        client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        self.url = client.replace("http", "etcd") + "/locks/main"
-        super().__init__(
-            [
-                program,
-                *("--data-dir", folder / "etcd"),
-                *("--listen-client-urls", client, "--advertise-client-urls", client),
-                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                *("--initial-cluster", f"default={peer}"),
-            ],
-            log_path=folder / "etcd.log",
-        )
-
-    def __enter__(self) -> Etcd:
-        self.start()
-        lock = EtcdLock(self.url, LOCK_SECONDS)
-        probe = Lease(lock, "probe", LOCK_SECONDS, lambda: None)
-        wait_until(lambda: probe._try(lambda: lock.acquire("probe")), TIMEOUT, "etcd to answer")
-        lock.release()
-        return self
 
 
 @pytest.fixture(params=["etcd", "folder"])
@@ -61,13 +30,21 @@ def lock_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield str(tmp_path / "lock")
         return
     try:
-        etcd = Etcd(tmp_path)
+        etcd = EtcdServer(tmp_path)
     except Unavailable as error:
         if os.environ.get("SK_REQUIRE_ALL") == "1":
             raise
         pytest.skip(str(error))
     with etcd:
-        yield etcd.url
+        yield etcd.lock_url
+
+
+def assert_metrics_of_a_standby(proposer: ProposerProcess) -> None:
+    """Its state, and nothing of its last term: an alert on that would name the wrong proposer."""
+    _, text = http_get(proposer.http_address, "/metrics")
+    assert 'sk_proposer_state{state="waiting_for_lock"} 1.0' in text
+    assert 'sk_proposer_state{state="streaming"} 0.0' in text
+    assert "sk_proposer_quorum_ok" not in text
 
 
 def test_a_standby_proposer_takes_over(
@@ -102,6 +79,7 @@ def test_a_standby_proposer_takes_over(
         first.wait_streaming(TIMEOUT)
         second.resume()
         second.wait_state("waiting_for_lock", TIMEOUT)
+        assert_metrics_of_a_standby(second)
         ledger.resume()
         ledger.wait_for_progress(20, TIMEOUT)
 

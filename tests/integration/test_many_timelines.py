@@ -305,6 +305,6 @@ def test_too_few_open_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("sk: error: ")]
     assert len(errors) == 1
-    assert "the limit of open files is 64, and 200 connections may need" in errors[0]
+    assert "the limit of open files is 64, but 200 connections may need" in errors[0]
     assert "ulimit -n" in done.stderr
     assert not (tmp_path / "data").exists()

@@ -85,7 +85,7 @@ def test_a_newcomer_with_the_id_of_a_member(world: MembersWorld) -> None:
 def test_what_does_not_fit_the_members(world: MembersWorld) -> None:
     second = world.address(2)
     assert_unchanged(
-        world, lambda: world.member("replace", 3, second), "is a member already", "remove 3"
+        world, lambda: world.member("replace", 3, second), "is already a member", "remove 3"
     )
     assert_unchanged(
         world, lambda: world.member("replace", 2, second), "replace itself", "sk member move"
@@ -112,14 +112,14 @@ def test_a_dry_run_changes_nothing(world: MembersWorld) -> None:
     out = world.change("replace", 3, world.address(4), "--dry-run")
     assert out.splitlines()[1:] == [
         "members 1, 2, 3 -> 1, 2, 4",
-        f"1. safekeeper 4 ({world.address(4)}) gets the log, and counts for nothing until it has "
-        "caught up",
+        f"1. safekeeper 4 ({world.address(4)}) receives the log, and is not counted until it "
+        "has caught up",
         "2. each commit needs a quorum of 1, 2, 3 and one of 1, 2, 4",
         "3. the members are 1, 2, 4",
-        "4. safekeeper 3 is told that it has left, and deletes its WAL",
+        "4. safekeeper 3 is informed that it has left, and deletes its WAL",
     ]
     done = world.member("add", world.address(4), "--dry-run")
-    assert "warning: 4 members bear the loss of 1, as 3 do" in done.stderr
+    assert "warning: 4 members tolerate the loss of 1, no more than 3 would" in done.stderr
     assert durable_state(world) == before
     assert world.state_on(4) == ""
 

@@ -33,10 +33,10 @@ from safekeeper.service import Safekeeper
 from safekeeper.status import damage_of, timeline_status
 from safekeeper.timeline import Timeline
 from telemetry.stop_signal import StopSignal
-from walproposer.mender import Mender
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.segment_repair import SegmentRepair
 from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.peer import open_mend
+from walproposer.stream.peer import open_repair
 
 TIMEOUT = 10.0
 SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
@@ -83,7 +83,7 @@ class Cluster:
             self._fill(safekeeper)
         self.rotten, self.donor = (s.timelines.get(TIMELINE) for s in self.safekeepers)
         wait_until(self._is_archived, TIMEOUT, "the log to be archived")
-        self.keep_house(1, lambda: self.donor.control.local_start_lsn > OLD_LSN)
+        self.run_housekeeping(1, lambda: self.donor.control.local_start_lsn > OLD_LSN)
         assert self.donor.control.local_start_lsn < LATE_LSN
 
     def _fill(self, safekeeper: Safekeeper) -> None:
@@ -108,7 +108,7 @@ class Cluster:
         archive = self.donor.archive
         return archive is not None and archive.archived_lsn > LATE_LSN
 
-    def keep_house(self, member: int, is_done: Callable[[], bool]) -> None:
+    def run_housekeeping(self, member: int, is_done: Callable[[], bool]) -> None:
         """Sooner than it would by itself."""
         self.safekeepers[member]._wake_housekeeper.set()
         wait_until(is_done, TIMEOUT, "old WAL to go")
@@ -116,7 +116,7 @@ class Cluster:
     def look(self) -> None:
         """What the proposer does every few seconds."""
         addresses = [SafekeeperAddress.parse(s.address) for s in self.safekeepers]
-        Mender(lambda: addresses, TIMELINE, WAL_SEG_SIZE, lambda: BALLOT).run(OneLook())
+        SegmentRepair(lambda: addresses, TIMELINE, WAL_SEG_SIZE, lambda: BALLOT).run(OneLook())
 
     def archived(self, lsn: int) -> bytes:
         """Raises ObjectNotFound."""
@@ -181,7 +181,7 @@ def test_what_no_member_and_no_archive_has_stays_damaged(cluster: Cluster) -> No
     assert cluster.votes() == [False, True]
     assert timeline_status(cluster.rotten)["retention"]["held_by"] == "wal_keep"
     cluster.rotten.retention = KEEP_LITTLE
-    cluster.keep_house(0, lambda: cluster.votes() == [True, True])
+    cluster.run_housekeeping(0, lambda: cluster.votes() == [True, True])
     assert damage_of(cluster.rotten) == []
 
 
@@ -202,7 +202,7 @@ def test_other_bytes_do_not_take_its_place(cluster: Cluster) -> None:
     address = SafekeeperAddress.parse(cluster.safekeepers[0].address)
     wal = bytearray(cluster.log.read(LATE_LSN, LATE_LSN + WAL_SEG_SIZE))
     wal[500_000] ^= 0x10
-    copy = CopyConnection(open_mend(address, TIMELINE, LATE_LSN))
+    copy = CopyConnection(open_repair(address, TIMELINE, LATE_LSN))
     with closing(copy):
         copy.send(bytes(wal))
         while copy.end is None:

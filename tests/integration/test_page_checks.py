@@ -101,7 +101,7 @@ def test_damage_is_found_named_and_mended(pages: Pages, tmp_path: Path) -> None:
     assert sound.returncode == 0, sound.stdout + sound.stderr
     assert " 0 damaged" in sound.stdout
     running = sk("page", "repair", primary.data_dir, table, block, *where, "--yes")
-    assert_refused(running, 1, "a server runs in", "pg_ctl stop")
+    assert_refused(running, 1, "a server is running in", "pg_ctl stop")
     primary.stop()
 
     before = {
@@ -188,7 +188,7 @@ def test_checks_that_cannot_be_done(pages: Pages, tmp_path: Path) -> None:
     unlogged = sk("page", "check", pages.primary.dsn(), *where, "--relation", "u")
     assert_refused(unlogged, 1, "no page was checked", "Nothing is known")
     odd = sk("page", "check", pages.primary.dsn(), *where, "--relation", "nothing.here")
-    assert_refused(odd, 1, "there is no relation nothing.here", "schema.table")
+    assert_refused(odd, 1, "relation nothing.here does not exist", "schema.table")
     gone = sk("page", "check", "host=127.0.0.1 port=1", *where)
     assert gone.returncode == 4, gone.stderr
     strange = sk("page", "check", tmp_path, *where)

@@ -171,7 +171,7 @@ def test_a_lost_data_directory_is_told_what_to_do(pages: Pages, tmp_path: Path) 
     shutil.rmtree(pageserver.data_dir)
     pageserver.start()
     assert pageserver.wait(TIMEOUT) == 1
-    assert "was used before" in pageserver.log_tail()
+    assert "is in use by incarnation" in pageserver.log_tail()
     assert "sk generations advance" in pageserver.log_tail()
     (claim,) = pages.archive.glob("*/*/pages/attachments/*")
     database = pageserver.data_dir / "generations.sqlite"
@@ -202,11 +202,13 @@ def test_one_table_at_a_moment(pages: Pages, tmp_path: Path) -> None:
     again = sk("table", "restore", name, *where, "--at", at.isoformat(), "--to", primary.dsn())
     assert_refused(again, 1, "already exists", "Nothing was changed")
     gone = sk("table", "restore", name, *where, "--at-lsn", end, "--dump", tmp_path / "t.sql")
-    assert_refused(gone, 1, 'no table "public"."t" in database "postgres"', "called alike")
+    assert_refused(
+        gone, 1, 'table "public"."t" does not exist in database "postgres"', "Check the table name"
+    )
     early = sk("table", "restore", name, *where, "--at-lsn", "0/1", "--dump", tmp_path / "t.sql")
-    assert_refused(early, 1, "before the first cut", "That is at")
+    assert_refused(early, 1, "before the first cut", "The first cut is at")
     late = sk("table", "restore", name, *where, "--at-lsn", "F/0", "--dump", tmp_path / "t.sql")
-    assert_refused(late, 1, "the WAL ends at", "earlier moment")
+    assert_refused(late, 1, "the WAL ends at", "earlier target")
 
 
 def test_one_page_at_a_moment(pages: Pages, tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_one_page_at_a_moment(pages: Pages, tmp_path: Path) -> None:
     assert before.returncode == 0, before.stderr
     assert "found in        layers" in before.stdout
     none = sk("page", "get", path, 999_999, *where, "--at-lsn", end)
-    assert_refused(none, 1, "there is no block 999999 of", "it had")
+    assert_refused(none, 1, "block 999999 of", "the fork has")
     check_before_the_horizon(pages, path, tmp_path)
     odd = sk("page", "get", "t", 0, *where)
     assert (odd.returncode, "no file of a relation" in odd.stderr) == (2, True)
@@ -242,7 +244,7 @@ def check_before_the_horizon(pages: Pages, path: str, tmp_path: Path) -> None:
     index = objects.newest_index()
     moved, _ = without_garbage(index, index.newest_end_lsn)
     objects.create_index(IndexName(newest.suffix, newest.seq + 100), moved)
-    says = ("lies before the horizon", "The oldest cut is at")
+    says = ("before the horizon", "The oldest cut is at")
     page = sk("page", "get", path, 0, *where, "--at-lsn", "0/1")
     assert_refused(page, 1, *says)
     csv = ("--copy", tmp_path / "early.csv")
@@ -268,7 +270,7 @@ def test_after_its_pages_were_deleted_all_say_so(pages: Pages, tmp_path: Path) -
         pageserver.wait_until(lambda: pageserver.status()["deleted_timelines"], TIMEOUT, "its end")
     said = "were deleted"
     table = sk("table", "restore", "postgres.public.t", *where, "--dump", tmp_path / "t.sql")
-    assert_refused(table, 1, said, "Base backups and WAL stay")
+    assert_refused(table, 1, said, "Base backups and WAL are kept")
     assert_refused(sk("page", "get", "base/5/16384", 0, *where), 1, said, "Base backups")
     restore = ("restore", *where, "--data-dir", tmp_path / "restored", "--dry-run",
                "--pg-bin", pages.primary.binaries.bin_dir)  # fmt: skip
@@ -279,7 +281,7 @@ def test_after_its_pages_were_deleted_all_say_so(pages: Pages, tmp_path: Path) -
         True,
     )
     assert sk("backup", "delete", *where, pages.backup_id, "--yes").returncode == 0
-    assert_refused(sk(*restore), 1, said, "if one is left")
+    assert_refused(sk(*restore), 1, said, "if a base backup still exists")
 
 
 def test_it_follows_a_promotion(pages: Pages, tmp_path: Path) -> None:
@@ -326,7 +328,7 @@ def test_a_base_backup_out_of_a_cut(pages: Pages, tmp_path: Path) -> None:
     listed = sk_json("backup", "list", *archive)
     assert [each["label"] for each in listed] == ["sk", "nightly"]
     assert (listed[1]["backup_id"], listed[1]["stop_lsn"]) == (backup_id, cut)
-    assert_refused(sk(*from_cut), 1, f"is backup {backup_id} already", "next cut")
+    assert_refused(sk(*from_cut), 1, f"backup {backup_id} of the cut", "next cut")
     assert_refused(sk(*from_cut, "--at-lsn", "0/1"), 1, "no cut is before", "later moment")
     for number, named in enumerate((("--backup", backup_id), ())):
         moved = f"{old}={new_folder(tmp_path / f'space {number}')}"

@@ -121,7 +121,7 @@ def is_waiting(pageserver: SteppedPageserver) -> bool:
         page = pageserver.status()
     except OSError:
         return False
-    return "does not answer" in page["generation_service"] and not page["node_generation"]
+    return "is unavailable" in page["generation_service"] and not page["node_generation"]
 
 
 def test_the_service_is_slow_and_then_silent_for_the_older_one(
@@ -163,7 +163,7 @@ def test_the_service_was_put_back_to_an_old_copy(world: PagesWorld) -> None:
             shutil.copy(world.root / "copy.sqlite", database)
             world.service.start()
             world.check_until(lambda: not one.alive and is_stale(two), "both to stop")
-            assert "was put back to an old copy" in one.log_tail()
+            assert "was restored from an old copy" in one.log_tail()
             one.start()
             assert one.wait(TIMEOUT) == 1
             assert "sk generations advance" in one.log_tail()
@@ -190,7 +190,7 @@ def test_a_start_without_the_service_which_is_told_when_it_is_back(world: PagesW
     lone = world.pageserver("one", 1, "--emergency")
     with lone:
         assert lone.wait(TIMEOUT) == 1
-        assert "the generation service answers: this is no emergency" in lone.log_tail()
+        assert "the generation service answers, so an emergency start is refused" in lone.log_tail()
         world.service.kill()
         lone.start()
         lone.wait_until(lambda: lone.timeline().get("mode") == "emergency", TIMEOUT, "its start")
@@ -199,7 +199,7 @@ def test_a_start_without_the_service_which_is_told_when_it_is_back(world: PagesW
         assert (lone.timeline()["visible_lsn"], page["deleted_objects"]) == (NOWHERE, 0)
         assert world.given_up.read_text() == given_up
         done = sk("pageserver", "status", lone.http_address)
-        assert (done.returncode, "nothing is deleted, no WAL is given up" in done.stdout) == (
+        assert (done.returncode, "nothing is deleted, no WAL is released" in done.stdout) == (
             0,
             True,
         )
@@ -225,7 +225,7 @@ def test_an_emergency_of_one_that_cannot_reach_the_service(
         nothing = through(world, proxy, 2, "--emergency")
         with nothing:
             assert nothing.wait(TIMEOUT) == 1
-            assert "was attached to node 2 last" in nothing.log_tail()
+            assert "was last attached to node 2" in nothing.log_tail()
             assert "--emergency-tenant" in nothing.log_tail()
         with through(world, proxy, 2, "--emergency", "--emergency-tenant", TENANT) as lone:
             world.check_until(lambda: is_stale(one), "the one before to see the claim")
@@ -316,10 +316,10 @@ def test_a_service_that_knows_less_than_the_store_deletes_nothing(world: PagesWo
     above = Suffix.pack(7, 1, 1)
     world.objects.create_claim(above, "someone")
     stale = delete(world, "--yes")
-    assert_refused(stale, 1, f"the store has a claim {above}", f"advance {TENANT} {above}")
+    assert_refused(stale, 1, f"found a claim {above}", f"advance {TENANT} {above}")
     assert not world.objects.is_deleted()
     world.service.kill()
-    assert_refused(delete(world, "--yes"), 4, "does not answer", "Start it")
+    assert_refused(delete(world, "--yes"), 4, "is unavailable", "Start the service")
 
 
 # ---- status

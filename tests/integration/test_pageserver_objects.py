@@ -19,7 +19,7 @@ from objectstore.local import LocalStore
 from pageserver.attached_timeline import AttachedTimeline
 from pageserver.attachments.attachment import Phase
 from pageserver.attachments.attachment_events import Mode
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.config import ProcessConfig
 from pageserver.cuts.cut_pages import open_layers
 from pageserver.cuts.page_objects import PageObjects
@@ -70,18 +70,18 @@ class World:
             attachments_seconds=0.1, round_seconds=0.05, collect_seconds=0.05, scrub_seconds=0.2,
             compact_seconds=0.05,
         )  # fmt: skip
-        turns = Turns()
+        loop = EventLoop()
         service = embedded_generations(self.database)
-        process = PageserverProcess(settings, turns, self.store, service)
-        thread = Thread(target=turns.run)
+        process = PageserverProcess(settings, loop, self.store, service)
+        thread = Thread(target=loop.run)
         with ExitStack() as stack:
             stack.callback(service.close)
-            turns.post(process.start)
+            loop.post(process.start)
             thread.start()
             stack.callback(process.close)
             stack.callback(thread.join)
-            stack.callback(turns.end)
-            yield Node(self, process, turns)
+            stack.callback(loop.end)
+            yield Node(self, process, loop)
 
     def attach(self, node_id: int = 1) -> None:
         service = embedded_generations(self.database)
@@ -102,10 +102,10 @@ class World:
 class Node:
     """A process that runs."""
 
-    def __init__(self, world: World, process: PageserverProcess, turns: Turns) -> None:
+    def __init__(self, world: World, process: PageserverProcess, loop: EventLoop) -> None:
         self.world = world
         self.process = process
-        self._turns = turns
+        self._loop = loop
 
     @property
     def base_forks(self) -> ForkTable | None:
@@ -142,7 +142,7 @@ class Node:
             there.shell.change(cut, "base", files[:1], files[1])
             begun.set()
 
-        self._turns.post(change)
+        self._loop.post(change)
         begun.wait(TIMEOUT)
         wait_until(lambda: there.shell.core.index.newest_end_lsn == end_lsn, TIMEOUT, "the cut")
 
@@ -265,7 +265,7 @@ def test_layers_that_cannot_be_merged_stay(world: World) -> None:
         compaction = node.attached().shell.compaction
         assert compaction is not None
         wait_until(lambda: compaction.state.problem, TIMEOUT, "the problem")
-        assert "is no tar file" in compaction.state.problem
+        assert "is not a tar file" in compaction.state.problem
         page = timeline_status(node.attached(), "")
         assert (page["merges"], page["compaction_problem"] != "") == (0, True)
         node.add_cut(300, now(), write_pages)
@@ -296,7 +296,7 @@ def test_two_processes_of_one_node(world: World) -> None:
         with world.process() as new:
             new.add_cut(200, now())
             reason = wait_until(lambda: old.process.end_reason, TIMEOUT, "the old one to end")
-            assert "has a newer process" in reason[0] or "was used before" in reason[0]
+            assert "has a newer process" in reason[0] or "already claimed by" in reason[0]
             assert new.process.end_reason is None
 
 

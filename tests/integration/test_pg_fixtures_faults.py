@@ -218,7 +218,7 @@ def test_a_failing_disk_fails_when_it_is_told_to(
     assert disk_errors(disk, below / "f").startswith("fdatasync 5\nfsync 5\nwrite 0\n")
     assert disk.failures == 2
     assert disk_errors(disk, beside) == healthy
-    disk.heal()
+    disk.restore()
     assert disk_errors(disk, below / "f") == healthy
 
     disk.fail_sync(once=True)

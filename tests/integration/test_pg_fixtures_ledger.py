@@ -135,9 +135,9 @@ def test_a_ledger_pauses_resumes_and_follows_a_failover(
     assert len(ledger.verify(old.dsn()).lost) == ledger.acknowledged - paused_at
 
 
-def test_clients_give_up_when_their_patience_ends(postgres: Postgres) -> None:
+def test_clients_give_up_after_errors_for_too_long(postgres: Postgres) -> None:
     postgres.stop()
-    with Ledger(postgres.dsn(), clients=2, patience=0.2) as ledger:
+    with Ledger(postgres.dsn(), clients=2, give_up_seconds=0.2) as ledger:
         with pytest.raises(FixtureError, match=r"given up(?s:.*)2 clients: .*refused"):
             ledger.wait_for_progress(1, TIMEOUT)
         postgres.start()

@@ -196,7 +196,7 @@ def test_a_plain_connection_where_tls_is_demanded(
     server = serve_with(**tls, require_tls=True)
     with Libpq(server, "sslmode=disable") as client:
         assert 'connection of user "walproposer" is not encrypted' in client.error
-        assert "HINT:  connect with sslmode=require" in client.error
+        assert "HINT:  Connect with sslmode=require" in client.error
     assert "requires TLS" in server.refusal()
 
 

@@ -61,7 +61,7 @@ def test_wal_below_the_oldest_cut_goes_and_nothing_that_an_index_needs(tmp_path:
         archive.store.put(young, damaged)
         for arguments in ((where,), (where, before), (where, "--dry-run")):
             refused = sk("archive", "prune", *arguments)
-            assert_refused(refused, 1, f'cuts need: object "{young}"', "Bring that object back")
+            assert_refused(refused, 1, f'cuts need: object "{young}"', "Restore that object")
     assert [wal.segno for wal in archive.wal(1)] == [*range(2, 12)]
 
     archive.store.delete(young)

@@ -328,7 +328,7 @@ def test_a_stop_sends_what_is_committed_and_ends_cleanly(cluster: QuorumCluster)
         assert result is not None
         assert result.command_status == b"COPY 0"
     assert "Traceback" not in keeper.log_text()
-    (left,) = [line for line in keeper.log_text().splitlines() if "replica left" in line]
+    (left,) = [line for line in keeper.log_text().splitlines() if "replica disconnected" in line]
     assert "the safekeeper shuts down" in left
 
 

@@ -44,7 +44,7 @@ def test_only_what_exists_is_restored(
             assert not restored.data_dir.exists()
 
         end = Lsn(primary.flush_lsn() + (1 << 30))
-        refused(f"{end} is not before the end of what exists", "latest", "--target-lsn", end)
+        refused(f"{end} is not before the end of the log", "latest", "--target-lsn", end)
         refused("no backup leads to", "sk backup list", "--target-lsn", before)
         refused("is not before", "latest", "--target-time", "2126-11-21T00:00:00+00:00")
         refused("no backup leads to", "list", "--target-time", "2006-11-21T00:00:00Z")
@@ -55,7 +55,7 @@ def test_only_what_exists_is_restored(
             if other.major != pg_binaries.major:
                 wrong = f"the backup is of Postgres {pg_binaries.major}"
                 refused(wrong, "--pg-bin", "--pg-bin", other.bin_dir)
-        refused(f'"{old_location}" is not empty', "Move it away")
+        refused(f'"{old_location}" is not empty', "Move it")
         done = restored.restore(archive, "--safekeepers", "127.0.0.1:1")
         assert_refused(done, 4, "no safekeeper that answers has timeline", "the archive is all")
 
@@ -66,7 +66,7 @@ def test_only_what_exists_is_restored(
         assert not restored.data_dir.exists()
         restored.data_dir.mkdir()
         (restored.data_dir / "mine").touch()
-        assert_refused(restored.restore(archive, *moved), 1, "is not empty", "Move it away")
+        assert_refused(restored.restore(archive, *moved), 1, "is not empty", "Move it")
         (restored.data_dir / "mine").unlink()
 
         done = restored.restore(archive, *moved, "--safekeepers", addresses)

@@ -141,7 +141,9 @@ def test_a_member_whose_acknowledged_end_rotted_gives_no_vote_and_is_filled_agai
     rotten.kill()
     start(rotten)
     assert not vote_of(rotten).granted, "a restart forgets nothing"
-    assert "does not vote until a proposer has mended it: WAL was flushed up to" in verdict(cluster)
+    assert "does not vote until a proposer has repaired it: WAL was flushed up to" in verdict(
+        cluster
+    )
 
     healthy.start()
     cluster.proposer.start()
@@ -176,7 +178,7 @@ def test_an_old_segment_that_rotted_is_not_passed_on_and_is_mended(
 
     error = refused_wal(rotten, lsn - lsn % (1 << 20))
     assert error.sqlstate == "XX001"
-    assert "is damaged: its bytes are not what was written" in error.message
+    assert "is damaged: its bytes are not the bytes that were written" in error.message
     (damage,) = damage_of(rotten)
     assert f"segment {wal_path(rotten, lsn).name} at " in damage
     assert not vote_of(rotten).granted
@@ -218,7 +220,9 @@ def test_a_donor_that_meets_rot_passes_nothing_of_it_on_and_is_named(
     cluster.proposer.start()
     cluster.proposer.wait_streaming()
     wait_until(lambda: damage_of(donor), TIMEOUT, "the donor to meet it")
-    named = f"safekeeper 1 ({donor.address}) does not vote until a proposer has mended it: segment "
+    named = (
+        f"safekeeper 1 ({donor.address}) does not vote until a proposer has repaired it: segment "
+    )
     assert f"{named}{wal_path(donor, lsn).name} at " in verdict(cluster)
     tries = catch_ups_of(cluster, late)
     wait_until(lambda: catch_ups_of(cluster, late) > tries + 1, TIMEOUT, "it to be asked again")

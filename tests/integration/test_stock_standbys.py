@@ -123,14 +123,14 @@ def test_a_standby_leaves_a_safekeeper_that_hangs(
     print(f"it replayed from another safekeeper after {seconds:.1f} s")
     assert seconds < HANG_TIMEOUT_SECONDS + LEAVE_SECONDS_MAX
     assert len(replicas_of(second)) == 1
-    assert f"process {first.pid} gave no sign of life" in first.log_text()
+    assert f"process {first.pid} sent no heartbeat" in first.log_text()
     assert not first.alive
 
     first.start()  # as its supervisor does
     first.wait_ready()
     cluster.wait_flushed(primary.flush_lsn())
     third.terminate()
-    assert "no sign of life" not in third.log_text()
+    assert "no heartbeat" not in third.log_text()
 
 
 @oldest_and_newest_postgres

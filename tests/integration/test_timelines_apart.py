@@ -179,7 +179,7 @@ def test_one_that_is_stopped(world: World, ledger: Ledger) -> None:
         ledger.wait_for_progress(ROWS, TIMEOUT)
         assert not pending.has_returned
         for disk in world.disks[:2]:
-            disk.heal()
+            disk.restore()
     assert ledger.longest_silence() < SILENCE_SECONDS_MAX
 
 

@@ -55,10 +55,10 @@ def test_two_promotions_at_once_make_one_primary_at_most(
     for view in views:
         assert "run sk attach for one of them" in " ".join(view["remarks"])
     assert code == 3
-    assert verdict.startswith("CONTESTED: 2 servers are primaries that could go on with the log: ")
+    assert verdict.startswith("CONTESTED: 2 servers are primaries that could continue the log: ")
     for server in (first, second):
         assert f"port={server.port} " in verdict
-    assert "; besides, NO PROPOSER: " in verdict
+    assert "; also, NO PROPOSER: " in verdict
     assert roles(status_of(cluster, second)[2]) == ["primary"]  # of the other it knows nothing
 
     log_path = cluster.root / "first-proposer.log"
@@ -77,7 +77,7 @@ def test_two_promotions_at_once_make_one_primary_at_most(
         pending.wait_blocked(TIMEOUT)
         code, verdict, views = status_of(cluster, second, first)
         assert roles(views) == ["not the log's primary", "primary"]
-        assert "make it anew from a base backup" in " ".join(views[0]["remarks"])
+        assert "make it again from a base backup" in " ".join(views[0]["remarks"])
         assert not views[0]["returns_without_quorum"]
         assert views[0]["commit_waits"] == 1
         assert code == 0

@@ -18,7 +18,7 @@ from pg_fixtures.processes import SK
 from pg_fixtures.waiting import wait_until
 
 WATCHDOG_SECONDS = 6.0
-STANDS = "the loop of the proposer stands: the watchdog is told nothing"
+STANDS = "the loop of the proposer makes no progress: the watchdog is not notified"
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def test_changed_users_count_from_the_next_command_on(keeper: Keeper) -> None:
     assert keeper.sqlstate("new", "LIST_TIMELINES") == ""
     assert keeper.sqlstate("new", "LIST_TIMELINES") == ""
     log = keeper.log_text()
-    assert log.count("kept what was read before") == 1
+    assert log.count("changed files are unusable") == 1
     assert "hunter2" not in log
     assert VERIFIER not in log
 
@@ -231,7 +231,7 @@ def test_a_new_certificate_needs_no_restart(keeper: Keeper, negotiation: str) ->
         str(keeper.folder.path / "key.pem")
     )
     assert refusal() == ""
-    assert "kept what was read before: changed files are unusable" in keeper.log_text()
+    assert "changed files are unusable, the old content stays in force" in keeper.log_text()
     keeper.folder.write_certificate(other)
     assert refusal() == ""
 

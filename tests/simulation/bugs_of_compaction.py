@@ -105,7 +105,7 @@ def merged_layers_go_before_the_index(patch: Patch) -> None:
     def naive(self: Attachment) -> None:
         merge = self.compaction.merge
         apply(self)
-        if merge is not None and merge.is_whole:
+        if merge is not None and merge.is_complete:
             self._actions.append(Condemn(tuple(layer.name for layer in merge.layers)))
 
     patch(Attachment, "_apply_merge", naive)
@@ -114,14 +114,14 @@ def merged_layers_go_before_the_index(patch: Patch) -> None:
 @plant_pageserver
 def layer_named_before_its_last_part(patch: Patch) -> None:
     """What was made of it is in the store."""
-    is_whole = property(lambda self: bool(self.parts) and not self.missing)
-    patch(Merge, "is_whole", is_whole)
+    is_complete = property(lambda self: bool(self.parts) and not self.missing)
+    patch(Merge, "is_complete", is_complete)
 
 
 @plant_pageserver
 def layer_named_before_its_upload(patch: Patch) -> None:
     """There are no more parts; the last ones are on their way."""
-    patch(Merge, "is_whole", property(lambda self: self.phase is MergePhase.ENDING))
+    patch(Merge, "is_complete", property(lambda self: self.phase is MergePhase.ENDING))
 
 
 @plant_pageserver

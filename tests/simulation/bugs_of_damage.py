@@ -92,22 +92,22 @@ def whole_as_soon_as_it_follows(patch: Patch) -> None:
         self.control = replace(self.control, lost_lsn=0, flush_lsn=self.flush_lsn)
         return [PersistControl(self.control)]
 
-    patch(Acceptor, "_maybe_whole", at_once)
+    patch(Acceptor, "_clear_lost_lsn", at_once)
 
 
 @plant
 def whole_at_the_start_of_the_term(patch: Patch) -> None:
     """The leader's own commits may have counted on what was lost."""
-    maybe_whole = Acceptor._maybe_whole
+    clear_lost_lsn = Acceptor._clear_lost_lsn
 
     def without_commit(self: Acceptor) -> Actions:
         sent_lsn, has_append = self.sent_commit_lsn, self._has_append
         self.sent_commit_lsn, self._has_append = 0, True
-        actions = maybe_whole(self)
+        actions = clear_lost_lsn(self)
         self.sent_commit_lsn, self._has_append = sent_lsn, has_append
         return actions
 
-    patch(Acceptor, "_maybe_whole", without_commit)
+    patch(Acceptor, "_clear_lost_lsn", without_commit)
 
 
 @plant

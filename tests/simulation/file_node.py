@@ -328,14 +328,14 @@ class FileNode(Node):
     def _save_hints(self) -> None:
         """Housekeeping: positions are saved, a spare is made, old segments go."""
         if self.acceptor is not None:
-            self._try(Disconnected(0), self._keep_house)
+            self._try(Disconnected(0), self._run_housekeeping)
             if self.acceptor is not None:
                 self.world.invariants.node_started(self, is_new=False)
         self.world.clock.call_later(HINTS_US, self._save_hints)
 
-    def _keep_house(self) -> None:
+    def _run_housekeeping(self) -> None:
         timeline = self.timeline
-        timeline.keep_house()
+        timeline.maintain_files()
         lsn = horizon_of(timeline).lsn
         if lsn > timeline.control.local_start_lsn:
             self.files.keep_removed(lsn)

@@ -404,7 +404,7 @@ class Process:
     def flush(self) -> None:
         if self.queue is not None and self.queue.phase is QueuePhase.ACTIVE:
             if self.world.random.random() < 0.1:
-                self.step_queue(deleting.LookDue())
+                self.step_queue(deleting.FullRoundDue())
             self.step_queue(deleting.RoundDue())
 
     # ---- validation

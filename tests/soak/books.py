@@ -16,7 +16,7 @@ from pg_fixtures.ledger import Ledger
 
 CLIENTS = 4
 PAYLOAD_BYTES = 500
-PATIENCE = 3600.0  # seconds; the watch over silences decides when it is too long
+GIVE_UP_SECONDS = 3600.0  # seconds; the watch over silences decides when it is too long
 PROGRESS_ROWS = 20
 
 
@@ -63,7 +63,7 @@ class Books:
             seed=self._seed + self._volumes,
             payload_bytes=PAYLOAD_BYTES,
             table=self._table,
-            patience=PATIENCE,
+            give_up_seconds=GIVE_UP_SECONDS,
         )
         self._open.start()
 

@@ -165,7 +165,7 @@ def test_a_strangers_segment_is_refused(wal_folder: Path) -> None:
 
 
 def test_folders_without_wal(tmp_path: Path) -> None:
-    with pytest.raises(WalInputError, match="no WAL segment that can be read"):
+    with pytest.raises(WalInputError, match="no readable WAL segment"):
         FolderInput(str(tmp_path)).facts()
     with pytest.raises(WalInputError, match="could not read folder"):
         FolderInput(str(tmp_path / "nowhere")).facts()

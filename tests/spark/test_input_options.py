@@ -82,17 +82,17 @@ def test_safekeepers_in_every_form(text: str, tmp_path: Path) -> None:
         ({"path": "/", "relations": "1"}, 'unknown option "relations"'),
         ({"path": "/", "start_lsn": "0/1", "start_time": "2026-01-01"}, "contradict each other"),
         ({"path": "/", "end_lsn": "0/1", "end_time": "2026-01-01"}, "contradict each other"),
-        ({"path": "/", "start_lsn": "0/2", "end_lsn": "0/1"}, "0/2 is behind end_lsn 0/1"),
+        ({"path": "/", "start_lsn": "0/2", "end_lsn": "0/1"}, "0/2 is after end_lsn 0/1"),
         ({"path": "/", "start_lsn": "5"}, "option start_lsn"),
         ({"path": "/", "start_time": "yesterday"}, 'invalid time "yesterday"'),
         ({"path": "/", "columns": "lsn,nope"}, 'unknown column "nope"'),
         ({"path": "/", "columns": "lsn,lsn"}, "named twice"),
         ({"path": "/", "columns": " , "}, "names no column"),
-        ({"path": "/", "xid": "-1"}, 'option xid: "-1" is no number'),
-        ({"path": "/", "relation": "pg_class"}, 'option relation: "pg_class" is no number'),
+        ({"path": "/", "xid": "-1"}, 'option xid: "-1" is not a number'),
+        ({"path": "/", "relation": "pg_class"}, 'option relation: "pg_class" is not a number'),
         ({"path": "/", "tli": "1,2"}, "option tli takes one number"),
-        ({"path": "/", "on_damage": "ignore"}, "none of fail, stop, skip"),
-        ({"path": "/", "partition_bytes": "0"}, 'option partition_bytes: "0" is no size'),
+        ({"path": "/", "on_damage": "ignore"}, "not one of fail, stop, skip"),
+        ({"path": "/", "partition_bytes": "0"}, 'option partition_bytes: "0" is not a size'),
         ({"path": "/", "slot": "s"}, "option slot is not for batches"),
         ({"path": "/", "max_bytes_per_batch": "1MB"}, "is not for batches"),
         ({"path": f"s3://user:{SECRET}@bucket/"}, "must not contain credentials"),
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_said(given: dict[str, str], expected: str) -> None:
     [
         ({"path": "/", "end_lsn": "0/1"}, "end_lsn is not for streams"),
         ({"path": "/", "end_time": "2026-01-01"}, "end_time is not for streams"),
-        ({"path": "/", "on_damage": "stop"}, "on_damage=stop is of batches only"),
+        ({"path": "/", "on_damage": "stop"}, "on_damage=stop is for batches only"),
         ({"path": "/", "slot": "s"}, "option slot needs option safekeepers"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_folder_of_segments_has_no_archives_options(server_wal: Path) -> None:
     for extra in ({"timeline": "0" * 32}, {"archive.endpoint": "http://x"}):
         with pytest.raises(OptionError, match="is a folder of segments"):
             parse_options({"path": f"file://{server_wal}", **extra})
-    with pytest.raises(OptionError, match="safekeepers are joined with an archive"):
+    with pytest.raises(OptionError, match="safekeepers can be joined only with an archive"):
         parse_options({"path": str(server_wal), "safekeepers": "sk1"})
 
 
@@ -164,9 +164,9 @@ def test_times_are_those_of_commits(server_wal: Path) -> None:
 
 
 def test_ranges_outside_of_the_wal_are_refused(server_wal: Path) -> None:
-    with pytest.raises(OptionError, match="start_lsn FF/0 is behind the end of the WAL"):
+    with pytest.raises(OptionError, match="start_lsn FF/0 is after the end of the WAL"):
         planned(server_wal, start_lsn="FF/0")
-    with pytest.raises(OptionError, match="end_lsn FF/0 is behind the end of the WAL"):
+    with pytest.raises(OptionError, match="end_lsn FF/0 is after the end of the WAL"):
         planned(server_wal, end_lsn="FF/0")
 
 

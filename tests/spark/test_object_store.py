@@ -175,10 +175,10 @@ def test_wrong_credentials(
     session: SparkSession, locked_server: S3Server, archive_url: str
 ) -> None:
     text = failure_of_query(session, source(locked_server, archive_url))
-    assert f"{archive_url} does not let us list" in text
+    assert f"{archive_url} does not allow to list" in text
     assert "\nhint: Check the credentials" in text
     done = sk_ingest(locked_server, archive_url, "s3://closed-bucket/lake")
-    assert_refused(done, 1, "s3://closed-bucket/lake does not let us", "Check the credentials")
+    assert_refused(done, 1, "s3://closed-bucket/lake does not allow", "Check the credentials")
 
 
 def failure_of_query(session: SparkSession, options: dict[str, str]) -> str:

@@ -165,5 +165,5 @@ def test_keys_that_become_each_other_are_one_family() -> None:
 def test_what_is_no_base(tmp_path: Path) -> None:
     path = tmp_path / "base.parquet"
     path.write_bytes(b"PAR1 and no more")
-    with pytest.raises(CatalogError, match="is no base of a table"):
+    with pytest.raises(CatalogError, match="is not a base of a table"):
         read_base(path)

@@ -166,7 +166,7 @@ def test_a_safekeeper_that_stands_still_is_left(
     cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers, but hears of no commit: another one is asked."""
-    monkeypatch.setattr(safekeeper_input, "STILL_SECONDS", 0.2)
+    monkeypatch.setattr(safekeeper_input, "STALL_SECONDS", 0.2)
     live = input_of(cluster)
     before = live.newest_lsn()
     monkeypatch.setattr(
@@ -259,7 +259,7 @@ def test_a_look_back_does_not_end_where_one_has_removed_wal(
     assert [(row["operation"], row["detail"]) for row in read()] == [("insert", None)]
     for safekeeper in cluster.safekeepers[1:]:
         safekeeper.kill()
-    monkeypatch.setattr(safekeeper_input, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(safekeeper_input, "WAIT_SECONDS", 1.0)
     with pytest.raises(WalInputError, match=r"another one may: .*connection failed"):
         read()
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 MODULES: list[str] = PROJECT["tool"]["hatch"]["build"]["hooks"]["custom"]["modules"]
-#: Says which class the services would take, and how often somebody was warned.
+#: Prints the class that the services would use, and the number of warnings.
 PROGRAM = """
 from safekeeper.timeline import Timeline
 from storage.compiled import how_it_runs
@@ -34,7 +34,7 @@ ALL_INTERPRETED = ["steady_path", "steady_leader", "steady_loop"]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages, with what is compiled."""
+    """The packages, with the compiled modules."""
     folder = tmp_path_factory.mktemp("installed")
     for package in PACKAGES:
         unwanted = shutil.ignore_patterns("__pycache__")
@@ -48,7 +48,7 @@ def tree(installed: Path, tmp_path: Path) -> Path:
 
 
 def taken_in(tree: Path, **environment: str) -> tuple[list[str], list[str]]:
-    """What is taken, and what stderr says."""
+    """The loaded modules, and the content of stderr."""
     process = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM],
         env={**os.environ, "PYTHONPATH": str(tree), INTERPRETED: "", **environment},
@@ -65,15 +65,15 @@ def library(tree: Path, name: str) -> Path:
     return path
 
 
-def test_what_is_compiled_is_taken(tree: Path) -> None:
+def test_compiled_modules_are_loaded(tree: Path) -> None:
     assert taken_in(tree) == (ALL_COMPILED, [])
 
 
-def test_nothing_compiled_is_taken_where_it_is_not_wanted(tree: Path) -> None:
+def test_compiled_modules_are_not_loaded_if_disabled(tree: Path) -> None:
     assert taken_in(tree, **{INTERPRETED: "1"}) == (ALL_INTERPRETED, [])
 
 
-def test_nothing_is_said_where_there_was_no_compiler(tree: Path) -> None:
+def test_without_a_compiler_there_is_no_warning(tree: Path) -> None:
     for path in tree.rglob("*_compiled.*.so"):
         path.unlink()
     assert taken_in(tree) == (ALL_INTERPRETED, [])
@@ -90,13 +90,13 @@ def test_a_truncated_file_is_not_loaded(tree: Path, bytes_kept: int) -> None:
 
 
 def test_a_file_that_does_not_load_ends_nothing(tree: Path) -> None:
-    """Of these sources, by its digest, and of another machine, as it were."""
+    """It has the digest of these sources, but is, for example, for another machine."""
     path = library(tree, "walproposer/stream/steady_leader")
     digest = sources_digest(tree)
     assert digest is not None
     path.write_bytes(b"no library" + digest)
     taken, warnings = taken_in(tree)
-    # The compiled loop has the compiled leader's types.
+    # The compiled loop uses the compiled leader's types.
     assert taken == ["steady_path_compiled", "steady_leader", "steady_loop"]
     assert len(warnings) == 2
 
@@ -107,12 +107,12 @@ def changed_in(tree: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_after_a_change_of_a_source_nothing_compiled_is_taken(tree: Path, name: str) -> None:
+def test_after_a_change_of_a_source_nothing_compiled_is_loaded(tree: Path, name: str) -> None:
     changed_in(tree, name)
     taken, warnings = taken_in(tree)
     assert taken == ALL_INTERPRETED
     assert len(warnings) == 3
-    assert all("of other sources" in warning for warning in warnings)
+    assert all("from other sources" in warning for warning in warnings)
 
 
 def without_types(tree: Path) -> None:
@@ -139,7 +139,7 @@ def test_what_a_packager_may_do(
 
 
 def test_the_sources_are_all_that_is_compiled() -> None:
-    """What another .pxd would bring into a compiled module, no digest would tell."""
+    """A further .pxd of a compiled module would not be part of the digest."""
     types = [
         str(path.relative_to(ROOT))
         for package in PACKAGES

@@ -1,4 +1,4 @@
-"""Whose a file with a secret must be, and with which mode."""
+"""The owner and the mode that a file with a secret must have."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ def test_the_rule_of_postgres(
     assert "0640" in caught.value.hint
 
 
-def test_what_is_read_is_what_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is put in its place in between is neither."""
+def test_the_checked_file_is_the_one_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that replaces it in between is neither."""
     path = tmp_path / "users"
     path.touch(mode=0o600)
     path.write_text("private")

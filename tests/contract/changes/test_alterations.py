@@ -130,7 +130,7 @@ def test_rows_of_altered_tables_say_so(altered: AlteredLog) -> None:
                 assert row["detail"] is None
                 continue
             assert row["detail"].startswith(f"table public.{row['table']} was altered at 0/")
-            assert f"taken at {format_lsn(before.lsn)}: take the catalog anew" in row["detail"]
+            assert f"taken at {format_lsn(before.lsn)}: take a new catalog" in row["detail"]
     for catalog in (after, before.merged(after)):
         found = read(log, altered.after_lsn, log.end_lsn, catalog)
         assert {row["detail"] for row in found} == {None}
@@ -183,6 +183,6 @@ def test_wal_that_was_not_looked_at_is_said(altered: AlteredLog, tmp_path: Path)
             file.unlink()
     rest = ChangedLog(FolderInput(str(folder)), begin_lsn, log.end_lsn, log.catalogs, [])
     rows = read(rest, begin_lsn, log.end_lsn, before)
-    (said,) = [row for row in rows if "was not looked at" in (row["detail"] or "")]
+    (said,) = [row for row in rows if "was not searched" in (row["detail"] or "")]
     assert said["lsn"] == before.lsn
-    assert f"to {format_lsn(begin_lsn)}, behind the catalog" in said["detail"]
+    assert f"to {format_lsn(begin_lsn)}, after the catalog" in said["detail"]

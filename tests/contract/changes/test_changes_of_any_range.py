@@ -80,7 +80,7 @@ def test_wal_that_begins_too_late(changed_log: LogOf, tmp_path: Path, major: int
     rest = with_wal_from(log, begin_lsn, tmp_path / "rest")
     first, *rows = read(rest, begin_lsn, log.end_lsn)
     assert first["operation"] == "unknown"
-    assert first["detail"].startswith(f"the WAL begins at {Lsn(begin_lsn)} and does not say")
+    assert first["detail"].startswith(f"the WAL begins at {Lsn(begin_lsn)} and does not list")
     assert rows[-1] == read_all(log)[-1]
 
 

@@ -59,5 +59,7 @@ def test_replaced_files_are_said(changed_log: LogOf, major: int) -> None:
     rows = read_all(changed_log(major, "replica"))
     replaced = [row["table"] for row in rows if is_replaced(row)]
     assert replaced == ["plain", "plain", "parted_1", "parted_2", "by_index"]
-    written = [row["table"] for row in rows if (row["detail"] or "").startswith("pages of the")]
+    written = [
+        row["table"] for row in rows if (row["detail"] or "").startswith("whole pages of the")
+    ]
     assert written == ["whole"]

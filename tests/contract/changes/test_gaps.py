@@ -25,7 +25,7 @@ from spark.changes.change_reader import (
     restart_lsn,
 )
 from spark.changes.change_set import ChangeSet
-from spark.changes.transaction_glance import Glance
+from spark.changes.transaction_summary import TransactionSummary
 from spark.errors import WalInputError
 from spark.inputs.folder_input import FolderInput
 from spark.inputs.wal_input import LostWal, WalChunk
@@ -120,7 +120,7 @@ def test_nothing_is_joined_over_a_gap(log: Log, tmp_path: Path) -> None:
         if row["operation"] == "unknown":
             assert (
                 row["detail"]
-                == "update: the row is not in the record, and its page was not seen before"
+                == "update: the row is not in the record, and its page has not been seen before"
             )
         else:
             assert row == true[row["lsn"]], format_lsn(row["lsn"])
@@ -206,7 +206,9 @@ def test_a_look_back_that_ends_at_an_error_is_seen(
     """A planted bug: WAL that could not be read is taken for the beginning of all WAL."""
     real = _ChangeReader._backwards
 
-    def backwards(reader: _ChangeReader, lsn: int) -> Iterator[tuple[int, list[Glance]]]:
+    def backwards(
+        reader: _ChangeReader, lsn: int
+    ) -> Iterator[tuple[int, list[TransactionSummary]]]:
         with suppress(swallowed):
             yield from real(reader, lsn)
 

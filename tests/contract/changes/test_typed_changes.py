@@ -46,7 +46,7 @@ def assert_typed(expected: Any, found: Any, detail: str, where: str) -> None:
     assert (expected is None) == (found is None), where
     for name, value in (found or {}).items():
         if value is None and expected.get(name) is not None:
-            assert f"column {name}: its value is beyond" in detail, f"{where}: {name}"
+            assert f"column {name}: its value is outside" in detail, f"{where}: {name}"
         else:
             is_json = name in ("j", "jb") and value is not None
             shown = exact_json(value) if is_json else as_json_value(value, expected.get(name))

@@ -1,4 +1,4 @@
-"""Databases of both kinds, and a service over HTTP: whatever a pageserver may be given."""
+"""Databases of both kinds, and a service over HTTP: all that a pageserver can use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def generations_server(
 
 @pytest.fixture
 def postgres_database(generations_server: Postgres) -> str:
-    """The URI of an empty one."""
+    """The URI of an empty database."""
     name = f"generations_{next(_numbers)}"
     generations_server.execute(f"CREATE DATABASE {name}")
     return postgres_uri(generations_server, name)
@@ -49,7 +49,7 @@ def postgres_database(generations_server: Postgres) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty one of each kind."""
+    """An empty database of each kind."""
     if request.param == "postgres":
         return str(request.getfixturevalue("postgres_database"))
     return str(tmp_path / "generations.db")
@@ -57,7 +57,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def generations(database: str) -> Iterator[Generations]:
-    """Within this process, on each kind of database."""
+    """The service in this process, on each kind of database."""
     found = embedded_generations(database)
     yield found
     found.close()
@@ -65,7 +65,7 @@ def generations(database: str) -> Iterator[Generations]:
 
 @pytest.fixture(params=["sqlite", "postgres", "http"])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[GenerationService]:
-    """Each way to have one."""
+    """Each implementation of the service."""
     if request.param == "http":
         embedded = embedded_generations(str(tmp_path / "served.db"))
         with GenerationServer(embedded, http_listener("127.0.0.1", 0, None, None)) as server:
@@ -82,5 +82,5 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Generati
 
 @pytest.fixture
 def tenant() -> str:
-    """One that is new."""
+    """A new id."""
     return token_hex(16)

@@ -1,6 +1,7 @@
-"""A pageserver that does nothing but start: `python registering_process.py DATABASE NODE TENANT`.
+"""A process that only registers: `python registering_process.py DATABASE NODE TENANT`.
 
-A line a number, written when the service has answered: "node 7", "tenant 3". Until it is killed.
+Writes one line for each number after the service has answered: "node 7", "tenant 3". Runs until it
+is killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many ask at once, threads and processes, and are killed: each number is given to one of them."""
+"""Concurrent requests of threads and of killed processes: each number is assigned once."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ class Registering(ServiceProcess):
 
     @property
     def numbers(self) -> list[tuple[str, int]]:
-        """That were answered; a line that was cut off by a kill was answered, too, but is of no
-        use."""
+        """The numbers answered so far. An incomplete last line, cut off by a kill, is ignored."""
         lines = self.log_text().splitlines(keepends=True)
         told = [line for line in lines if line.startswith(KINDS) and line.endswith("\n")]
         return [(line.split()[0], int(line.split()[1])) for line in told]
@@ -56,10 +55,8 @@ class Registering(ServiceProcess):
         self.wait_until(lambda: len(self.numbers) >= before + count, TIMEOUT, "more numbers")
 
 
-def test_processes_that_are_killed_leave_no_number_to_two(
-    database: str, tenant: str, tmp_path: Path
-) -> None:
-    """kill -9 at any moment of a transaction; the database is opened by the next one as it is."""
+def test_killed_processes_never_share_a_number(database: str, tenant: str, tmp_path: Path) -> None:
+    """kill -9 at any point of a transaction. The next process opens the database as it is."""
     with ExitStack() as stack:
         processes = [
             stack.enter_context(Registering(database, tenant, tmp_path / f"process-{number}"))

@@ -1,4 +1,4 @@
-"""What every generation service does: on SQLite, on Postgres, and over HTTP."""
+"""The contract of every generation service: on SQLite, on Postgres, and over HTTP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_each_start_of_a_node_has_a_number_of_its_own(service: GenerationService
     assert service.register_node(3, "same").node_generation == 5
 
 
-def test_a_restart_gets_all_that_is_attached_to_its_node(
+def test_a_restart_returns_the_attachments_of_the_node(
     service: GenerationService, tenant: str
 ) -> None:
     other = token_hex(16)
@@ -55,7 +55,7 @@ def test_a_restart_gets_all_that_is_attached_to_its_node(
     assert moved == TenantAttachment(other, 4, 2, SINGLE)
 
 
-def test_the_suffix_of_a_later_process_and_of_a_later_attachment_is_above(
+def test_a_later_process_or_attachment_has_a_greater_suffix(
     service: GenerationService, tenant: str
 ) -> None:
     suffixes = []
@@ -67,7 +67,7 @@ def test_the_suffix_of_a_later_process_and_of_a_later_attachment_is_above(
     assert suffixes == sorted(set(suffixes))
 
 
-def test_what_is_attached_to_a_process_that_runs(service: GenerationService, tenant: str) -> None:
+def test_attachments_of_a_running_process(service: GenerationService, tenant: str) -> None:
     service.register_node(3, "old")
     service.register_node(3, "new")
     assert service.attached(3, 2).attachments == ()
@@ -82,7 +82,7 @@ def test_what_is_attached_to_a_process_that_runs(service: GenerationService, ten
 # ---- validation
 
 
-def test_every_tenant_asked_is_answered(service: GenerationService, tenant: str) -> None:
+def test_a_validation_answers_for_every_tenant(service: GenerationService, tenant: str) -> None:
     elsewhere, unknown = token_hex(16), token_hex(16)
     service.register_node(3, "x")
     service.attach(tenant, 3)
@@ -106,7 +106,7 @@ def test_every_tenant_asked_is_answered(service: GenerationService, tenant: str)
     assert service.validate(3, 1, []).tenants == ()
 
 
-def test_of_a_process_that_is_not_the_newest_nothing_is_valid(
+def test_attachments_of_an_older_process_are_invalid(
     service: GenerationService, tenant: str
 ) -> None:
     service.attach(tenant, 3)
@@ -121,10 +121,8 @@ def test_of_a_process_that_is_not_the_newest_nothing_is_valid(
     assert not service.validate(99, 1, []).is_node_valid
 
 
-def test_a_validation_sees_what_happened_a_moment_before(
-    service: GenerationService, tenant: str
-) -> None:
-    """No cache: the answer is that of the database, each time."""
+def test_a_validation_sees_the_latest_change(service: GenerationService, tenant: str) -> None:
+    """There is no cache: each answer comes from the database."""
     service.register_node(3, "x")
     service.attach(tenant, 3)
     for generation in range(1, 6):
@@ -133,7 +131,7 @@ def test_a_validation_sees_what_happened_a_moment_before(
         assert not is_valid(service, (3, 1), tenant, generation)
 
 
-# ---- where tenants are
+# ---- places of tenants
 
 
 def test_attaching_again_is_a_new_generation(service: GenerationService, tenant: str) -> None:
@@ -142,11 +140,13 @@ def test_attaching_again_is_a_new_generation(service: GenerationService, tenant:
     assert state.current == TenantAttachment(tenant, 3, 2, SINGLE)
     with pytest.raises(GenerationRefused, match="is attached to node 3") as refused:
         service.attach(tenant, 4)
-    assert "Move it" in refused.value.hint
+    assert "sk generations move" in refused.value.hint
     assert service.status().tenants[0].attachment_generation == 2
 
 
-def test_a_move_makes_the_one_before_stale(service: GenerationService, tenant: str) -> None:
+def test_a_move_makes_the_previous_attachment_stale(
+    service: GenerationService, tenant: str
+) -> None:
     for node_id in (3, 4):
         service.register_node(node_id, "x")
     service.attach(tenant, 3)
@@ -159,7 +159,7 @@ def test_a_move_makes_the_one_before_stale(service: GenerationService, tenant: s
     assert is_valid(service, (4, 1), tenant, 2)
     answer = service.validate(3, 1, [TenantGeneration(tenant, 1)])
     assert answer.tenants[0].mode is STALE
-    with pytest.raises(GenerationRefused, match="attached to node 4 already"):
+    with pytest.raises(GenerationRefused, match="already attached to node 4"):
         service.move(tenant, 4)
     assert service.move(tenant, 3).attachments == (
         TenantAttachment(tenant, 3, 3, SINGLE),
@@ -167,7 +167,7 @@ def test_a_move_makes_the_one_before_stale(service: GenerationService, tenant: s
     )
 
 
-def test_a_move_that_keeps_the_one_before_ends_when_it_is_detached(
+def test_multi_ends_when_the_previous_attachment_is_detached(
     service: GenerationService, tenant: str
 ) -> None:
     service.register_node(5, "x")
@@ -177,10 +177,10 @@ def test_a_move_that_keeps_the_one_before_ends_when_it_is_detached(
     assert current == TenantAttachment(tenant, 5, 3, MULTI)
     assert service.detach(tenant, 3).current == current
     assert service.detach(tenant, 4).attachments == (TenantAttachment(tenant, 5, 3, SINGLE),)
-    assert is_valid(service, (5, 1), tenant, 3)  # its number is the same: it need not start again
+    assert is_valid(service, (5, 1), tenant, 3)  # its number is the same, so it need not restart
 
 
-def test_what_cannot_be_moved(service: GenerationService, tenant: str) -> None:
+def test_invalid_moves_are_refused(service: GenerationService, tenant: str) -> None:
     with pytest.raises(GenerationRefused, match="attached to no node"):
         service.move(tenant, 3)
     service.fence_tenant(tenant)
@@ -190,21 +190,19 @@ def test_what_cannot_be_moved(service: GenerationService, tenant: str) -> None:
         service.move(tenant, 3, STALE)
 
 
-def test_a_tenant_that_is_detached_is_valid_nowhere(
-    service: GenerationService, tenant: str
-) -> None:
+def test_a_detached_tenant_is_valid_on_no_node(service: GenerationService, tenant: str) -> None:
     service.register_node(3, "x")
     service.attach(tenant, 3)
-    assert service.detach(tenant, 9).current is not None  # it is not there, which is no error
+    assert service.detach(tenant, 9).current is not None  # not attached there is no error
     assert service.detach(tenant, 3).attachments == ()
     assert not is_valid(service, (3, 1), tenant, 1)
     assert service.detach(tenant, 3).attachment_generation == 1
     assert service.attach(tenant, 3).attachment_generation == 2
-    with pytest.raises(GenerationRefused, match="is not known"):
+    with pytest.raises(GenerationRefused, match="does not exist"):
         service.detach(token_hex(16), 3)
 
 
-def test_a_fence_makes_everything_stale(service: GenerationService, tenant: str) -> None:
+def test_a_fence_makes_all_attachments_stale(service: GenerationService, tenant: str) -> None:
     assert service.fence_tenant(tenant).attachment_generation == 1
     service.attach(tenant, 3)
     assert service.fence_tenant(tenant).attachments == (TenantAttachment(tenant, 3, 2, STALE),)
@@ -213,10 +211,10 @@ def test_a_fence_makes_everything_stale(service: GenerationService, tenant: str)
     assert state.current == TenantAttachment(tenant, 4, 4, SINGLE)
 
 
-# ---- after the store was seen to be ahead
+# ---- the store has a greater number
 
 
-def test_advance_gives_out_only_what_is_above(service: GenerationService, tenant: str) -> None:
+def test_advance_assigns_only_greater_numbers(service: GenerationService, tenant: str) -> None:
     service.register_node(3, "x")
     service.attach(tenant, 3)
     seen = Suffix.pack(7, 4, 5)
@@ -229,10 +227,10 @@ def test_advance_gives_out_only_what_is_above(service: GenerationService, tenant
     assert is_valid(service, (3, 1), tenant, 8)
 
 
-def test_advance_to_just_what_was_given_out_is_above_it_too(
+def test_advance_to_the_last_number_assigns_a_greater_one(
     service: GenerationService, tenant: str
 ) -> None:
-    """The one who wrote it may have had it from before the database went back."""
+    """Its writer may have got the number before the database was set back."""
     service.attach(tenant, 3)
     assert service.advance(tenant, Suffix.pack(1, 4, 1)).attachment_generation == 2
 
@@ -244,9 +242,7 @@ def test_advance_of_a_tenant_that_is_not_attached(service: GenerationService, te
     assert service.advance(tenant, Suffix.pack(2, 4, 5)).attachment_generation == 9
 
 
-def test_who_claimed_a_number_in_an_emergency_goes_on_with_it(
-    service: GenerationService, tenant: str
-) -> None:
+def test_an_emergency_claim_keeps_its_number(service: GenerationService, tenant: str) -> None:
     service.attach(tenant, 3)
     claimed = Suffix.pack(2, 4, 9)
     state = service.advance(tenant, claimed, is_own=True)
@@ -259,7 +255,7 @@ def test_who_claimed_a_number_in_an_emergency_goes_on_with_it(
     assert service.register_node(4, "later").node_generation == 10
 
 
-def test_who_claimed_a_number_that_was_given_out_meanwhile_does_not(
+def test_an_emergency_claim_of_an_assigned_number_is_stale(
     service: GenerationService, tenant: str
 ) -> None:
     service.attach(tenant, 3)
@@ -269,10 +265,8 @@ def test_who_claimed_a_number_that_was_given_out_meanwhile_does_not(
     assert not is_valid(service, (4, 9), tenant, 2)
 
 
-def test_an_emergency_within_a_migration_deletes_nothing_either(
-    service: GenerationService, tenant: str
-) -> None:
-    """The attachment before the move is still read from."""
+def test_an_emergency_during_a_move_keeps_multi(service: GenerationService, tenant: str) -> None:
+    """The previous attachment still serves reads."""
     service.attach(tenant, 3)
     service.move(tenant, 4, MULTI)
     state = service.advance(tenant, Suffix.pack(3, 4, 9), is_own=True)
@@ -280,10 +274,10 @@ def test_an_emergency_within_a_migration_deletes_nothing_either(
     assert service.detach(tenant, 3).current == TenantAttachment(tenant, 4, 3, SINGLE)
 
 
-# ---- the end of the numbers
+# ---- exhausted numbers
 
 
-def test_numbers_never_begin_anew(service: GenerationService, tenant: str) -> None:
+def test_exhausted_numbers_are_refused(service: GenerationService, tenant: str) -> None:
     last = Suffix.pack(ATTACHMENT_GENERATION_MAX, 3, NODE_GENERATION_MAX)
     service.advance(tenant, last)
     for ask in (
@@ -291,7 +285,9 @@ def test_numbers_never_begin_anew(service: GenerationService, tenant: str) -> No
         lambda: service.attach(tenant, 3),
         lambda: service.fence_tenant(tenant),
     ):
-        with pytest.raises(GenerationRefused, match=r"no generation of .* is left: 16777215"):
+        with pytest.raises(
+            GenerationRefused, match=r"all generations of .* are used: the greatest is 16777215"
+        ):
             ask()
     (state,) = service.status().tenants
     assert state.attachment_generation == ATTACHMENT_GENERATION_MAX
@@ -302,10 +298,10 @@ def test_numbers_never_begin_anew(service: GenerationService, tenant: str) -> No
 
 
 def test_a_timeline_is_created_once(service: GenerationService, tenant: str) -> None:
-    with pytest.raises(GenerationRefused, match="is not known"):
+    with pytest.raises(GenerationRefused, match="does not exist"):
         service.create_timeline(tenant, TIMELINE)
     service.attach(tenant, 3)
-    assert service.create_timeline(tenant, TIMELINE).suffix == ""  # no process has it yet
+    assert service.create_timeline(tenant, TIMELINE).suffix == ""  # no process registered yet
     registration = service.register_node(3, "x")
     intent = service.create_timeline(tenant, TIMELINE)
     assert intent.state is TimelineState.CREATED
@@ -315,14 +311,14 @@ def test_a_timeline_is_created_once(service: GenerationService, tenant: str) -> 
     assert service.create_timeline(tenant, TIMELINE).suffix == str(Suffix.pack(2, 4, 1))
 
 
-def test_a_timeline_that_was_deleted_never_returns(service: GenerationService, tenant: str) -> None:
+def test_a_deleted_timeline_id_is_not_reused(service: GenerationService, tenant: str) -> None:
     service.attach(tenant, 3)
     service.create_timeline(tenant, TIMELINE)
     for _ in range(2):
         assert service.delete_timeline(tenant, TIMELINE).state is TimelineState.DELETED
         with pytest.raises(GenerationRefused, match="was deleted") as refused:
             service.create_timeline(tenant, TIMELINE)
-        assert "never returns" in refused.value.hint
+        assert "new id" in refused.value.hint
     early = token_hex(16)
     service.delete_timeline(tenant, early)
     with pytest.raises(GenerationRefused, match="was deleted"):
@@ -331,10 +327,10 @@ def test_a_timeline_that_was_deleted_never_returns(service: GenerationService, t
     assert states == {TIMELINE: TimelineState.DELETED, early: TimelineState.DELETED}
 
 
-# ---- the whole
+# ---- status and invalid values
 
 
-def test_status_tells_all(service: GenerationService, tenant: str) -> None:
+def test_status_shows_the_complete_state(service: GenerationService, tenant: str) -> None:
     service.register_node(3, "a pod")
     service.attach(tenant, 3)
     service.detach(tenant, 3)
@@ -365,7 +361,7 @@ SENSELESS: list[tuple[Ask, str]] = [
 ]
 
 
-def test_values_that_make_no_sense_change_nothing(service: GenerationService) -> None:
+def test_invalid_values_change_nothing(service: GenerationService) -> None:
     for ask, text in SENSELESS:
         with pytest.raises(RequestInvalid, match=text):
             ask(service)

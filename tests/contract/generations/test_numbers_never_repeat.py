@@ -1,5 +1,5 @@
-"""Whatever is called, in whatever order: numbers never go down and never repeat, one attachment of
-a tenant is valid at most, and what was deleted stays so. A model of its own says what must hold."""
+"""For random sequences of calls: numbers never decrease and never repeat, at most one attachment of
+a tenant is valid, and deleted timelines stay deleted. A separate model checks the answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STEP = st.tuples(
 
 @dataclass
 class World:
-    """What was given out. Ids are new each time: the database is the same."""
+    """The numbers assigned so far. Uses new ids each time, because the database is shared."""
 
     service: Generations
     base: int
@@ -49,7 +49,7 @@ class World:
     deleted: set[tuple[str, str]] = field(default_factory=set)
 
     def do(self, step: Step) -> None:
-        """Refusals are answers, too; `check` looks at what is so afterwards."""
+        """Refusals are valid answers; `check` compares the state afterwards."""
         name, which, where, number = step
         tenant, node_id = self.tenants[which], self.base + where
         timeline = f"{number % TIMELINES:032x}"
@@ -111,7 +111,7 @@ class World:
             assert current[0].attachment_generation == state.attachment_generation
 
     def check(self) -> None:
-        """Exactly the current attachment is valid, and only in the newest process of its node."""
+        """Only the current attachment is valid, and only in the newest process of its node."""
         found = {state.tenant: state for state in self.service.status().tenants}
         for tenant in self.tenants:
             current = found[tenant].current if tenant in found else None

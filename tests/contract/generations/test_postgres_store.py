@@ -1,4 +1,4 @@
-"""The database on Postgres: never a standby, never a commit that a failover may lose."""
+"""The Postgres database: never a standby, never a commit that a failover may lose."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def synchronous(postgres: Postgres, names: str) -> Iterator[None]:
     ],
     ids=["register", "validate", "attached"],
 )
-def test_nothing_is_answered_that_the_standbys_did_not_confirm(
+def test_answers_need_the_confirmation_of_the_standbys(
     generations: Generations, generations_server: Postgres, ask: Callable[[Generations], object]
 ) -> None:
-    """Also no validation: a primary that was deposed knows nothing of the moves since. It is the
-    COMMIT that waits; one whose wait is cancelled returns with a warning, and is no answer."""
+    """Reads wait, too: a former primary does not know later moves. The COMMIT waits; if the wait is
+    cancelled, it returns with a warning, which counts as failed."""
     ended = Event()
 
     def ask_on() -> None:
-        """The setting is in force when the checkpointer has read it, some time after a reload."""
+        """The setting takes effect when the checkpointer has read it, some time after a reload."""
         while not ended.is_set():
             ask(generations)
 
@@ -77,34 +77,34 @@ def test_nothing_is_answered_that_the_standbys_did_not_confirm(
                 ended.set()
             assert not answers.done()
             generations_server.execute("SELECT pg_cancel_backend(%s)", (pid,))
-            with pytest.raises(GenerationServiceUnavailable, match="was not confirmed"):
+            with pytest.raises(GenerationServiceUnavailable, match="did not confirm the COMMIT"):
                 answers.result(TIMEOUT)
         assert ask(generations)
 
 
-def test_a_standby_is_not_asked(
+def test_a_standby_is_refused(
     generations: Generations, generations_server: Postgres, tmp_path: Path
 ) -> None:
-    """Not even for what it could answer: it may be behind."""
+    """Not even for reads: it may lag."""
     generations.register_node(3, "x")
     conninfo = generations_server.dsn()
     standby = make_standby(generations_server, tmp_path / "standby", conninfo)
     with standby:
         wait_replayed(standby, generations_server.flush_lsn(), TIMEOUT)
         uri = postgres_uri(standby, generations.store.name.partition(" ")[0])
-        with pytest.raises(GenerationServiceUnavailable, match="read-only: a standby") as refused:
+        with pytest.raises(GenerationServiceUnavailable, match="read-only or a standby") as refused:
             embedded_generations(uri)
-    assert "Name the primary" in refused.value.hint
+    assert "Specify the primary" in refused.value.hint
 
 
-def test_a_server_that_was_restarted_is_asked_again(
+def test_a_restarted_server_is_used_again(
     postgres_database: str, generations_server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_store, "CONNECT_SECONDS", 1)
     with closing(embedded_generations(postgres_database)) as generations:
         assert generations.register_node(3, "x").node_generation == 1
         generations_server.stop()
-        with pytest.raises(GenerationServiceUnavailable, match="gives no connection within"):
+        with pytest.raises(GenerationServiceUnavailable, match="could not connect to"):
             generations.register_node(3, "x")
         generations_server.start()
         wait_until(lambda: answers(generations), TIMEOUT, "a connection")
@@ -122,20 +122,20 @@ def answers(generations: Generations) -> bool:
     ("uri", "text"),
     [
         ("postgresql://u:secret@127.0.0.1:1/x", "Connection refused"),
-        ("postgresql://u:secret@127.0.0.1:1/x?nonsense=secret", "cannot be read"),
-        ("mysql://u:secret@h/x", "another kind of URI"),
+        ("postgresql://u:secret@127.0.0.1:1/x?nonsense=secret", "invalid database URI"),
+        ("mysql://u:secret@h/x", "URI of another kind"),
     ],
 )
-def test_a_uri_that_leads_nowhere(uri: str, text: str) -> None:
+def test_an_unusable_uri_is_refused(uri: str, text: str) -> None:
     with pytest.raises(GenerationError, match=text) as refused:
         embedded_generations(uri)
     assert "secret" not in str(refused.value)
 
 
-def test_a_database_without_tables_gets_them_only_when_that_was_said(
+def test_missing_tables_are_created_only_on_request(
     postgres_database: str,
 ) -> None:
-    with pytest.raises(GenerationDatabaseError, match="holds no generations"):
+    with pytest.raises(GenerationDatabaseError, match="does not contain generations"):
         embedded_generations(postgres_database, create=False)
     embedded_generations(postgres_database).close()
     embedded_generations(postgres_database, create=False).close()

@@ -1,4 +1,4 @@
-"""The file: what is none of ours is refused, and one that goes back in time does little harm."""
+"""The SQLite file: foreign files are refused, and a file that is set back does little harm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def generations(path: Path) -> Iterator[Generations]:
     found.close()
 
 
-def test_the_settings_that_durability_needs(path: Path) -> None:
+def test_the_settings_for_durability(path: Path) -> None:
     store = SqliteStore(path, create=True)
     try:
         read = store.read
@@ -46,17 +46,17 @@ def test_the_settings_that_durability_needs(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_file_that_is_not_there_is_made_only_when_that_was_said(path: Path) -> None:
+def test_a_missing_file_is_created_only_on_request(path: Path) -> None:
     with pytest.raises(GenerationDatabaseError, match="No such file") as refused:
         SqliteStore(path, create=False)
     assert "sk generations serve" in refused.value.hint
     assert not path.exists()
     path.touch()
-    with pytest.raises(GenerationDatabaseError, match="holds no generations"):
+    with pytest.raises(GenerationDatabaseError, match="does not contain generations"):
         SqliteStore(path, create=False)
 
 
-def test_what_is_no_database_of_ours_is_left_alone(path: Path) -> None:
+def test_a_foreign_file_is_not_changed(path: Path) -> None:
     path.write_bytes(b"a letter, not a database" * 100)
     with pytest.raises(GenerationDatabaseError, match="file is not a database"):
         SqliteStore(path, create=True)
@@ -64,7 +64,7 @@ def test_what_is_no_database_of_ours_is_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE tenants (name TEXT)")
     before = path.read_bytes()
-    with pytest.raises(GenerationDatabaseError, match="holds no generations"):
+    with pytest.raises(GenerationDatabaseError, match="does not contain generations"):
         SqliteStore(path, create=True)
     assert path.read_bytes() == before
     with pytest.raises(GenerationDatabaseError, match="Is a directory"):
@@ -79,7 +79,7 @@ def test_a_newer_format_is_refused(path: Path, generations: Generations) -> None
         SqliteStore(path, create=True)
 
 
-def test_a_file_that_is_locked_for_long_is_no_answer(
+def test_a_long_lock_makes_the_service_unavailable(
     path: Path, generations: Generations, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.1)
@@ -93,9 +93,7 @@ def test_a_file_that_is_locked_for_long_is_no_answer(
         assert other.register_node(3, "x").node_generation == 1
 
 
-def test_a_file_that_was_replaced_is_not_used_any_more(
-    path: Path, generations: Generations
-) -> None:
+def test_a_replaced_file_is_refused(path: Path, generations: Generations) -> None:
     generations.register_node(3, "x")
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
@@ -108,15 +106,15 @@ def test_a_file_that_was_replaced_is_not_used_any_more(
 
 
 def restore(path: Path, content: bytes) -> None:
-    """As `cp old generations.db` does, into the file that is open."""
+    """Like `cp old generations.db`: overwrites the open file."""
     path.write_bytes(content)
 
 
-def test_a_database_that_goes_back_while_it_is_served_gives_nothing_twice(
+def test_a_database_that_is_set_back_repeats_no_number(
     path: Path, generations: Generations, tenant: str
 ) -> None:
-    """Numbers go on above what was given out; and what was stale, and is current in the old copy,
-    does not become valid."""
+    """New numbers are greater than all assigned before. An attachment that is stale, but current in
+    the old copy, does not become valid."""
     generations.register_node(3, "x")
     generations.register_node(4, "x")
     generations.attach(tenant, 3)
@@ -129,14 +127,14 @@ def test_a_database_that_goes_back_while_it_is_served_gives_nothing_twice(
             asked = [TenantGeneration(tenant, generation)]
             answer = generations.validate(node, process, asked)
             assert not answer.tenants[0].is_valid
-    assert lines[0]["event"].startswith("the database has gone back in time")
+    assert lines[0]["event"].startswith("the database was set back")
     assert generations.register_node(3, "z").node_generation == 3
     assert generations.fence_tenant(tenant, 4).attachment_generation == 3
     asked = [TenantGeneration(tenant, 3)]
     assert generations.validate(4, 1, asked).tenants[0].is_valid
 
 
-def test_advance_mends_a_service_that_was_started_on_an_old_copy(path: Path, tenant: str) -> None:
+def test_advance_repairs_a_service_on_an_old_copy(path: Path, tenant: str) -> None:
     with closing(embedded_generations(str(path))) as first:
         first.attach(tenant, 3)
         first.register_node(4, "x")

@@ -116,7 +116,7 @@ def test_a_server_in_trouble(
 def test_wrong_credentials(hostile: HostileS3, request_of: Request, status: int, code: str) -> None:
     hostile.answer = error_answer(status, code)
     error = failure(store_at(hostile), request_of)
-    assert "does not let us" in str(error)
+    assert "does not allow" in str(error)
     assert str(error).endswith(f": {code}: no")
     assert "credentials" in error.hint
     assert error.is_transient  # an operator can mend it while we run

@@ -1,5 +1,5 @@
-"""A primary that archives, cuts of it, and the two that must agree at each: the virtual full that
-the engine makes, and a standby from the same base backup, stopped at the same cut."""
+"""A primary with an archive, cuts of it, and the two data directories that must agree at each cut:
+the virtual full of the engine, and a standby from the same base backup, stopped at the cut."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ARCHIVE_SETTINGS = {
 
 
 class PageWorld:
-    """Everything below `root`."""
+    """All files are below `root`."""
 
     def __init__(self, primary: Postgres, root: Path) -> None:
         self.primary = primary
@@ -79,7 +79,7 @@ class PageWorld:
         self.wal = WalFolder(self.wal_dir, self.facts)
 
     def take_base(self) -> None:
-        """A base backup in an archive, and the stack that stands on it."""
+        """Takes a base backup into an archive, and builds the stack on it."""
         facts = ArchivedTimeline(
             self.facts.system_id, self.facts.pg_version, self.facts.wal_seg_size, 1, 0
         )
@@ -94,7 +94,7 @@ class PageWorld:
             )
 
     def stand_on(self, backup: Backup) -> None:
-        """The next epoch begins on it."""
+        """Uses `backup` as the start of the next epoch."""
         self.backup = backup
         self.files, self.frame = read_backup(self.catalog, backup, self.root / "frame-0.tar")
         self.base = BackupBase(self.catalog, backup, self.files)
@@ -102,7 +102,7 @@ class PageWorld:
         self.redo_lsn = backup.start_lsn
 
     def cut(self) -> Checkpoint:
-        """A checkpoint, all of whose WAL is archived."""
+        """Makes a checkpoint, and waits until all its WAL is archived."""
         self.primary.execute("CHECKPOINT")
         ((lsn, redo),) = self.primary.execute(
             "SELECT checkpoint_lsn::text, redo_lsn::text FROM pg_control_checkpoint()"
@@ -110,7 +110,7 @@ class PageWorld:
         start_lsn = int(Lsn.parse(lsn))
         self.switch_wal()
         ((tli,),) = self.primary.execute("SELECT timeline_id FROM pg_control_checkpoint()")
-        # The record's end is not known to SQL: the survey of the WAL finds it.
+        # SQL does not return the record's end; the survey of the WAL finds it.
         far = EpochInput(
             self.frame, self.base, self.wal, self.redo_lsn,
             Checkpoint(start_lsn, start_lsn + 1, int(Lsn.parse(redo)), tli, datetime.now(UTC)),
@@ -125,7 +125,7 @@ class PageWorld:
         wait_until(lambda: (self.wal_dir / name).exists(), TIMEOUT, f"{name} to be archived")
 
     def promote(self) -> Postgres:
-        """A standby becomes the primary, on a timeline of its own."""
+        """Promotes a standby to a new timeline."""
         old = self.primary
         self._promotions += 1
         name = f"promoted-{self._promotions}"
@@ -140,7 +140,7 @@ class PageWorld:
         return standby
 
     def _tablespace_mappings(self, name: str) -> list[str]:
-        """For pg_basebackup: on one host no two servers may have the same."""
+        """For pg_basebackup: two servers on one host must not share a tablespace folder."""
         spaces = self.primary.execute(
             "SELECT location FROM (SELECT pg_tablespace_location(oid) AS location"
             " FROM pg_tablespace) s WHERE location <> ''"
@@ -154,7 +154,7 @@ class PageWorld:
         return mappings
 
     def replay(self, target: Checkpoint) -> EpochOutput:
-        """The next epoch; the stack grows by its layer."""
+        """Replays the next epoch, and adds its layer to the stack."""
         self._epochs += 1
         work_dir = self.root / f"epoch-{self._epochs}"
         work_dir.mkdir()
@@ -179,7 +179,7 @@ class PageWorld:
         return data_dir
 
     def unpacked(self, name: str) -> Path:
-        """A full copy of the base backup, its tablespaces in place."""
+        """A full copy of the base backup with in-place tablespaces."""
         data_dir = self.root / name
         spaces = {
             each.path: self.root / f"{Path(each.path).name}-of-{name}"
@@ -215,7 +215,7 @@ class PageWorld:
 
 
 def into_place(data_dir: Path, where: Path) -> None:
-    """A tablespace becomes a folder in pg_tblspc, where no other server has it."""
+    """Converts a tablespace to a folder in pg_tblspc, which no other server uses."""
     for link in (data_dir / "pg_tblspc").iterdir():
         if link.is_symlink() and link.readlink() == where:
             link.unlink()
@@ -234,7 +234,7 @@ class Difference:
 
 
 def differences(ours: Path, theirs: Path) -> list[Difference]:
-    """Free-space maps left out; nothing else is forgiven, but what servers make anew."""
+    """Ignores free space maps and files that servers create again, and nothing else."""
     mine, other = _files(ours), _files(theirs)
     found = [Difference(name, "only ours") for name in sorted(set(mine) - set(other))]
     found += [Difference(name, "only theirs") for name in sorted(set(other) - set(mine))]

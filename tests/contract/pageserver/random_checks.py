@@ -1,10 +1,10 @@
-"""Pages against servers that have them, after random statements of all kinds:
+"""Compares pages with those of servers, after random statements of all kinds:
 
     a primary that was stopped, one that runs, and
     one that is written to at the same time            a check finds no damage in any page
-    a standby, stopped at a position, and asked        `page get` has the very same pages, and a
+    a standby, paused at a position                    `page get` returns the same pages, and a
                                                        check finds no damage
-    a primary that was killed, and pages of it spoilt  mended, it starts, and no page is damaged
+    a primary that was killed, with damaged pages      repaired, it starts, and no page is damaged
 
 python tests/contract/pageserver/random_checks.py --pg-major 15 --seeds 0-4 --pages 1000
 """
@@ -39,9 +39,9 @@ from pageserver.layers.fork import DEFAULT_TABLESPACE, PAGE_BYTES, ForkKind
 from pageserver.layers.fork_table import fork_blocks
 from pageserver.layers.page_stack import ZERO_PAGE
 from pageserver.layers.touches import Checkpoint
-from pageserver.moments.moments import Moment
-from pageserver.moments.page_at import PageReader
-from pageserver.moments.sparse_restore import RestorePoint, survey_up_to
+from pageserver.pitr.page_at import PageReader
+from pageserver.pitr.restore_points import RecoveryTarget
+from pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries
@@ -52,7 +52,7 @@ STEPS, SPOILT = 25, 4
 
 
 class CheckedWorld:
-    """A primary with a cut, and statements behind it."""
+    """A primary with a cut, and statements after it."""
 
     def __init__(self, binaries: PostgresBinaries, root: Path, seed: int) -> None:
         self.root = root
@@ -63,7 +63,7 @@ class CheckedWorld:
         self.world = PageWorld(self.primary, root)
 
     def prepare(self) -> bool:
-        """Whether its pages may be asked for."""
+        """Returns whether its pages can be read."""
         self.primary.start()
         can_ask = has_pageinspect(self.primary)
         if can_ask:
@@ -76,7 +76,7 @@ class CheckedWorld:
         self.target: Checkpoint = self.world.cut()
         self.world.replay(self.target)
         self.load.run(STEPS)
-        self.primary.execute("CHECKPOINT")  # what a recovery begins at lies behind the cut
+        self.primary.execute("CHECKPOINT")  # so that recovery begins after the cut
         self.load.run(STEPS // 5)
         return can_ask
 
@@ -85,7 +85,7 @@ class CheckedWorld:
         work_dir.mkdir(exist_ok=True)
         return PageReader(work_dir, self.world.server)
 
-    def point(self, moment: Moment) -> RestorePoint:
+    def point(self, moment: RecoveryTarget) -> RestorePoint:
         world = self.world
         assert moment.lsn is not None
         return RestorePoint(
@@ -94,14 +94,14 @@ class CheckedWorld:
         )  # fmt: skip
 
     def archive_wal(self) -> None:
-        """All that there is; an empty segment would not be switched."""
+        """Archives all WAL; Postgres would not switch an empty segment."""
         self.primary.execute("SELECT pg_logical_emit_message(false, 'checks', '')")
         self.world.switch_wal()
 
     def check_running(self) -> CheckReport:
-        """All pages of the primary's first database."""
+        """Checks all pages of the primary's first database."""
 
-        def open_point(moment: Moment) -> RestorePoint:
+        def open_point(moment: RecoveryTarget) -> RestorePoint:
             self.archive_wal()
             return self.point(moment)
 
@@ -114,12 +114,12 @@ class CheckedWorld:
         return DataDirectory.open(self.primary.data_dir, self.world.facts, history)
 
     def check_stopped(self) -> CheckReport:
-        """All files of the primary, which stands still."""
+        """Checks all files of the stopped primary."""
         check = DirectoryCheck(self.directory(), self.reader())
         return check.run(self.point, None, self.chance)
 
     def spoil_and_mend(self) -> int:
-        """Of a primary that does not run; how many pages."""
+        """Damages and repairs pages of the stopped primary. Returns the number of pages."""
         directory = self.directory()
         lengths = {
             fork: length
@@ -142,12 +142,12 @@ class CheckedWorld:
 
 
 def has_pageinspect(server: Postgres) -> bool:
-    """The wheel has none."""
+    """The Postgres of the wheel does not have it."""
     return bool(server.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'pageinspect'"))
 
 
 def run_seed(binaries: PostgresBinaries, root: Path, seed: int, pages: int) -> str:
-    """In the empty folder `root`; what was found. Raises NotEqual, PageserverError."""
+    """Works in the empty folder `root`. Returns a summary. Raises NotEqual, PageserverError."""
     world = CheckedWorld(binaries, root, seed)
     said = []
     try:
@@ -184,7 +184,7 @@ def _sound(report: CheckReport) -> str:
 
 @contextmanager
 def busy(server: Postgres, chance: random.Random) -> Iterator[None]:
-    """Statements on one table, one after another, while the block runs."""
+    """Runs statements on one table, one after another, while the block runs."""
     server.execute("CREATE TABLE busy AS SELECT g, md5(g::text) t FROM generate_series(1, 3000) g")
     server.execute("CREATE INDEX ON busy (g)")
     statements = (
@@ -213,12 +213,13 @@ def busy(server: Postgres, chance: random.Random) -> Iterator[None]:
         writing.result()
 
 
-# ---- a standby that is asked
+# ---- a standby that is queried
 
 
 def compare_gated(world: CheckedWorld, target_lsn: int, pages: int) -> int:
-    """Random pages at a random position: those of a standby that stands there, in its memory."""
-    point = world.point(Moment(lsn=target_lsn))
+    """Compares random pages at a position with those in shared buffers of a standby paused
+    there."""
+    point = world.point(RecoveryTarget(lsn=target_lsn))
     records = [
         int(lsn)
         for index in world.world.wal.records(world.world.redo_lsn, target_lsn, point.tli)
@@ -234,7 +235,7 @@ def compare_gated(world: CheckedWorld, target_lsn: int, pages: int) -> int:
             (forks[fork], block) for fork, blocks in chosen.items() for block in blocks.tolist()
         ]
         batch = server.read(wanted)
-        stood = world.point(Moment(lsn=batch.end_lsn))
+        stood = world.point(RecoveryTarget(lsn=batch.end_lsn))
         check = ServerCheck(server, world.reader(), SEGMENT_BYTES)
         _sound(check.run(lambda _: stood, pages, world.chance))
     if batch.before_lsn != batch.end_lsn or batch.skipped or batch.refused:
@@ -244,7 +245,7 @@ def compare_gated(world: CheckedWorld, target_lsn: int, pages: int) -> int:
             ours = found.read(fork, np.sort(blocks))
             for block in blocks.tolist():
                 theirs = batch.pages[fork, block]
-                # Files are extended without WAL: such a page is not there, or all zeros.
+                # Files are extended without WAL: such a page does not exist or is all zeros.
                 if masked(ours.get(block, ZERO_PAGE), block) != masked(theirs, block):
                     raise NotEqual(f"block {block} of {fork} differs at {batch.end_lsn:X}")
     return len(batch.pages)
@@ -252,7 +253,7 @@ def compare_gated(world: CheckedWorld, target_lsn: int, pages: int) -> int:
 
 @contextmanager
 def gated(world: CheckedWorld, record_lsn: int) -> Iterator[Postgres]:
-    """On a full copy of the base backup; it has replayed up to that record, and pauses."""
+    """A standby on a full copy of the base backup, paused after the replay of that record."""
     pages = world.world
     data_dir = pages.unpacked("gated")
     begin_lsn = pages.backup.start_lsn

@@ -1,4 +1,4 @@
-"""Random workloads, cut after cut: what the engine makes of the WAL is what a standby has.
+"""Random workloads, cut after cut: the engine's result equals the files of a standby.
 
 python tests/contract/pageserver/random_epochs.py --pg-major 15 --seeds 0-50
 """
@@ -31,7 +31,8 @@ class NotEqual(Exception):
 
 
 def run_seed(binaries: PostgresBinaries, root: Path, seed: int, epochs: int = EPOCHS) -> list[str]:
-    """In the empty folder `root`; what the workload did. Raises NotEqual, PageserverError."""
+    """Works in the empty folder `root`. Returns the workload's steps. Raises NotEqual,
+    PageserverError."""
     chance = random.Random(f"{seed} of epochs")
     server = Postgres(binaries, root / "primary", wal_seg_size=SEGMENT_BYTES)
     load = RandomWorkload(server, seed, lambda name: new_folder(world, name))
@@ -59,7 +60,7 @@ def summary_settings(binaries: PostgresBinaries) -> dict[str, bool]:
 
 
 def new_folder(world: PageWorld, name: str) -> Path:
-    """For a tablespace."""
+    """A folder for a tablespace."""
     path = world.root / name
     path.mkdir()
     world.server.give(path)
@@ -67,7 +68,7 @@ def new_folder(world: PageWorld, name: str) -> Path:
 
 
 def check_epoch(world: PageWorld, name: str) -> Touches:
-    """One more cut, at which all agree."""
+    """Makes one more cut and compares all results."""
     redo_lsn, target = world.redo_lsn, world.cut()
     touches = world.replay(target).touches
     plain = plain_survey(world.wal, redo_lsn, target.end_lsn, target.tli)

@@ -1,4 +1,4 @@
-"""Random workloads and a horizon that moves: what is read from merged layers is what was before.
+"""Random workloads with a moving horizon: merged layers give the same pages as before the merge.
 
 python tests/contract/pageserver/random_merges.py --pg-major 15 --seeds 0-20
 """
@@ -28,9 +28,9 @@ from pageserver.layers.fork import Fork
 from pageserver.layers.frame import Frame
 from pageserver.layers.page_stack import Layer, LayerStack, PageStack
 from pageserver.layers.touches import Checkpoint
-from pageserver.moments.page_at import PageReader
-from pageserver.moments.sparse_restore import RestorePoint
 from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
+from pageserver.pitr.page_at import PageReader
+from pageserver.pitr.sparse_restore import RestorePoint
 from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries
 
@@ -42,7 +42,7 @@ OWN = Suffix.pack(1, 1, 1)
 
 @dataclass(frozen=True)
 class CutMade:
-    """One of the world: where it is, its frame, and the layers when it was made."""
+    """A cut of the world: its position, its frame, and the layers when it was made."""
 
     target: Checkpoint
     redo_lsn: int
@@ -51,7 +51,7 @@ class CutMade:
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge has done."""
+    """The result of a merge."""
 
     survey: LayerSurvey
     before_bytes: int
@@ -61,7 +61,7 @@ class Merged:
 def run_seed(
     binaries: PostgresBinaries, root: Path, seed: int, epochs: int = EPOCHS, pages: int = PAGES
 ) -> list[Merged]:
-    """In the empty folder `root`. Raises NotEqual, PageserverError."""
+    """Works in the empty folder `root`. Raises NotEqual, PageserverError."""
     server = Postgres(binaries, root / "primary", wal_seg_size=SEGMENT_BYTES)
     load = RandomWorkload(server, seed, lambda name: new_folder(world, name))
     server.init(*load.init_options())
@@ -86,7 +86,7 @@ def run_seed(
 
 
 class MergeWorld:
-    """The cuts of a world, in a store; the horizon moves."""
+    """The cuts of a world in a store, with a moving horizon."""
 
     def __init__(self, world: PageWorld) -> None:
         archive = world.catalog.archive
@@ -97,7 +97,7 @@ class MergeWorld:
         self._seq = 0
 
     def cut(self) -> None:
-        """One more, replayed and stored."""
+        """Replays and stores one more cut."""
         target = self._world.cut()
         end_lsn = target.end_lsn
         output = self._world.replay(target)
@@ -119,7 +119,7 @@ class MergeWorld:
     # ---- merging
 
     def check(self, horizon: int, chance: random.Random, pages: int) -> Merged:
-        """All up to that cut becomes one. Raises NotEqual."""
+        """Merges all layers up to that cut. Raises NotEqual."""
         kept = self.cuts[horizon:]
         points = [self._page_asked(chance.choice(kept), chance) for _ in range(pages)]
         fulls = [self._digests(made) for made in kept]
@@ -156,7 +156,7 @@ class MergeWorld:
             sum(layer.size_bytes for layer in self.index.layers),
         )
 
-    # ---- what is read
+    # ---- reads
 
     def _layers(self, made: CutMade) -> list[Layer]:
         refs = [ref for ref in self.index.layers if ref.end_lsn <= made.target.end_lsn]
@@ -176,7 +176,7 @@ class MergeWorld:
         return data_dir
 
     def _digests(self, made: CutMade) -> dict[str, str]:
-        """Of all files of a virtual full, by their names."""
+        """Digests of all files of a virtual full, by name."""
         data_dir = self._full(made, "full")
         found = {
             str(path.relative_to(data_dir)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -187,7 +187,7 @@ class MergeWorld:
         return found
 
     def check_standby(self, cut: int) -> None:
-        """A virtual full of that cut is what a standby has that was stopped there."""
+        """Compares a virtual full of that cut with a standby stopped there."""
         made = self.cuts[cut]
         ours = self._full(made, "ours")
         theirs = self._world.oracle("theirs", made.target)
@@ -197,7 +197,7 @@ class MergeWorld:
         shutil.rmtree(theirs)
 
     def _page_asked(self, made: CutMade, chance: random.Random) -> tuple[CutMade, Fork, int, int]:
-        """A page of that cut, and a position between it and the next; the last one has none."""
+        """Chooses a page of that cut, and a position up to the next cut, if there is one."""
         ends = [each.target.end_lsn for each in self.cuts if each.target.end_lsn > made.redo_lsn]
         end_lsn = made.target.end_lsn
         behind = [each for each in ends if each > end_lsn]
@@ -207,7 +207,7 @@ class MergeWorld:
         return made, fork, chance.randrange(made.frame.forks[fork]), lsn
 
     def _page(self, made: CutMade, fork: Fork, block: int, lsn: int) -> bytes | None:
-        """None where there is none, or it cannot be told: before a merge as behind it."""
+        """Returns None if the page does not exist or is unknown, before and after a merge."""
         world, target = self._world, made.target
         work_dir = world.root / "page"
         work_dir.mkdir()

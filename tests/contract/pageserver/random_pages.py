@@ -1,4 +1,4 @@
-"""Single pages at a moment against the files of a full copy that was promoted there.
+"""Compares single pages at a position with the files of a full copy promoted there.
 
 python tests/contract/pageserver/random_pages.py --pg-major 15 --seeds 0-10 --pages 100
 """
@@ -24,9 +24,9 @@ from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
 from pageserver.layers.fork_table import read_fork_table
 from pageserver.layers.page_header import PageHeader, page_checksum
 from pageserver.layers.touches import Database, Touches
-from pageserver.moments.page_at import PageOrigin, PageReader
-from pageserver.moments.promoted_server import PromotedServer, ServerLimits, StopPoint
-from pageserver.moments.sparse_restore import RestorePoint, survey_up_to
+from pageserver.pitr.page_at import PageOrigin, PageReader
+from pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
 from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries
 from pgwal.lsn import Lsn
@@ -36,7 +36,8 @@ PREPARED, LOCKS = 100, 10_000
 
 
 def run_seed(binaries: PostgresBinaries, root: Path, seed: int, pages: int) -> int:
-    """In the empty folder `root`; how many were replayed. Raises NotEqual, PageserverError."""
+    """Works in the empty folder `root`. Returns the number of replayed pages. Raises NotEqual,
+    PageserverError."""
     chance = random.Random(f"{seed} of pages")
     server = Postgres(binaries, root / "primary", wal_seg_size=SEGMENT_BYTES)
     load = RandomWorkload(server, seed, lambda name: new_folder(world, name))
@@ -68,7 +69,7 @@ def run_seed(binaries: PostgresBinaries, root: Path, seed: int, pages: int) -> i
 
 @contextmanager
 def full_copy(world: PageWorld, stop: StopPoint, touches: Touches) -> Iterator[Path]:
-    """A server on all of the base backup, promoted at the moment; nobody asks it anything."""
+    """A server on a full base backup, promoted at the position. It runs no queries."""
     data_dir = world.unpacked("full")
     begin_lsn = world.backup.start_lsn
     whole, _ = survey_up_to(
@@ -87,8 +88,8 @@ def _compare(
     pages: int,
 ) -> int:  # fmt: skip
     table = read_fork_table(full)
-    # Unlogged relations are made anew when recovery ends.
-    # Of a database that is copied file by file a page is refused.
+    # The end of recovery creates unlogged relations again.
+    # Pages of a database that is copied file by file are refused.
     copies = {copy for _, copy in touches.copied_databases}
     logged = [
         fork
@@ -120,7 +121,7 @@ def _compare(
 def _draw(
     chance: random.Random, forks: list[Fork], table: dict[Fork, int], touches: Touches
 ) -> tuple[Fork, int]:
-    """Two of three were touched behind the cut."""
+    """Two of three pages are touched after the cut."""
     if chance.random() < 0.66:
         named = [
             (each.fork, int(block))

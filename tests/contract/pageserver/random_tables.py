@@ -1,4 +1,4 @@
-"""Random workloads, a cut, more of them: every table out of the layers is that of a full copy.
+"""Random workloads before and after a cut: each table from the layers equals that of a full copy.
 
 python tests/contract/pageserver/random_tables.py --pg-major 15 --seeds 0-50
 """
@@ -19,10 +19,10 @@ from seed_runs import run_seeds
 
 from backup.unpack import Unpacking
 from pageserver.epochs.in_place_tablespaces import link_range
-from pageserver.moments.promoted_server import PromotedServer, ServerLimits
-from pageserver.moments.restored_table import RestoredDatabase
-from pageserver.moments.sparse_restore import RestorePoint, SparseRestore, survey_up_to
-from pageserver.moments.table_name import TableName
+from pageserver.pitr.promoted_server import PromotedServer, ServerLimits
+from pageserver.pitr.restored_table import RestoredDatabase
+from pageserver.pitr.sparse_restore import RestorePoint, SparseRestore, survey_up_to
+from pageserver.pitr.table_name import TableName
 from pg_fixtures.postgres import SUPERUSER, Postgres
 from pg_server.binaries import PostgresBinaries
 from pg_server.program import run_program
@@ -37,7 +37,8 @@ PREPARED_MAX = 100
 
 
 def run_seed(binaries: PostgresBinaries, root: Path, seed: int) -> int:
-    """In the empty folder `root`; how many tables are equal. Raises NotEqual, PageserverError."""
+    """Works in the empty folder `root`. Returns the number of equal tables. Raises NotEqual,
+    PageserverError."""
     chance = random.Random(f"{seed} of tables")
     server = Postgres(binaries, root / "primary", wal_seg_size=SEGMENT_BYTES)
     load = RandomWorkload(server, seed, lambda name: new_folder(world, name))
@@ -72,7 +73,7 @@ def run_seed(binaries: PostgresBinaries, root: Path, seed: int) -> int:
 
 @contextmanager
 def full_copy(world: PageWorld, point: RestorePoint) -> Iterator[PromotedServer]:
-    """Of the whole base backup, promoted at the same record; no page may be missing."""
+    """A server on the full base backup, promoted at the same record. No page may be missing."""
     data_dir = world.root / "full"
     spaces = {
         each.path: world.root / f"{Path(each.path).name}-of-full"

@@ -1,7 +1,8 @@
-"""A workload by a seed: all kinds of statements that change files, in any order, some left open.
+"""A workload determined by a seed: all kinds of statements that change files, in any order, some in
+transactions left open.
 
-What it did is in `steps`, for the message of a failure. A statement that Postgres refuses (a table
-that a failed transaction never made) is part of the workload; a server that ends is not.
+`steps` lists its statements, for the message of a failure. A statement may fail, for example on a
+table of an aborted transaction. A server that ends is an error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ INDEX_KINDS = {
 
 
 class RandomWorkload:
-    """Of one server. `folders` makes a folder that the server may use for a tablespace."""
+    """A workload on one server. `new_folder` creates a folder for a tablespace."""
 
     def __init__(self, server: Postgres, seed: int, new_folder: Callable[[str], Path]) -> None:
         self._server = server
@@ -44,25 +45,25 @@ class RandomWorkload:
         ]  # fmt: skip
 
     def run(self, steps: int) -> None:
-        """So many of them."""
+        """Runs this number of steps."""
         kinds = [kind for weight, kind in self._kinds for _ in range(weight)]
         for _ in range(steps):
             self._random.choice(kinds)()
 
     def close(self) -> None:
-        """What is left open is rolled back."""
+        """Rolls back open transactions."""
         if self._open is not None:
             self._open.close()
             self._open = None
 
     def move_to(self, server: Postgres) -> None:
-        """A standby that has been promoted."""
+        """Continues on a promoted standby."""
         self.close()
         self.steps.append("-- promotion")
         self._server = server
 
     def settings(self) -> dict[str, str | bool]:
-        """Of the server, which runs: only it knows how it can compress."""
+        """Settings for the running server, which knows its compression methods."""
         ((known,),) = self._server.execute(
             "SELECT coalesce(enumvals, ARRAY['off', 'on']) FROM pg_settings"
             " WHERE name = 'wal_compression'"
@@ -74,15 +75,15 @@ class RandomWorkload:
         }
 
     def init_options(self) -> list[str]:
-        """Of initdb."""
+        """Options of initdb."""
         if self._random.random() < 0.5:
             return ["--data-checksums"]
         return ["--no-data-checksums"] if self._server.binaries.major >= 18 else []
 
-    # ---- how
+    # ---- running statements
 
     def _do(self, *statements: str, database: str = "postgres") -> bool:
-        """In a session of their own, each by itself; false when one was refused."""
+        """Runs each statement in its own transaction. Returns False if one failed."""
         self.steps += statements
         try:
             with psycopg.connect(self._server.dsn(dbname=database), autocommit=True) as connection:
@@ -102,7 +103,7 @@ class RandomWorkload:
     def _rows(self) -> int:
         return self._random.choice((1, 20, 300, 3000))
 
-    # ---- what
+    # ---- statements
 
     def _create_table(self) -> None:
         name = f"t{next(self._numbers)}"
@@ -263,7 +264,7 @@ class RandomWorkload:
         )
 
     def _leave_open(self) -> None:
-        """A transaction with DDL in it, which may go on over a cut."""
+        """Leaves a transaction with DDL open, possibly across a cut."""
         if self._open is not None:
             return
         table = self._table()

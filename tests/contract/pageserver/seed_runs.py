@@ -1,4 +1,4 @@
-"""Many seeds from the command line: each in a folder of its own, which stays when it fails."""
+"""Runs many seeds from the command line, each in its own folder, which is kept on failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pg_server.binaries import PostgresBinaries, find_postgres
 def run_seeds(
     pg_major: int | None, seeds: str, run: Callable[[PostgresBinaries, Path, int], str]
 ) -> None:
-    """`seeds`: FIRST-LAST, without the last. `run` says what was equal. Exits with 1 when a seed
+    """`seeds`: FIRST-LAST, exclusive of LAST. `run` returns a summary. Exits with 1 if a seed
     failed."""
     binaries = find_postgres(pg_major)
     failed = 0

@@ -1,5 +1,5 @@
-"""A cluster in which everything has happened to tables that can happen to their files, with one
-cut, and one moment behind it; and what a full copy has that was replayed up to that moment."""
+"""A cluster with all kinds of changes to table files, one cut, and one position after it; and the
+contents of a full copy replayed up to that position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pageserver.layers.fork import Fork
 from pageserver.layers.page_run import Run
 from pageserver.layers.page_stack import PageBase
 from pageserver.layers.touches import Numbers
-from pageserver.moments.sparse_restore import RestorePoint
+from pageserver.pitr.sparse_restore import RestorePoint
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries
@@ -62,9 +62,9 @@ BEFORE_CUT = (
     "VACUUM FULL pg_class",
     "CREATE TABLE held AS SELECT generate_series(1, 100) g",
 )
-#: Begun before the cut, and committed behind it.
+#: Begun before the cut, and committed after it.
 OPEN = ("ALTER TABLE in_flight ALTER v TYPE bigint",)
-#: The like, of a catalog that is in the relation map: the cut does not know its new file.
+#: The same for a catalog in the relation map: the cut does not know its new file.
 OTHER_DATABASE = "other"
 OPEN_IN_OTHER = ("CLUSTER pg_proc USING pg_proc_oid_index",)
 IN_EPOCH = (
@@ -87,7 +87,7 @@ IN_EPOCH = (
     f"INSERT INTO short_life (t) SELECT {TOAST} FROM generate_series(1, 20) g",
     "UPDATE neighbour SET t = 'y' WHERE g % 1000 = 0",
     "REFRESH MATERIALIZED VIEW summed",
-    "VACUUM neighbour",  # the first one: without checksums, pages are marked without images
+    "VACUUM neighbour",  # first, because without checksums it marks pages without images
     "VACUUM FULL pg_class",
     "VACUUM FULL pg_attribute",
 )
@@ -101,7 +101,7 @@ BEHIND_TARGET = (
 
 
 class LackingBase:
-    """A damaged stack: it has no page of that file."""
+    """A damaged stack without the pages of one file."""
 
     def __init__(self, base: PageBase, number: int) -> None:
         self._base = base
@@ -112,7 +112,7 @@ class LackingBase:
 
 
 class CountedBase:
-    """Counts the pages that are read of each fork."""
+    """Counts the pages read from each fork."""
 
     def __init__(self, base: PageBase) -> None:
         self._base = base
@@ -124,7 +124,7 @@ class CountedBase:
 
 
 class TableWorld:
-    """`point` is what a sparse restore gets; `full` is a server on a full copy, promoted there.
+    """`point` is the input of a sparse restore. `full` is a server on a full copy, promoted there.
     `files`: file number and length in pages at the cut, by relation."""
 
     def __init__(self, binaries: PostgresBinaries, root: Path) -> None:
@@ -178,7 +178,7 @@ class TableWorld:
         world.switch_wal()
 
     def _make_databases(self, primary: Postgres) -> None:
-        """One is made of a full one, before 15 by a copy of its files, and one is renamed."""
+        """Creates one database from another, before 15 by copying its files, and renames one."""
         copied = " STRATEGY file_copy" if primary.binaries.major >= 15 else ""
         primary.execute(f"CREATE DATABASE made TEMPLATE {DATABASE}{copied}")
         primary.execute("CREATE TABLE here AS SELECT generate_series(1, 50) g", dbname="made")
@@ -203,7 +203,7 @@ class TableWorld:
         )
 
     def point_of_base(self) -> RestorePoint:
-        """The same moment, from the base backup on."""
+        """The same position, restored from the base backup."""
         return replace(self._base, target_lsn=self.target_lsn)
 
     def _folder(self, name: str) -> Path:
@@ -214,7 +214,7 @@ class TableWorld:
 
     @contextmanager
     def full(self) -> Iterator[Postgres]:
-        """By the server's own means, from the whole base backup."""
+        """Recovered by the server itself from the whole base backup."""
         world, data_dir = self.world, self.root / "full"
         spaces = {
             each.path: self.root / "elsewhere-of-full"

@@ -1,5 +1,5 @@
-"""A check finds nothing wrong with sound servers, and pages are those of a standby that stands at
-the same position."""
+"""A check finds no damage on undamaged servers, and pages equal those of a standby at the same
+position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pageserver.errors import PageserverError
 from pg_server.binaries import PostgresBinaries
 
 SEED = 20261126
-PAGES = 60  # random_checks.py takes more, and other seeds
+PAGES = 60  # random_checks.py uses more pages and other seeds
 
 
 def test_sound_servers(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the engine makes of an epoch is what a standby has that was stopped at the same cut."""
+"""The result of an epoch equals the files of a standby stopped at the same cut."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries, all_postgres
 
 SEED = 20261125
-EPOCHS, PAGES = 2, 6  # random_epochs.py and random_pages.py take more, and other seeds
-MERGED_EPOCHS, MERGED_PAGES = 4, 2  # as does random_merges.py
+EPOCHS, PAGES = 2, 6  # random_epochs.py and random_pages.py use more, and other seeds
+MERGED_EPOCHS, MERGED_PAGES = 4, 2  # random_merges.py also uses more
 
 
 @pytest.mark.parametrize("binaries", all_postgres(), ids=lambda found: str(found.major))
@@ -41,7 +41,7 @@ def test_single_pages(binaries: PostgresBinaries, tmp_path: Path) -> None:
 
 
 def test_merged_layers(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:
-    """All that is read at the horizon and above it stays as it was; bytes become fewer."""
+    """All reads at and above the horizon return the same pages; the layers become smaller."""
     print(f"seed {SEED}")
     tmp_path.chmod(0o755)
     try:

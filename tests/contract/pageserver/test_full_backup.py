@@ -1,5 +1,5 @@
-"""A base backup that is made out of a cut, as stock programs see it: pg_verifybackup, the server
-that recovers from it, pg_amcheck."""
+"""A base backup made from a cut, checked with stock programs: pg_verifybackup, a server that
+recovers from it, pg_amcheck."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ ROWS = "SELECT count(*), md5(string_agg(m, '' ORDER BY g, m)) FROM"
 
 
 @pytest.mark.parametrize("binaries", all_postgres(), ids=lambda found: str(found.major))
-def test_stock_programs_take_it_for_a_base_backup(
-    binaries: PostgresBinaries, tmp_path: Path
-) -> None:
+def test_stock_programs_accept_the_base_backup(binaries: PostgresBinaries, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     server = Postgres(binaries, tmp_path / "primary", wal_seg_size=SEGMENT_BYTES)
     server.init("--data-checksums")
@@ -63,8 +61,9 @@ def test_stock_programs_take_it_for_a_base_backup(
 
 
 def check_verified(restored: Postgres, made: Backup, wal_dir: Path) -> None:
-    """By pg_verifybackup, its WAL, too. That of 18 in the wheel does not load, with any arguments:
-    there pg_combinebackup, which parses the manifest and the label by the same code, and we."""
+    """Runs pg_verifybackup, which also checks the WAL. The one of version 18 in the wheel cannot be
+    loaded. There, pg_combinebackup parses manifest and label with the same code, and our own check
+    runs."""
     data_dir, programs = restored.data_dir, restored.binaries
     check_manifest(data_dir)
     verify = programs.program("pg_verifybackup")
@@ -80,7 +79,7 @@ def check_verified(restored: Postgres, made: Backup, wal_dir: Path) -> None:
 
 
 def check_manifest(data_dir: Path) -> None:
-    """Every file is in it as it is, and no other."""
+    """The manifest lists every file with its checksum, and no other file."""
     lines = (data_dir / "backup_manifest").read_bytes().splitlines(keepends=True)
     manifest = json.loads(b"".join(lines))
     assert hashlib.sha256(b"".join(lines[:-1])).hexdigest() == manifest["Manifest-Checksum"]
@@ -97,7 +96,7 @@ def check_manifest(data_dir: Path) -> None:
 
 
 def make_tables(world: PageWorld, name: str) -> None:
-    """In a tablespace of that name, and beside it."""
+    """Creates tables in a tablespace of that name, and outside of it."""
     where = world.root / f"space {name}"
     where.mkdir()
     world.server.give(where)
@@ -172,8 +171,8 @@ def check_recovers(world: PageWorld, restored: Postgres, rows: dict[str, list[tu
             assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_cuts_can_stand_on_it(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:
-    """It is sound as a base: what is made of WAL over it is what a standby has."""
+def test_it_is_a_valid_base_for_cuts(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:
+    """It is a valid base: replaying WAL on it gives the files of a standby."""
     tmp_path.chmod(0o755)
     server = Postgres(pg_binaries, tmp_path / "primary", wal_seg_size=SEGMENT_BYTES)
     world = PageWorld(server, tmp_path)

@@ -1,4 +1,4 @@
-"""A table out of the layers is what a full copy has that was replayed up to the same moment."""
+"""A table from the layers equals that of a full copy replayed up to the same position."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import pytest
 from table_world import CHECKSUMS_MAJOR, CountedBase, LackingBase, TableWorld
 
 from pageserver.errors import PageNotFound, PageserverError, SurveyError, TableIncomplete
-from pageserver.moments.catalog_files import DatabaseCatalogs
-from pageserver.moments.restored_table import DumpFormat, RestoredDatabase
-from pageserver.moments.sparse_restore import SparseRestore
-from pageserver.moments.table_name import TableName
+from pageserver.pitr.catalog_files import DatabaseCatalogs
+from pageserver.pitr.restored_table import DumpFormat, RestoredDatabase
+from pageserver.pitr.sparse_restore import SparseRestore
+from pageserver.pitr.table_name import TableName
 from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries, all_postgres
 from pgwal.segment import parse_segment_name
 
 VERSIONS = pytest.mark.parametrize("binaries", all_postgres(), ids=lambda found: str(found.major))
-#: Where no version differs.
+#: Where the versions do not differ.
 ONE_VERSION = pytest.mark.parametrize(
     "binaries", all_postgres()[:1], ids=lambda found: str(found.major)
 )
-#: How often the WAL is replayed: once more for what only the server knows, as new names are.
-#: With the query for its rows, and what is in its dump beside itself.
+#: How many times the WAL is replayed: twice if only the server knows the files, as with new names.
+#: With the query for its rows, and what else its dump contains.
 TABLES = {
     "shop.public.orders": (1, "TABLE orders", ()),
     "shop.public.rewritten": (1, "TABLE rewritten", ()),
@@ -53,7 +53,7 @@ Worlds = Callable[[PostgresBinaries], TableWorld]
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """Made when it is asked for, once."""
+    """Each created on first use."""
 
     @cache
     def make(binaries: PostgresBinaries) -> TableWorld:
@@ -87,13 +87,13 @@ def restore(world: TableWorld, tmp_path: Path) -> SparseRestore:
 
 
 def statements(text: str) -> list[str]:
-    """Without the key that each run of pg_dump draws anew."""
+    """Removes the key that each run of pg_dump generates."""
     return [line for line in text.splitlines() if "restrict " not in line]
 
 
 @VERSIONS
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_is_that_of_a_full_copy(
+def test_a_table_equals_that_of_a_full_copy(
     world: TableWorld, full: Postgres, restore: SparseRestore, tmp_path: Path, name: str
 ) -> None:
     table = TableName.parse(name)
@@ -112,7 +112,7 @@ def test_a_table_is_that_of_a_full_copy(
 
 
 @VERSIONS
-def test_a_database_that_was_copied_behind_the_cut(
+def test_a_database_copied_after_the_cut(
     world: TableWorld, full: Postgres, restore: SparseRestore, tmp_path: Path
 ) -> None:
     with restore.database(world.point(), "made") as restored:
@@ -124,7 +124,7 @@ def test_a_database_that_was_copied_behind_the_cut(
 
 
 @VERSIONS
-def test_a_big_neighbour_is_not_read_and_the_wal_not_written(
+def test_other_tables_are_not_read_and_the_wal_is_not_changed(
     world: TableWorld, full: Postgres, restore: SparseRestore, tmp_path: Path
 ) -> None:
     before = wal_digests(world)
@@ -151,10 +151,10 @@ def wal_digests(world: TableWorld) -> dict[str, str]:
 
 @ONE_VERSION
 @pytest.mark.parametrize("left_out", ["quiet", "parts_1", "pg_attrdef"])
-def test_a_file_that_is_left_out_is_no_short_table(
+def test_a_missing_file_is_an_error(
     world: TableWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_out: str
 ) -> None:
-    """Planted: the guess lacks a file, and there is no second round."""
+    """A planted error: the derived file set lacks a file, and there is no second round."""
     guess = DatabaseCatalogs.table_numbers
 
     def short(catalogs: DatabaseCatalogs, name: TableName) -> frozenset[tuple[int, int]]:
@@ -175,10 +175,10 @@ def test_a_file_that_is_left_out_is_no_short_table(
     [each for each in all_postgres() if each.major != CHECKSUMS_MAJOR][:1],
     ids=lambda found: str(found.major),
 )
-def test_pages_that_the_replay_misses_are_no_short_table(
+def test_missing_pages_in_the_replay_are_an_error(
     world: TableWorld, restore: SparseRestore
 ) -> None:
-    """Planted: in files of the set, Postgres is told to ignore them as in all others."""
+    """A planted error: Postgres ignores missing pages in files of the set, too."""
     table = TableName.parse("shop.public.neighbour")
     lacking = LackingBase(world.world.stack(), world.files["neighbour"][0])
     refused = pytest.raises(TableIncomplete, match="neighbour")
@@ -192,12 +192,16 @@ def test_pages_that_the_replay_misses_are_no_short_table(
 @pytest.mark.parametrize(
     ("name", "error", "hint"),
     [
-        ("shop.public.order", 'no table "public"."order" in database "shop" at', "public.orders"),
-        ("shp.public.orders", 'no database "shp" at', "shop"),
-        ("old_database.public.here", 'no database "old_database" at', "new_database"),
+        (
+            "shop.public.order",
+            'table "public"."order" does not exist in database "shop" at',
+            "public.orders",
+        ),
+        ("shp.public.orders", 'database "shp" does not exist at', "shop"),
+        ("old_database.public.here", 'database "old_database" does not exist at', "new_database"),
     ],
 )
-def test_a_name_that_is_not_there(
+def test_an_unknown_name_is_refused(
     world: TableWorld, restore: SparseRestore, name: str, error: str, hint: str
 ) -> None:
     table = TableName.parse(name)
@@ -207,10 +211,10 @@ def test_a_name_that_is_not_there(
 
 
 @ONE_VERSION
-def test_what_is_no_table(full: Postgres, tmp_path: Path) -> None:
+def test_other_relations_are_refused(full: Postgres, tmp_path: Path) -> None:
     database = RestoredDatabase(full.binaries, full.dsn(dbname="shop"))
     for name, error in {
-        "shop.public.old_name": "there is no table",
+        "shop.public.old_name": "does not exist in database",
         "shop.public.looked_at": "is a view",
         "shop.public.orders_id_seq": "is a sequence",
     }.items():
@@ -222,21 +226,21 @@ def test_what_is_no_table(full: Postgres, tmp_path: Path) -> None:
 
 
 @ONE_VERSION
-def test_a_moment_that_is_not_there(world: TableWorld, restore: SparseRestore) -> None:
+def test_a_position_outside_the_wal_is_refused(world: TableWorld, restore: SparseRestore) -> None:
     table, point = TableName.parse("shop.public.orders"), world.point()
     early = replace(point, target_lsn=point.cut_lsn - 8)
-    with pytest.raises(PageNotFound, match="lies before the cut"), restore.table(early, table):
+    with pytest.raises(PageNotFound, match="is before the cut"), restore.table(early, table):
         raise AssertionError("handed out")
     for more_bytes in (16 << 20, 1 << 40):
         late = replace(point, target_lsn=point.target_lsn + more_bytes)
-        refused = pytest.raises(SurveyError, match="cannot be replayed up to")
+        refused = pytest.raises(SurveyError, match="could not read the WAL up to")
         with refused, restore.table(late, table):
             raise AssertionError("handed out")
 
 
 @VERSIONS
-def test_the_end_of_the_wal_is_a_moment(world: TableWorld, restore: SparseRestore) -> None:
-    """No record lies behind it that a server could stop before."""
+def test_a_restore_to_the_end_of_the_wal(world: TableWorld, restore: SparseRestore) -> None:
+    """No record follows it at which a server could stop."""
     table, point = TableName.parse("shop.public.quiet"), world.point()
     seg_size = point.wal.server.wal_seg_size
     last = max(path.name for path in world.world.wal_dir.glob("0*"))
@@ -246,7 +250,7 @@ def test_the_end_of_the_wal_is_a_moment(world: TableWorld, restore: SparseRestor
 
 
 @ONE_VERSION
-def test_a_base_backup_is_the_first_cut(
+def test_a_restore_from_the_base_backup(
     world: TableWorld, full: Postgres, restore: SparseRestore, tmp_path: Path
 ) -> None:
     with restore.table(world.point_of_base(), TableName.parse("shop.public.orders")) as restored:
@@ -256,7 +260,7 @@ def test_a_base_backup_is_the_first_cut(
 
 
 @ONE_VERSION
-def test_the_cut_is_a_moment(world: TableWorld, restore: SparseRestore, tmp_path: Path) -> None:
+def test_a_restore_to_the_cut(world: TableWorld, restore: SparseRestore, tmp_path: Path) -> None:
     point = world.point()
     at_cut = replace(point, target_lsn=point.cut_lsn)
     with restore.table(at_cut, TableName.parse("shop.public.emptied")) as restored:

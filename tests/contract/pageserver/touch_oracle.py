@@ -1,5 +1,6 @@
-"""A second survey of touched pages, record by record, in plain Python: what the compiled one is
-held against. Written from Postgres' sources anew; it shares `pgwal` with it, which has own tests.
+"""A second survey of touched pages, record by record in plain Python, to verify the compiled one.
+It was written independently from Postgres' sources, and shares only `pgwal`, which has its own
+tests.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ HEAP2, HEAP = 9, 10
 
 @dataclass
 class PlainTouches:
-    """Page -> whether redo needs it before it is written."""
+    """Page -> whether redo needs it before the WAL replaces it."""
 
     pages: dict[tuple[Fork, int], bool] = field(default_factory=dict)
     checkpoints: list[int] = field(default_factory=list)
 
 
 def plain_survey(wal: WalFolder, begin_lsn: int, end_lsn: int, tli: int) -> PlainTouches:
-    """Of the records that begin in [begin_lsn, end_lsn)."""
+    """Surveys the records that begin in [begin_lsn, end_lsn)."""
     found = PlainTouches()
     major = wal.server.pg_major
     walker = RecordWalker(
@@ -73,7 +74,7 @@ def _touch(found: PlainTouches, block: BlockRef, kind: int, number: int, is_whol
 
 
 def _initialised(record: Record) -> set[int]:
-    """Ids of the blocks whose headers say so: a walk over the headers of its own."""
+    """Ids of the blocks whose headers have WILL_INIT, found by walking over the headers."""
     found, at, payload = set(), 24, 0
     data = record.data
     while len(data) - at > payload:
@@ -98,14 +99,14 @@ def _initialised(record: Record) -> set[int]:
 
 
 def image_is_packed(info: int, data: bytes, at: int, image: int) -> bool:
-    """Whether the header of an image with a hole has the hole's length: it was compressed. Without
-    compression the image and its hole fill a page, and the bits of methods are not set; the bit of
-    `apply` is one of them in 13 and 14, so the caller gives versions since 15 only."""
+    """Whether the header of an image with a hole has the hole's length, which means compression.
+    Without compression the image and its hole fill a page, and no method bit is set. In 13 and 14
+    the bit of `apply` is one of these bits, so call it for versions since 15 only."""
     return bool(info & 0x1C)
 
 
 def _cleared(record: Record, body: RecordBody) -> list[BlockRef]:
-    """Heap blocks whose bits in the visibility map the record clears."""
+    """Heap blocks whose visibility map bits the record clears."""
     if not body.blocks or record.rmgr_id not in (HEAP, HEAP2):
         return []
     operation, main = record.info & 0x70, body.main_data

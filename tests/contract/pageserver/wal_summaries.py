@@ -1,7 +1,7 @@
-"""The blocks that Postgres' own WAL summaries name (17 and newer): a third opinion on what an epoch
-touches. Ours must have each of them.
+"""The blocks in Postgres' own WAL summaries (17 and newer): another check of touched pages. The
+survey must contain each of them.
 
-The summaries lack blocks that ours has: those whose visibility map's bits a record clears.
+The summaries lack blocks of the survey: pages of visibility maps whose bits a record clears.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Blocks = set[tuple[Fork, int]]
 
 
 def summarized_blocks(world: PageWorld, begin_lsn: int, redo_lsn: int, tli: int) -> Blocks:
-    """Of the summaries that lie in [begin_lsn, redo_lsn), which end at `redo_lsn`."""
+    """The blocks of the summaries within [begin_lsn, redo_lsn), which end at `redo_lsn`."""
     primary = world.primary
     until = f"'0/0'::pg_lsn + {redo_lsn}"
     is_there = f"SELECT summarized_lsn >= {until} FROM pg_get_wal_summarizer_state()"
@@ -36,6 +36,6 @@ def summarized_blocks(world: PageWorld, begin_lsn: int, redo_lsn: int, tli: int)
 
 
 def missing_blocks(touches: Touches, summarized: Blocks) -> Blocks:
-    """Those that ours does not have. A free-space map is in no layer."""
+    """The blocks missing in the survey. Free space maps are in no layer."""
     ours = {(each.fork, int(block)) for each in touches.pages for block in each.blocks}
     return {found for found in summarized - ours if found[0].kind is not ForkKind.FSM}

@@ -1,4 +1,4 @@
-"""Places and tries: who gives way, who is refused, and that memory is bounded."""
+"""Connection limits and wrong passwords: who is refused, and that memory is bounded."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class World:
         self.admission.admit(number, user, frozenset(roles))
 
     def fail(self, user: str, host: str = HOST, number: int = 99) -> None:
-        """A whole visit with a wrong password."""
+        """A whole connection attempt with a wrong password."""
         self.arrive(number)
         try:
             self.admission.check_tries(number, user, host)
@@ -71,7 +71,7 @@ def world() -> Iterator[World]:
 
 @contextmanager
 def living(world: World) -> Iterator[World]:
-    """Nothing is counted any more at its end."""
+    """At its end no connection is counted."""
     with world.sockets:
         yield world
         for number in world.far:
@@ -86,19 +86,19 @@ def refused(sqlstate: str, sentence: str) -> Iterator[None]:
     assert caught.value.sqlstate == sqlstate
 
 
-def test_the_oldest_stranger_gives_way(world: World) -> None:
+def test_the_oldest_unauthenticated_connection_is_closed(world: World) -> None:
     world.enter(1, "alice")
     for number in range(2, 8):
         world.arrive(number)
     assert [number for number in world.far if world.is_cut_off(number)] == [2, 3, 4]
     assert world.admission.unauthenticated == LIMITS.unauthenticated_max
     assert world.admission.evicted_count == 3
-    with refused("53300", "gave way to newer ones"):
+    with refused("53300", "closed for newer ones"):
         world.admission.admit(2, "late", frozenset())
     world.admission.admit(7, "bob", frozenset())
 
 
-def test_tls_that_takes_the_socket_away_does_not_save_a_stranger(world: World) -> None:
+def test_an_unauthenticated_connection_is_closed_also_during_tls(world: World) -> None:
     near, far = socket.socketpair()
     world.sockets.enter_context(far)
     world.admission.arrive(1, near)
@@ -109,10 +109,10 @@ def test_tls_that_takes_the_socket_away_does_not_save_a_stranger(world: World) -
     world.admission.leave(1)
 
 
-def test_a_server_that_stops_turns_strangers_away(world: World) -> None:
+def test_a_server_that_stops_closes_unauthenticated_connections(world: World) -> None:
     world.enter(1, "alice")
     world.arrive(2)
-    world.admission.turn_away()
+    world.admission.close_unauthenticated()
     assert [number for number in world.far if world.is_cut_off(number)] == [2]
 
 
@@ -139,7 +139,7 @@ CROWDED = ConnectionLimits(
 )
 
 
-def test_crowds_leave_each_other_places_and_the_reserved_ones() -> None:
+def test_roles_leave_each_other_places_and_the_reserved_ones() -> None:
     with living(World(CROWDED)) as world:
         for number, user in enumerate(("standby1", "standby2", "standby2"), 1):
             world.enter(number, user, Role.REPLICA)
@@ -155,11 +155,11 @@ def test_crowds_leave_each_other_places_and_the_reserved_ones() -> None:
         with refused("53300", "sorry, too many clients already"):
             world.enter(10, "primary1", Role.PROPOSER)
         world.admission.leave(5)
-        world.enter(11, "primary1", Role.PROPOSER)  # what is not reserved is theirs, too
+        world.enter(11, "primary1", Role.PROPOSER)  # unreserved places are theirs, too
         assert not any(world.is_cut_off(number) for number in (1, 2, 3, 8, 9, 11))
 
 
-def test_where_no_role_is_known_places_are_kept_all_the_same() -> None:
+def test_without_known_roles_places_are_reserved_all_the_same() -> None:
     access = Access(AccessConfig(limits=CROWDED), trusted={"primary": frozenset({Role.PROPOSER})})
     base = ServerConfig(server_version="15")
     with living(World()) as world:
@@ -180,23 +180,23 @@ def test_guessing_is_refused_for_a_while(world: World) -> None:
         world.now += 1
     with refused("28000", 'too many failed authentication attempts of user "alice"'):
         world.fail("alice")
-    world.enter(1, "bob")  # another user from there
+    world.enter(1, "bob")  # another user from the same address
     world.arrive(2)
-    world.admission.check_tries(2, "alice", "10.0.0.2")  # the user from elsewhere
+    world.admission.check_tries(2, "alice", "10.0.0.2")  # the user from another address
     world.now += LIMITS.failed_tries_seconds
     world.enter(3, "alice")
-    world.fail("alice")  # counted anew
+    world.fail("alice")  # counted from the beginning
     world.enter(4, "alice")
 
 
-def test_slow_mistakes_are_forgiven(world: World) -> None:
+def test_slow_mistakes_are_not_counted_together(world: World) -> None:
     for _ in range(3 * LIMITS.failed_tries_max):
         world.fail("alice")
         world.now += LIMITS.failed_tries_seconds
     world.enter(1, "alice")
 
 
-def test_other_refusals_are_no_guesses(world: World) -> None:
+def test_other_refusals_are_not_counted(world: World) -> None:
     for number in range(10, 10 + 2 * LIMITS.failed_tries_max):
         world.arrive(number)
         world.admission.check_tries(number, "alice", HOST)

@@ -1,4 +1,4 @@
-"""The user file: what a line is, what is refused, and that an edit touches one line."""
+"""The user file: valid lines, refused lines, and edits of one line."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_a_file_with_comments() -> None:
         ),
         (f"alice:Admin:{VERIFIER}", "unknown role"),
         ("alice:admin:secret", "invalid SCRAM verifier"),
-        (f":admin:{VERIFIER}", "a user name has 1 to 63 bytes"),
-        (f"{'é' * 32}:admin:{VERIFIER}", "a user name has 1 to 63 bytes"),
-        (f"al\tice:admin:{VERIFIER}", "a user name has 1 to 63 bytes"),
+        (f":admin:{VERIFIER}", "a user name must have 1 to 63 bytes"),
+        (f"{'é' * 32}:admin:{VERIFIER}", "a user name must have 1 to 63 bytes"),
+        (f"al\tice:admin:{VERIFIER}", "a user name must have 1 to 63 bytes"),
         (f"alice:admin:{VERIFIER}:more", "invalid SCRAM verifier"),
     ],
 )
-def test_what_is_no_user_is_refused_by_its_line(line: str, sentence: str) -> None:
+def test_an_invalid_line_is_refused_with_its_number(line: str, sentence: str) -> None:
     with pytest.raises(UserFileError, match=r"^line 2: ") as caught:
         parse_users(f"# users\n{line}\n")
     assert sentence in str(caught.value)
@@ -59,7 +59,7 @@ def test_what_is_no_user_is_refused_by_its_line(line: str, sentence: str) -> Non
 
 
 def test_a_user_twice_is_refused() -> None:
-    with pytest.raises(UserFileError, match="line 2: its user is in a line above already"):
+    with pytest.raises(UserFileError, match="line 2: its user is already in a line above"):
         parse_users(f"{ALICE}\n{ALICE}\n")
 
 

@@ -1,4 +1,4 @@
-"""How old a backup that broke off is: the store's clock says it, not its name."""
+"""The age of an unfinished backup is computed from the store's clock, not from its id."""
 
 from __future__ import annotations
 

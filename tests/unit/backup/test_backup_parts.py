@@ -1,5 +1,5 @@
-"""Streams cut into objects and put together again; what is missing or changed is an error; and
-nothing is unpacked to where it does not belong."""
+"""Streams cut into objects and joined again. A missing or changed part is an error, and nothing is
+unpacked outside of the given folders."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from threading import Event
 import pytest
 
 from backup import parts as parts_module
-from backup import patience
+from backup import retry
 from backup.backup_catalog import BackupCatalog
 from backup.backup_record import Backup, BackupArchive, format_backup_id, parse_backup_id
 from backup.errors import BackupError
 from backup.parts import PartReader, PartWriter
-from backup.patience import patiently
+from backup.retry import with_retries
 from backup.unpack import Unpacking
 from consensus.ids import TimelineId
 from objectstore.archive import ArchivedTimeline, TimelineArchive
@@ -107,7 +107,7 @@ def test_a_missing_a_damaged_and_a_surplus_part(catalog: BackupCatalog) -> None:
 
 def test_two_backups_never_mix(catalog: BackupCatalog) -> None:
     write(catalog, {"base.tar": b"mine"})
-    write(catalog, {"base.tar": b"mine"})  # a try that had arrived is not another's
+    write(catalog, {"base.tar": b"mine"})  # a repeated attempt is not another backup
     with pytest.raises(BackupError, match="another backup"):
         write(catalog, {"base.tar": b"theirs"})
 
@@ -121,7 +121,7 @@ def test_a_backup_is_what_was_finished(catalog: BackupCatalog) -> None:
     catalog.add(backup_of(archives))
     assert catalog.backups() == [catalog.get(ID)] == [backup_of(archives)]
     assert catalog.unfinished() == []
-    catalog.add(backup_of(archives))  # a try that had arrived
+    catalog.add(backup_of(archives))  # a repeated attempt
     with pytest.raises(BackupError, match="another backup has the same name"):
         catalog.add(backup_of(()))
     catalog.delete(ID)
@@ -140,8 +140,8 @@ def test_names_of_backups() -> None:
             parse_backup_id(name)
 
 
-def test_patience_is_for_what_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0.001)
+def test_only_transient_errors_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "PAUSE_SECONDS", 0.001)
     tries: list[bool] = []
 
     def fails(is_transient: bool) -> None:
@@ -149,17 +149,17 @@ def test_patience_is_for_what_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         if len(tries) < 3:
             raise ObjectStoreError("no", is_transient=is_transient)
 
-    patiently(lambda: fails(True), Event())
+    with_retries(lambda: fails(True), Event())
     assert len(tries) == 3
     tries.clear()
     with pytest.raises(ObjectStoreError):
-        patiently(lambda: fails(False), Event())
+        with_retries(lambda: fails(False), Event())
     assert len(tries) == 1
     stopping = Event()
     stopping.set()
     tries.clear()
     with pytest.raises(ObjectStoreError):
-        patiently(lambda: fails(True), stopping)
+        with_retries(lambda: fails(True), stopping)
     assert len(tries) == 1
 
 
@@ -208,7 +208,7 @@ def test_files_folders_and_tablespaces(catalog: BackupCatalog, tmp_path: Path) -
         stored_bytes=0,
     )
     folder = tmp_path / "data"
-    # The manifest comes last, into the folder that is no longer empty: only other people's count.
+    # The manifest comes last, into a folder that we have filled ourselves.
     unpack(catalog, folder, (tablespace, base, manifest))
     assert (folder / "base" / "2").read_text() == "x" * 5000
     assert (folder / "pg_tblspc" / "16384" / "PG_15" / "1").read_text() == "one"

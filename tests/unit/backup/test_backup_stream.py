@@ -1,4 +1,4 @@
-"""BASE_BACKUP: the command, the messages, and what a server must not make us do."""
+"""BASE_BACKUP: the command, the messages, and malicious answers of a server."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def test_a_server_that_is_too_old_is_not_asked() -> None:
     "payload",
     [b"n", b"nbase.tar\0", b"n../base.tar\0\0", b"n.tar\0\0", b"nbase\0\0", b"p123", b"x", b""],
 )
-def test_nothing_else_is_believed(payload: bytes) -> None:
+def test_unknown_messages_are_refused(payload: bytes) -> None:
     with pytest.raises(BackupError):
         parse_message(memoryview(payload))

@@ -1,4 +1,4 @@
-"""Where the log ends, which transactions end in it, and what is refused because it is not whole."""
+"""The end of the log, the transactions that end in it, and restores that are refused."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ COMMIT, ABORT, COMMIT_PREPARED, HAS_INFO = 0x00, 0x20, 0x30, 0x80
 
 
 def main_data(data: bytes) -> bytes:
-    """As the body of a record that has nothing else."""
+    """The body of a record that has only main data."""
     assert len(data) < 256
     return struct.pack("<BB", 255, len(data)) + data
 
 
 @dataclass
 class World:
-    """A log with a transaction a second; `commit` writes one, `filler` what is between."""
+    """A log with one transaction per second; `commit` writes one, `filler` the WAL between them."""
 
     writer: OddWal = field(default_factory=lambda: OddWal(START_LSN, major=MAJOR))
     seconds: int = 0
@@ -50,7 +50,7 @@ class World:
             self.writer.record(4000)
 
     def end_of_transaction(self, xid: int, info: int = COMMIT, rest: bytes = b"") -> int:
-        """Returns where its record ends."""
+        """Returns the end of its record."""
         self.seconds += 1
         microseconds = (self.time - POSTGRES_EPOCH) // timedelta(microseconds=1)
         body = main_data(struct.pack("<q", microseconds) + rest)
@@ -59,7 +59,7 @@ class World:
 
     @property
     def time(self) -> datetime:
-        """Of the last one."""
+        """The time of the last transaction."""
         return NOW + timedelta(seconds=self.seconds)
 
     def segment(self, segno: int, end_lsn: int) -> bytes:
@@ -69,7 +69,7 @@ class World:
 
 @dataclass
 class LiveSource:
-    """A WalSource of all that the world has written."""
+    """A WalSource of all WAL that the world has written."""
 
     world: World
     server: ServerFacts | None = None
@@ -125,8 +125,8 @@ def backup(start_lsn: int, stop_lsn: int, at: datetime = NOW) -> Backup:
 
 
 def test_the_end_and_the_last_commit(archived: Archiving) -> None:
-    """Whether it lies in the last segment, long before, or across the end of one; aborts and
-    what came after it do not count."""
+    """The last commit is in the last segment, long before, or across the end of a segment. Aborts,
+    and records after the commit, do not count."""
     world = World()
     world.end_of_transaction(700)
     world.filler(START_LSN + 5 * MIB - 20_000)
@@ -148,7 +148,7 @@ def test_the_end_and_the_last_commit(archived: Archiving) -> None:
 
 
 def test_a_record_that_is_not_whole_does_not_count(archived: Archiving) -> None:
-    """The archive ends with a segment, the record there does not."""
+    """The archive ends with a segment inside of a record."""
     world = World()
     world.end_of_transaction(700)
     world.filler(START_LSN + MIB + 1)
@@ -159,7 +159,7 @@ def test_a_record_that_is_not_whole_does_not_count(archived: Archiving) -> None:
     assert (end.lsn, end.last_record_lsn) == (last.start_lsn, last.prev_lsn)
 
 
-def test_a_transaction_is_found_also_a_prepared_one(archived: Archiving) -> None:
+def test_a_transaction_is_found_even_if_it_was_prepared(archived: Archiving) -> None:
     world = World()
     stops = []
     for number in range(3):
@@ -183,7 +183,7 @@ def test_a_transaction_is_found_also_a_prepared_one(archived: Archiving) -> None
             planner.plan(backups, AtXid(xid))
 
 
-def test_safekeepers_have_what_is_not_archived(archived: Archiving) -> None:
+def test_safekeepers_have_wal_that_is_not_archived(archived: Archiving) -> None:
     world = World()
     world.filler(START_LSN + MIB)
     archive = archived(world, world.writer.lsn)
@@ -196,7 +196,7 @@ def test_safekeepers_have_what_is_not_archived(archived: Archiving) -> None:
     planned = RestorePlanner(archive, live(world)).plan(both, Latest())
     assert planned.backup == second
     assert planned.end.lsn == world.writer.lsn
-    with pytest.raises(BackupError, match=r"but behind .* some is missing"):
+    with pytest.raises(BackupError, match=r"but WAL after .* is missing"):
         RestorePlanner(archive, live(world, archived_lsn + 8)).plan([first], Latest())
     with pytest.raises(BackupError, match="the log does not reach"):
         RestorePlanner(archive).plan([second], Latest())
@@ -216,18 +216,18 @@ def test_a_gap_behind_the_backup(archived: Archiving) -> None:
     planner = RestorePlanner(archive)
     assert planner.plan([older, newer], Latest()).backup == newer
     assert planner.plan([older, newer], AtLsn(START_LSN + MIB)).backup == older
-    with pytest.raises(BackupError, match="is not before the end of what exists: 0/3FF"):
+    with pytest.raises(BackupError, match="is not before the end of the log: 0/3FF"):
         planner.plan([older, newer], AtLsn(START_LSN + 2 * MIB))
     for target, wanted in ((AtTime(NOW), None), (Latest(), older)):
-        with pytest.raises(BackupError, match="the log is whole up to 0/400000 only"):
+        with pytest.raises(BackupError, match="the log is complete only up to 0/400000"):
             planner.plan([older, newer], target, wanted)
-    with pytest.raises(BackupError, match=r"up to 0/70.*, but behind 0/3FF... some is missing"):
+    with pytest.raises(BackupError, match=r"up to 0/70.*, but WAL after 0/3FF... is missing"):
         planner.plan([older], Latest())
 
 
 def test_a_backup_of_a_deposed_server(archived: Archiving) -> None:
-    """It ended behind the switch, on the timeline that was left there: no WAL of the log leads on
-    from it, whatever the log's end is."""
+    """It ended after the switch, on the old timeline, so no WAL of the log can be replayed on it,
+    wherever the log ends."""
     world = World()
     world.filler(START_LSN + 2 * MIB)
     archive = archived(world, world.writer.lsn)

@@ -1,4 +1,4 @@
-"""Which backup leads to which target, and which target does not exist."""
+"""The backup that reaches a target, and targets that do not exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ END = LogEnd(10_000, TransactionEnd(999, DAY_0 + timedelta(days=9), 10_000), 9_9
 
 
 def backup(day: int) -> Backup:
-    """Taken on this day, from LSN 1000 * day to 100 behind, within an hour."""
+    """Taken on this day within an hour, from LSN 1000 * day on, over 100 bytes."""
     started_at, start_lsn = DAY_0 + timedelta(days=day), 1000 * day
     return Backup(
         backup_id=format_backup_id(started_at, start_lsn),
@@ -54,7 +54,7 @@ BACKUPS = [backup(1), backup(4), backup(7)]
         (Latest(), 7),
         (AtLsn(9_960), 7),
         (AtLsn(7_100), 7),
-        (AtLsn(7_099), 4),  # in the middle of the third: not yet consistent there
+        (AtLsn(7_099), 4),  # in the middle of the third backup: not consistent yet
         (AtLsn(1_100), 1),
         (AtTime(DAY_0 + timedelta(days=8)), 7),
         (AtTime(DAY_0 + timedelta(days=7, minutes=30)), 4),
@@ -67,7 +67,7 @@ def test_the_newest_backup_before_the_target(target: Target, day: int) -> None:
     assert choose_backup(BACKUPS, target, END) == backup(day)
 
 
-def test_a_transaction_is_reached_from_before_its_end() -> None:
+def test_a_transaction_needs_a_backup_before_its_end() -> None:
     found = TransactionEnd(700, DAY_0, 7_100)
     assert choose_backup(BACKUPS, AtXid(700), END, found) == backup(4)
     found = replace(found, end_lsn=7_101)
@@ -77,10 +77,10 @@ def test_a_transaction_is_reached_from_before_its_end() -> None:
 @pytest.mark.parametrize(
     ("target", "sentence"),
     [
-        (AtLsn(9_961), "target 0/26E9 is not before the end of what exists: 0/2710, last commit"),
+        (AtLsn(9_961), "target 0/26E9 is not before the end of the log: 0/2710, last commit"),
         (AtLsn(1_099), "no backup leads to 0/44B: the oldest ends at 0/44C"),
         (AtTime(DAY_0), "no backup leads to 2026-11-01 00:00:00+00:00: the oldest ends at"),
-        (AtTime(DAY_0 + timedelta(days=9)), "is not before the end of what exists"),
+        (AtTime(DAY_0 + timedelta(days=9)), "is not before the end of the log"),
         (AtXid(5), "the log has no end of transaction 5"),
     ],
     ids=str,
@@ -92,18 +92,18 @@ def test_what_does_not_exist_is_refused(target: Target, sentence: str) -> None:
     assert refused.value.hint
 
 
-def test_a_log_without_commits_reaches_no_time() -> None:
+def test_a_log_without_commits_has_no_time() -> None:
     with pytest.raises(BackupError, match="last commit before the oldest backup"):
         choose_backup(BACKUPS, AtTime(DAY_0 + timedelta(days=8)), LogEnd(10_000, None, 9_960))
 
 
-def test_a_time_before_all_backups_is_not_said_to_be_behind_the_log() -> None:
-    """Also where the log is not known to its last commit, as the archive of a live server."""
+def test_a_time_before_all_backups_is_not_reported_as_after_the_log() -> None:
+    """Also if the last commit of the log is unknown, as in the archive of a running server."""
     with pytest.raises(BackupError, match="no backup leads to"):
         choose_backup(BACKUPS, AtTime(DAY_0), LogEnd(10_000, None, 9_960))
 
 
-def test_backups_that_the_log_does_not_complete_or_with_damaged_pages_are_passed_over() -> None:
+def test_unusable_backups_are_skipped() -> None:
     damaged = replace(backup(7), checksum_failures=("page 3",))
     assert choose_backup([*BACKUPS[:2], damaged], Latest(), END) == backup(4)
     assert choose_backup(BACKUPS, Latest(), LogEnd(7_099, None, 7_000)) == backup(4)
@@ -111,7 +111,7 @@ def test_backups_that_the_log_does_not_complete_or_with_damaged_pages_are_passed
         choose_backup([damaged], Latest(), END)
 
 
-def test_a_target_in_the_words_of_postgres() -> None:
+def test_targets_as_settings_of_postgres() -> None:
     assert recovery_target(Latest()) == {}
     assert recovery_target(AtLsn(0x1_0000_0028)) == {
         "recovery_target_lsn": "1/28",
@@ -134,7 +134,7 @@ def test_the_newest_are_kept(number: int, days: list[int]) -> None:
     assert kept_by_number(BACKUPS, number) == [backup(day) for day in days]
 
 
-def test_damaged_ones_do_not_count_as_kept() -> None:
+def test_damaged_backups_are_not_counted() -> None:
     damaged = replace(backup(7), checksum_failures=("page 3",))
     assert kept_by_number([*BACKUPS[:2], damaged], 1) == [backup(4), damaged]
     assert kept_by_number([damaged], 1) == [damaged]
@@ -144,9 +144,9 @@ def test_damaged_ones_do_not_count_as_kept() -> None:
     ("days", "kept"),
     [
         (0.5, [7]),  # the last half day needs the backup before it
-        (4, [4, 7]),  # from day 6 on: the one of day 4 leads there
+        (4, [4, 7]),  # from day 6 on, which needs the backup of day 4
         (5.95, [4, 7]),
-        (6, [1, 4, 7]),  # that of day 4 was not finished yet
+        (6, [1, 4, 7]),  # the backup of day 4 was not finished yet
         (30, [1, 4, 7]),
     ],
 )

@@ -1,4 +1,4 @@
-"""When live safekeepers are believed, and which of them is asked for what."""
+"""The answers that are needed from safekeepers, and the choice of the one that serves a segment."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DEAD, REMOVED, BREAKS = -1, -2, -3
 
 @pytest.fixture
 def source_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SafekeeperWalSource]:
-    """Safekeepers that have committed so much of segment 5; or are dead, have removed it, or break
-    off while it is read."""
+    """Safekeepers that have committed that much of segment 5, or are down, have removed it, or
+    disconnect while it is read."""
 
     def make(
         *lengths: int, history: TimelineHistory | None = None, server: ServerFacts = SERVER
@@ -65,7 +65,7 @@ Make = Callable[..., SafekeeperWalSource]
 @pytest.mark.parametrize(
     "lengths", [(SEG_SIZE,), (DEAD, DEAD, SEG_SIZE), (100, REMOVED, SEG_SIZE), (BREAKS, SEG_SIZE)]
 )
-def test_who_has_it_whole_is_enough(source_of: Make, lengths: tuple[int, ...]) -> None:
+def test_one_with_the_whole_segment_is_enough(source_of: Make, lengths: tuple[int, ...]) -> None:
     assert source_of(*lengths).segment(NAME) == log_of(5)
 
 
@@ -84,8 +84,8 @@ def test_a_majority_has_nothing(source_of: Make, lengths: tuple[int, ...]) -> No
 @pytest.mark.parametrize(
     "lengths", [(DEAD,), (DEAD, 5000), (DEAD, DEAD, 5000), (DEAD, DEAD, DEAD), (0, DEAD)]
 )
-def test_fewer_are_not_believed(source_of: Make, lengths: tuple[int, ...]) -> None:
-    """That there is no more: a quorum may have committed with the others."""
+def test_a_minority_is_not_enough(source_of: Make, lengths: tuple[int, ...]) -> None:
+    """A quorum may have committed more WAL with the others."""
     source = source_of(*lengths)
     with pytest.raises(WalSourceError, match=f"of {len(lengths)} safekeepers answered") as error:
         source.segment(NAME)
@@ -95,19 +95,17 @@ def test_fewer_are_not_believed(source_of: Make, lengths: tuple[int, ...]) -> No
 
 
 @pytest.mark.parametrize("lengths", [(REMOVED, REMOVED, DEAD), (REMOVED, 5000, DEAD)])
-def test_who_is_silent_may_have_what_others_have_removed(
-    source_of: Make, lengths: tuple[int, ...]
-) -> None:
-    """Members keep WAL for slots of their own: there is more, and a recovery must not end here."""
+def test_a_silent_one_may_have_removed_wal(source_of: Make, lengths: tuple[int, ...]) -> None:
+    """Members keep WAL for their own slots: there is more, and a recovery must not end here."""
     with pytest.raises(WalSourceError, match="has been removed on safekeeper 0") as error:
         source_of(*lengths).segment(NAME)
     assert error.value.is_transient
 
 
-def test_who_leaves_before_it_is_read_may_come_back(
+def test_one_that_disconnects_may_come_back(
     source_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What connects has errors of its own."""
+    """`connect` raises errors of its own."""
     read = safekeeper_wal._read
 
     def connect() -> Any:
@@ -121,8 +119,8 @@ def test_who_leaves_before_it_is_read_may_come_back(
     assert error.value.is_transient
 
 
-def test_who_has_it_and_breaks_off(source_of: Make) -> None:
-    """Nobody else has it whole: a beginning is not taken for all there is."""
+def test_the_only_holder_disconnects(source_of: Make) -> None:
+    """No other safekeeper has the whole segment: a beginning must not be taken for its end."""
     with pytest.raises(WalSourceError, match="lost safekeeper"):
         source_of(BREAKS, 5000, 5000).segment(NAME)
 
@@ -131,8 +129,8 @@ def test_who_has_it_and_breaks_off(source_of: Make) -> None:
     ("tli", "segno", "length"),
     [(1, 5, 5000), (2, 5, 9000), (1, 6, 0), (3, 5, 0), (2, 4, 0), (2, 6, 0)],
 )
-def test_each_timeline_has_its_own(source_of: Make, tli: int, segno: int, length: int) -> None:
-    """Of the segment with the switch both have something."""
+def test_each_timeline_has_its_own_part(source_of: Make, tli: int, segno: int, length: int) -> None:
+    """In the segment with the switch both timelines have a part."""
     source = source_of(9000, 9000, 9000, history=TWO)
     name = format_segment_name(tli, segno, SEG_SIZE)
     assert source.segment(name) == log_of(5)[:length]

@@ -1,4 +1,4 @@
-"""`sk archive verify` and `prune`, on archives made to be wrong in one place each."""
+"""`sk archive verify` and `prune`, on archives that are wrong in one place each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def damaged_segnos(verdict: Verdict) -> list[int]:
     return [int(each.key[-2:], 16) for each in verdict.damages]
 
 
-def test_a_sound_one(archive: TimelineArchive) -> None:
+def test_a_sound_archive(archive: TimelineArchive) -> None:
     done: list[int] = []
     address = ArchiveAddress(archive.store.url, {}, archive.timeline, archive.facts)
     verdict = verify(address, archived_log(archive, ONE, BEGIN_LSN + 5000), done.append, jobs=2)
@@ -72,7 +72,7 @@ def test_the_end_inside_of_a_segment(archive: TimelineArchive) -> None:
     assert verdict.end_lsn == end_lsn
 
 
-def test_each_gap_is_named(archive: TimelineArchive) -> None:
+def test_every_gap_is_reported(archive: TimelineArchive) -> None:
     put(archive, log_of(10), 10)
     put(archive, log_of(11)[:8192], 11)
     put(archive, log_of(12), 12)
@@ -93,22 +93,22 @@ def test_each_gap_is_named(archive: TimelineArchive) -> None:
 @pytest.mark.parametrize("segno", [SEGNOS[0], SEGNOS[1], SEGNOS[-1]])
 @pytest.mark.parametrize("place", [10, 60, SEG_SIZE // 2, SEG_SIZE - 100])
 def test_a_changed_byte(archive: TimelineArchive, segno: int, place: int) -> None:
-    """Under a good seal, as if it had been written so: in a page's header, in a record, in one
-    that goes on in the next segment."""
+    """With a valid seal, as if it had been written so: in a page header, in a record, in a record
+    that continues in the next segment."""
     content = bytearray(log_of(segno))
     content[place] ^= 0x40
     put(archive, bytes(content), segno)
     found = damaged_segnos(verified(archive))
     is_torn = place == SEG_SIZE - 100
     if is_torn and segno == SEGNOS[-1]:
-        assert found == []  # of a record whose end is not archived yet
+        assert found == []  # in a record whose end is not archived yet
     else:
-        # What goes on in the next segment is found where it ends.
+        # The error is found in the next segment, where the record ends.
         assert found == ([segno + 1] if is_torn else [segno])
     assert fast(archive).is_sound
 
 
-def test_every_damage_is_named(archive: TimelineArchive) -> None:
+def test_every_damage_is_reported(archive: TimelineArchive) -> None:
     keys = [archive.keys.segment(1, segno) for segno in SEGNOS]
     archive.store.put(keys[0], archive.store.get(keys[0])[:-1])
     archive.store.put(keys[2], b"")
@@ -117,8 +117,8 @@ def test_every_damage_is_named(archive: TimelineArchive) -> None:
     assert [each.key for each in fast(archive).damages] == [keys[0], keys[2]]
 
 
-def test_a_log_that_is_not_the_same(archive: TimelineArchive) -> None:
-    """Each segment is sound by itself; the second goes on from another first."""
+def test_segments_of_different_logs(archive: TimelineArchive) -> None:
+    """Each segment is sound; the second one follows another first segment."""
     other = WalLog(FIRST_SEGNO * SEG_SIZE)
     number = 0
     while other.lsn <= SEGNOS.stop * SEG_SIZE:
@@ -130,7 +130,7 @@ def test_a_log_that_is_not_the_same(archive: TimelineArchive) -> None:
 
 
 def test_a_record_over_many_segments(tmp_path: Path) -> None:
-    """Whose middle has no record at all."""
+    """The segments in the middle contain no start of a record."""
     builder = WalLog(FIRST_SEGNO * SEG_SIZE)
     builder.append("small", 100)
     builder.append("great", 3 * SEG_SIZE)
@@ -143,12 +143,12 @@ def test_a_record_over_many_segments(tmp_path: Path) -> None:
     middle[:] = builder.read(5 * SEG_SIZE, 6 * SEG_SIZE)
     middle[500_000] ^= 1
     put(archive, bytes(middle), 5)
-    assert damaged_segnos(verified(archive)) == [6]  # where that record ends
+    assert damaged_segnos(verified(archive)) == [6]  # the segment in which that record ends
 
 
 @pytest.mark.parametrize("is_right", [True, False])
 def test_a_switch_of_timelines(archive: TimelineArchive, *, is_right: bool) -> None:
-    """The pages behind it are of the new one; the records go on."""
+    """The pages after it have the new timeline; records continue."""
     at = log().boundary_after(4 * SEG_SIZE + 100_000)
     newer = log().cut(at, tli=2 if is_right else 1)
     while newer.lsn <= 6 * SEG_SIZE:
@@ -158,7 +158,7 @@ def test_a_switch_of_timelines(archive: TimelineArchive, *, is_right: bool) -> N
         put(archive, newer.read(segno * SEG_SIZE, (segno + 1) * SEG_SIZE), segno, tli=2)
     verdict = verified(archive, history=two)
     assert verdict.gaps == ()
-    assert verdict.end_lsn == 6 * SEG_SIZE  # what timeline 1 went on with is another log
+    assert verdict.end_lsn == 6 * SEG_SIZE  # later WAL of timeline 1 is another log
     assert damaged_segnos(verdict) == ([] if is_right else [4, 5])
 
 
@@ -174,7 +174,7 @@ def test_of_another_server(archive: TimelineArchive) -> None:
 # ---- prune
 
 
-def test_what_goes(archive: TimelineArchive) -> None:
+def test_the_wal_to_remove(archive: TimelineArchive) -> None:
     for length in (8192, 16384):
         put(archive, log_of(5)[:length], 5)
         put(archive, log_of(7)[:length], 7)
@@ -196,8 +196,8 @@ def test_what_goes(archive: TimelineArchive) -> None:
     assert again.all == ()
 
 
-def test_the_oldest_goes_first(archive: TimelineArchive) -> None:
-    """Of all timelines: an interrupted pruning leaves no gap."""
+def test_the_oldest_is_removed_first(archive: TimelineArchive) -> None:
+    """Over all timelines: an interrupted pruning leaves no gap."""
     put(archive, log_of(3), 3, tli=2)
     put(archive, log_of(4)[:8192], 4, tli=2)
     two = TimelineHistory(2, (TimelineSwitch(1, Lsn(3 * SEG_SIZE + 8), "test"),))
@@ -207,8 +207,8 @@ def test_the_oldest_goes_first(archive: TimelineArchive) -> None:
     assert len(segnos) == 6
 
 
-def test_a_beginning_that_is_replaced_meanwhile(archive: TimelineArchive) -> None:
-    """Between the list and the read: by a longer one, or by the whole."""
+def test_a_beginning_is_replaced_meanwhile(archive: TimelineArchive) -> None:
+    """Between the listing and the read: by a longer one, or by the whole segment."""
     put(archive, log_of(7)[:16384], 7)
     log = archived_log(archive, ONE, BEGIN_LSN)
     address = ArchiveAddress(archive.store.url, {}, archive.timeline, archive.facts)

@@ -1,4 +1,4 @@
-"""What a recovery is told: the file, "nobody has it", or that it cannot be known."""
+"""The answers for a recovery: the file, none in any source, or an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HISTORY = b"1\t0/500000\treason\n"
 
 @dataclass
 class Source:
-    """Has these segments and histories, or this trouble; fails so often before."""
+    """Has these segments and histories, or raises an error; fails a number of times before."""
 
     content: bytes = b""
     histories: dict[int, bytes] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def padded(length: int) -> bytes:
     return WHOLE[:length].ljust(SEG_SIZE, b"\0")
 
 
-def test_the_first_that_has_it_whole() -> None:
+def test_the_first_with_the_whole_segment() -> None:
     empty, whole, other = Source(), Source(WHOLE), Source(WHOLE)
     assert fetch_wal_file(NAME, [empty, whole, other]) == WHOLE
     assert (empty.asked, whole.asked, other.asked) == ([NAME], [NAME], [])
@@ -70,19 +70,19 @@ def test_the_first_that_has_it_whole() -> None:
 
 @pytest.mark.parametrize("lengths", [(100, 5000), (5000, 100), (5000, 0), (0, 5000), (5000, 5000)])
 def test_the_longest_beginning(lengths: tuple[int, int]) -> None:
-    """Filled up with zeros, as Postgres wants its size."""
+    """Padded with zeros to the size of a segment, which Postgres needs."""
     sources = [Source(WHOLE[:length]) for length in lengths]
     assert fetch_wal_file(NAME, sources) == padded(5000)
 
 
-def test_nobody_has_it() -> None:
+def test_no_source_has_it() -> None:
     assert fetch_wal_file(NAME, [Source(), Source()]) is None
     assert fetch_wal_file("00000002.history", [Source(), Source()]) is None
     assert fetch_wal_file(NAME, [Source(server=None)]) is None
 
 
 @pytest.mark.parametrize("name", ["000000010000000000000005.00000028.backup", "x", "", "a" * 24])
-def test_what_postgres_does_not_ask_for(name: str) -> None:
+def test_other_files(name: str) -> None:
     source = Source(WHOLE, trouble=LASTING)
     assert fetch_wal_file(name, [source]) is None
     assert source.asked == []
@@ -97,8 +97,10 @@ def test_a_history_file() -> None:
 @pytest.mark.parametrize("trouble", [LASTING, PASSING, ObjectDamaged("x"), WalFormatError(0, "x")])
 @pytest.mark.parametrize("content", [b"", WHOLE[:5000]])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_no_answer_is_never_no(trouble: Exception, content: bytes, *, is_first: bool) -> None:
-    """Even a beginning that another one has: there may be more."""
+def test_a_failure_is_not_taken_for_absence(
+    trouble: Exception, content: bytes, *, is_first: bool
+) -> None:
+    """Even if another source has a beginning: there may be more."""
     sources = [Source(trouble=trouble), Source(content)]
     if not is_first:
         sources.reverse()
@@ -108,21 +110,21 @@ def test_no_answer_is_never_no(trouble: Exception, content: bytes, *, is_first: 
         fetch_wal_file("00000002.history", sources)
 
 
-def test_whoever_has_it_whole_makes_good_for_the_others() -> None:
+def test_a_whole_segment_makes_other_failures_irrelevant() -> None:
     broken = Source(trouble=LASTING)
     assert fetch_wal_file(NAME, [broken, Source(WHOLE)]) == WHOLE
     history = Source(histories={2: HISTORY})
     assert fetch_wal_file("00000002.history", [broken, history]) == HISTORY
 
 
-def test_what_may_pass_is_tried_again() -> None:
+def test_transient_failures_are_retried() -> None:
     source = Source(WHOLE, trouble=PASSING, failures=1)
-    assert fetch_wal_file(NAME, [source], patience_seconds=30) == WHOLE
+    assert fetch_wal_file(NAME, [source], retry_seconds=30) == WHOLE
     assert len(source.asked) == 2
     for trouble in (LASTING, ObjectStoreError("no")):
         source = Source(WHOLE, trouble=trouble, failures=1)
         with pytest.raises(type(trouble)):
-            fetch_wal_file(NAME, [source], patience_seconds=30)
+            fetch_wal_file(NAME, [source], retry_seconds=30)
         assert len(source.asked) == 1
 
 
@@ -132,7 +134,7 @@ def test_sources_that_disagree() -> None:
     with pytest.raises(WalSourceError, match="different WAL in segment"):
         fetch_wal_file(NAME, [Source(WHOLE[:6000]), Source(bytes(other))])
     stranger = ServerFacts(SERVER.system_id + 1, SERVER.pg_version, SEG_SIZE)
-    # Of another server it is no use, however much it is.
+    # WAL of another server is refused, even if it is longer.
     with pytest.raises(WalSourceError, match="WAL of another server"):
         fetch_wal_file(NAME, [Source(WHOLE[:6000]), Source(WHOLE[:100], server=stranger)])
 
@@ -167,7 +169,7 @@ def test_whole_or_the_longest_beginning_of_the_archive(archive: TimelineArchive)
 
 @pytest.mark.parametrize("old", [0, 100, 5000])
 def test_the_older_timeline_of_a_segment_with_a_switch(archive: TimelineArchive, old: int) -> None:
-    """There is the newer one's only: below the switch its bytes are the older one's."""
+    """Only the newer timeline's segment exists: below the switch its bytes are the older one's."""
     switch_lsn = 5 * SEG_SIZE + 5000
     archive.put_history(TimelineHistory(2, (TimelineSwitch(1, Lsn(switch_lsn), "test"),)))
     if old:
@@ -179,7 +181,7 @@ def test_the_older_timeline_of_a_segment_with_a_switch(archive: TimelineArchive,
     put(archive, 2, WHOLE)
     assert fetched(archive, 1) == padded(5000)
     assert fetched(archive, 2) == WHOLE
-    # Before and behind there is nothing of the other name.
+    # Other segments of the old timeline do not exist.
     put(archive, 2, log_of(6), 6)
     assert fetched(archive, 1, 6) is None
     assert fetched(archive, 2, 4) is None
@@ -197,8 +199,8 @@ def test_two_switches_in_one_segment(archive: TimelineArchive) -> None:
     assert fetched(archive, 3) == WHOLE
 
 
-def test_what_is_no_segment_of_this_place(archive: TimelineArchive) -> None:
-    """Under its name is another's content, with a good seal: it is not handed out."""
+def test_content_of_another_segment(archive: TimelineArchive) -> None:
+    """An object with a valid seal but with another segment's content is refused."""
     put(archive, 1, log_of(6))
     with pytest.raises(WalFormatError, match="unexpected pageaddr"):
         fetched(archive, 1)
@@ -208,7 +210,7 @@ def test_what_is_no_segment_of_this_place(archive: TimelineArchive) -> None:
     with pytest.raises(WalFormatError, match="is of timeline 4"):
         fetched(archive, 1, 7)
     put(archive, 1, bytes(8), 8)
-    with pytest.raises(WalFormatError, match="are no page"):
+    with pytest.raises(WalFormatError, match="are not a page"):
         fetched(archive, 1, 8)
 
 
@@ -223,7 +225,7 @@ def test_a_damaged_object(archive: TimelineArchive) -> None:
 
 
 class Racing:
-    """A store in which an archiver acts before a request, once for each of its steps."""
+    """A store in which an archiver acts before each request, once for each of its steps."""
 
     def __init__(self, store: ObjectStore, steps: list[Callable[[], object]]) -> None:
         self._store, self._steps = store, steps
@@ -235,8 +237,8 @@ class Racing:
 
 
 @pytest.mark.parametrize("quiet", range(6))
-def test_the_whole_comes_while_it_is_asked_for(archive: TimelineArchive, quiet: int) -> None:
-    """And its beginnings go: at no moment is there nothing."""
+def test_the_whole_segment_arrives_meanwhile(archive: TimelineArchive, quiet: int) -> None:
+    """And its beginnings are deleted: at every moment one of them exists."""
 
     def finish() -> None:
         put(archive, 1, WHOLE)
@@ -249,7 +251,7 @@ def test_the_whole_comes_while_it_is_asked_for(archive: TimelineArchive, quiet: 
 
 
 @pytest.mark.parametrize("quiet", range(6))
-def test_a_longer_beginning_comes_meanwhile(archive: TimelineArchive, quiet: int) -> None:
+def test_a_longer_beginning_arrives_meanwhile(archive: TimelineArchive, quiet: int) -> None:
     def grow() -> None:
         put(archive, 1, WHOLE[:7000])
         archive.drop_partials(1, 5, 5 * SEG_SIZE + 7000)
@@ -262,10 +264,10 @@ def test_a_longer_beginning_comes_meanwhile(archive: TimelineArchive, quiet: int
 
 
 def test_a_gap_is_not_the_end(archive: TimelineArchive) -> None:
-    """What is missing between others is missed; what lies before all or behind all is not."""
+    """A missing segment between others is an error; one before or after all others is not."""
     for segno in (4, 5, 7):
         put(archive, 1, log_of(segno), segno)
-    with pytest.raises(WalSourceError, match="before and behind segment 000000010000000000000006"):
+    with pytest.raises(WalSourceError, match="before and after segment 000000010000000000000006"):
         fetched(archive, 1, 6)
     assert fetched(archive, 1, 3) is None  # it may have been pruned, or be older than the archive
     assert fetched(archive, 1, 8) is None
@@ -274,7 +276,7 @@ def test_a_gap_is_not_the_end(archive: TimelineArchive) -> None:
     assert fetch_wal_file(format_segment_name(1, 6, SEG_SIZE), [source, whole]) == log_of(6)
 
 
-def test_a_gap_behind_a_switch(archive: TimelineArchive) -> None:
+def test_a_gap_after_a_switch(archive: TimelineArchive) -> None:
     archive.put_history(TimelineHistory(2, (TimelineSwitch(1, Lsn(6 * SEG_SIZE + 8), "test"),)))
     put(archive, 1, log_of(4), 4)
     put(archive, 1, log_of(5), 5)

@@ -1,4 +1,4 @@
-"""Prefetched segments: ready before they are asked for, and never a wrong one."""
+"""Prefetched segments: ready before they are needed, and never wrong."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def put(archive: TimelineArchive, segno: int) -> None:
     archive.put_wal(ArchivedWal(1, segno, (segno + 1) * SEG_SIZE), log_of(segno))
 
 
-# ---- who needs a segment
+# ---- restore_command
 
 
-def test_a_ready_one_is_taken_once(folder: PrefetchFolder, target: Path) -> None:
+def test_a_ready_segment_is_taken_once(folder: PrefetchFolder, target: Path) -> None:
     assert not folder.take(name_of(5), target)
     folder.add(name_of(5), log_of(5))
     assert not folder.take(name_of(6), target)
@@ -77,10 +77,10 @@ def test_each_timeline_has_its_own(folder: PrefetchFolder, target: Path) -> None
     assert not PrefetchFolder.beside(target, other).take(name_of(5), target)
 
 
-def test_what_is_not_whole_has_no_segment_s_name(
+def test_an_incomplete_file_has_no_segment_name(
     folder: PrefetchFolder, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it breaks off at."""
+    """At whatever step the write fails."""
 
     def breaks_off(*arguments: object) -> None:
         raise OSError("no space left on device")
@@ -94,10 +94,10 @@ def test_what_is_not_whole_has_no_segment_s_name(
         assert not folder.take(name_of(5), target)
 
 
-def test_the_shell_takes_a_ready_one_and_leaves_the_rest_to_the_program(
+def test_the_shell_takes_a_ready_segment_or_runs_the_program(
     folder: PrefetchFolder, target: Path
 ) -> None:
-    """As Postgres calls it: in the data directory, and by the exit code."""
+    """As Postgres calls it: in the data directory, checking the exit code."""
     folder.add(name_of(5), log_of(5))
     program = ("sh", "-c", 'echo "$@" >asked_for; exit 99', "program", "it's")
 
@@ -114,15 +114,15 @@ def test_the_shell_takes_a_ready_one_and_leaves_the_rest_to_the_program(
         assert asked_for == f"it's {name} pg_wal/RECOVERYXLOG\n"
 
 
-def test_a_process_that_died_is_not_waited_for(folder: PrefetchFolder, target: Path) -> None:
-    """What it was working on is fetched at once."""
+def test_a_dead_process_is_not_waited_for(folder: PrefetchFolder, target: Path) -> None:
+    """The segment that it was fetching is fetched at once."""
     (folder.path / f"{name_of(5)}.tmp").touch()
     folder.lock.touch()
     assert not folder.is_running()
     assert not folder.take(name_of(5), target)
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / FOLDER).write_text("")
     folder = PrefetchFolder.beside(tmp_path / "RECOVERYXLOG", TIMELINE)
     folder.ask(name_of(5), {})
@@ -139,7 +139,7 @@ def settings_of(archive: TimelineArchive) -> dict[str, object]:
 
 
 def run_prefetcher(folder: PrefetchFolder, archive: TimelineArchive) -> subprocess.Popen[bytes]:
-    """As ask() does."""
+    """Starts it as ask() does."""
     with folder.lock.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         process = subprocess.Popen(
@@ -175,10 +175,10 @@ def wait_ready(folder: PrefetchFolder, *segnos: int) -> None:
     wait_until(lambda: folder.ready() == expected, TIMEOUT, f"{segnos} to be ready")
 
 
-def test_it_keeps_ahead_of_what_is_taken(
+def test_it_prefetches_after_each_taken_segment(
     folder: PrefetchFolder, target: Path, prefetcher: subprocess.Popen[bytes]
 ) -> None:
-    """Nobody tells it; and it makes no more ready than it shall."""
+    """It notices by itself; and it keeps no more than the limit."""
     wait_ready(folder, 4, 5, 6)
     for segno, *ready in ((4, 5, 6, 7), (5, 6, 7, 8), (6, 7, 8, 9), (7, 8, 9, 10), (8, 9, 10)):
         (folder.path / name_of(segno)).rename(target)
@@ -186,10 +186,8 @@ def test_it_keeps_ahead_of_what_is_taken(
         wait_ready(folder, *ready)
 
 
-def test_it_goes_where_it_is_asked_to(
-    folder: PrefetchFolder, prefetcher: subprocess.Popen[bytes]
-) -> None:
-    """What was jumped over goes; the one asked for is left to whoever asked."""
+def test_it_follows_a_request(folder: PrefetchFolder, prefetcher: subprocess.Popen[bytes]) -> None:
+    """Skipped segments are removed; the requested one is left to the process that asked."""
     wait_ready(folder, 4, 5, 6)
     ask(folder, 6)
     wait_ready(folder, 6, 7, 8, 9)
@@ -197,22 +195,22 @@ def test_it_goes_where_it_is_asked_to(
     wait_ready(folder, 4, 5, 6)
 
 
-def test_what_was_not_there_is_tried_again_when_it_is_asked_for(
+def test_a_missing_segment_is_retried_on_request(
     folder: PrefetchFolder, archive: TimelineArchive, prefetcher: subprocess.Popen[bytes]
 ) -> None:
     """An archive grows while a standby replays it."""
     wait_ready(folder, 4, 5, 6)
     ask(folder, 9)
-    wait_ready(folder, 10)  # the archive's last
+    wait_ready(folder, 10)  # the last one in the archive
     put(archive, 11)
     ask(folder, 10)
     wait_ready(folder, 10, 11)
 
 
-def test_there_is_one_for_a_folder(
+def test_there_is_one_process_for_a_folder(
     folder: PrefetchFolder, archive: TimelineArchive, target: Path
 ) -> None:
-    """The lock is held from before its start, so that the next who asks does not start another."""
+    """The lock is held from before its start, so that the next request starts no second one."""
     folder.ask(name_of(3), settings_of(archive))
     assert folder.is_running()
     wait_until(lambda: len(folder.ready()) == AHEAD, TIMEOUT, "it to work")
@@ -222,10 +220,10 @@ def test_there_is_one_for_a_folder(
     wait_until(lambda: list(target.parent.iterdir()) == [], TIMEOUT, "it to end")
 
 
-def test_the_lock_is_held_until_the_folder_is_gone(
+def test_the_lock_is_held_until_the_folder_is_removed(
     folder: PrefetchFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the next one would work in a folder that is being removed."""
+    """Otherwise the next process would use a folder that is being removed."""
     folder.add(name_of(5), log_of(5))
     held = []
 
@@ -246,10 +244,10 @@ def test_the_lock_is_held_until_the_folder_is_gone(
     assert not folder.lock.exists()
 
 
-def test_a_lock_whose_file_was_removed_holds_nothing(
+def test_a_lock_whose_file_was_removed_excludes_nothing(
     folder: PrefetchFolder, archive: TimelineArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was opened before, and taken after the process that had it ended."""
+    """It was opened before, and locked after the process that held it had ended."""
     flock = fcntl.flock
 
     def removed_meanwhile(lock: IO[bytes], operation: int) -> None:
@@ -263,7 +261,7 @@ def test_a_lock_whose_file_was_removed_holds_nothing(
     assert folder.ready() == set()
 
 
-def test_who_ends_it_leaves_the_removal_to_the_process_that_runs(folder: PrefetchFolder) -> None:
+def test_a_running_process_removes_the_folder(folder: PrefetchFolder) -> None:
     folder.add(name_of(5), log_of(5))
     with folder.lock.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -273,7 +271,7 @@ def test_who_ends_it_leaves_the_removal_to_the_process_that_runs(folder: Prefetc
     assert not folder.path.exists()
 
 
-def test_it_ends_and_leaves_nothing(
+def test_it_ends_and_leaves_no_files(
     folder: PrefetchFolder, target: Path, prefetcher: subprocess.Popen[bytes]
 ) -> None:
     wait_ready(folder, 4, 5, 6)
@@ -282,7 +280,7 @@ def test_it_ends_and_leaves_nothing(
     assert list(target.parent.iterdir()) == []
 
 
-def test_it_ends_when_nobody_takes_any(
+def test_it_ends_if_no_segment_is_taken(
     folder: PrefetchFolder, archive: TimelineArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetcher_module, "IDLE_SECONDS", 0.2)
@@ -291,16 +289,16 @@ def test_it_ends_when_nobody_takes_any(
     assert folder.ready() == {name_of(4), name_of(5), name_of(6)}
 
 
-def test_it_ends_when_its_folder_goes(
+def test_it_ends_if_its_folder_is_removed(
     folder: PrefetchFolder, target: Path, prefetcher: subprocess.Popen[bytes]
 ) -> None:
-    """A data directory is removed whole, and the process takes away what it has at that moment."""
+    """A data directory is removed, while the process removes its own files."""
     wait_ready(folder, 4, 5, 6)
-    subprocess.run(["rm", "-rf", target.parent], check=True)  # does not mind who was first
+    subprocess.run(["rm", "-rf", target.parent], check=True)  # ignores files that disappear
     assert prefetcher.wait(TIMEOUT) == 0
 
 
-def test_a_damaged_object_is_left_to_who_asks(
+def test_a_damaged_object_is_left_to_the_requester(
     folder: PrefetchFolder, archive: TimelineArchive, prefetcher: subprocess.Popen[bytes]
 ) -> None:
     wait_ready(folder, 4, 5, 6)
@@ -310,7 +308,7 @@ def test_a_damaged_object_is_left_to_who_asks(
     wait_ready(folder, 6, 7, 9)
 
 
-def test_an_archive_that_is_not_there(folder: PrefetchFolder, archive: TimelineArchive) -> None:
+def test_a_missing_archive(folder: PrefetchFolder, archive: TimelineArchive) -> None:
     ask(folder, 3)
     archive.store.delete(f"{archive.keys.prefix}timeline.json")
     assert run_prefetcher(folder, archive).wait(TIMEOUT) != 0

@@ -74,7 +74,7 @@ def test_a_dry_run_says_what_is_missing(
 ) -> None:
     remove_again(view_of({1}), dry_run=True)
     assert requests == []
-    assert "1. a quorum of 1, 2, 3 writes down that they are the members" in capsys.readouterr().out
+    assert "1. a quorum of 1, 2, 3 writes this membership to disk" in capsys.readouterr().out
 
 
 ROTTEN = "segment 000000010000000000000003 at 0/3000000 is damaged: it is short"
@@ -84,7 +84,7 @@ def test_who_is_damaged_cannot_be_one_of_two(requests: Requests) -> None:
     """It confirms commits and gives no vote: 1 alone could elect nobody."""
     reports = [safekeeper(1), safekeeper(2), safekeeper(3, damage=[ROTTEN])]
     change = change_of(Answers(reports).view())
-    with pytest.raises(Refusal, match="safekeeper 3 gives no vote: segment") as caught:
+    with pytest.raises(Refusal, match="safekeeper 3 does not vote: segment") as caught:
         change.carry_out(plan_remove(change.present, (2,)), dry_run=False)
     assert "sk member replace 3" in caught.value.hint
     assert requests == []

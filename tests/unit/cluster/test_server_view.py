@@ -1,4 +1,4 @@
-"""`sk status --primary`: who is deposed, and what about a primary is remarkable."""
+"""`sk status --primary`: roles of servers, and remarks about a primary."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_role(history: TimelineHistory, logs: list[LogView], role: Role) -> 
         (None, None, Role.PRIMARY),  # no proposer streams from any server
     ],
 )
-def test_one_of_the_same_timeline_that_no_proposer_streams_from(
+def test_a_server_of_the_same_timeline_without_a_proposer(
     slot: Slot | None, leader: Leader | None, role: Role
 ) -> None:
     """Two promotions at once, or a copy."""
@@ -75,7 +75,7 @@ def test_one_of_the_same_timeline_that_no_proposer_streams_from(
         ((42, 43, None), [Role.CONTENDER] * 3),
     ],
 )
-def test_of_several_primaries_one_stays_that(
+def test_of_several_primaries_one_keeps_the_role(
     holder_pids: tuple[int | None, ...], roles: list[Role]
 ) -> None:
     views = [
@@ -112,21 +112,21 @@ def with_setting(name: str, value: str) -> PrimarySettings:
             "3 commits wait, the longest for 12 s",
         ),
         (with_setting("synchronous_commit", "off"), "commits return before the quorum has them"),
-        (with_setting("fsync", "off"), "a crash of the machine would ruin"),
+        (with_setting("fsync", "off"), "a crash of the machine would corrupt"),
     ],
 )
-def test_what_endangers_commits_is_remarked(settings: PrimarySettings, remark: str) -> None:
+def test_dangers_for_commits_are_remarks(settings: PrimarySettings, remark: str) -> None:
     remarks = server_view(ADDRESS, settings, FIRST, [log_of(FIRST)]).as_json()["remarks"]
     assert any(remark in each for each in remarks), remarks
 
 
-def test_a_short_wait_is_none_to_speak_of() -> None:
+def test_a_short_wait_is_not_a_remark() -> None:
     busy = replace(HEALTHY, commit_waits=CommitWaits(30, 0, 0.01))
     assert not server_view(ADDRESS, busy, FIRST, [log_of(FIRST)]).as_json()["remarks"]
 
 
-def test_the_log_is_that_of_the_would_be_donor() -> None:
-    """The greatest NodeId first; a longer tail of a lesser one does not count."""
+def test_the_log_is_that_of_the_next_donor() -> None:
+    """The greatest NodeId first; a longer log of a smaller one does not count."""
 
     def status(term: int, flush_lsn: str, tli: int, history: str) -> dict[str, object]:
         return {
@@ -140,14 +140,14 @@ def test_the_log_is_that_of_the_would_be_donor() -> None:
     assert view.answering == 2
 
 
-def test_a_deposed_primary_that_acknowledges_commits_is_said_to() -> None:
+def test_a_deposed_primary_that_acknowledges_commits_is_reported() -> None:
     settings = with_setting("synchronous_standby_names", "")
     view = server_view(ADDRESS, settings, FIRST, [log_of(SECOND)])
     assert view.role is Role.DEPOSED
     assert "acknowledges commits that no quorum has: stop it at once" in view.remarks[0]
 
 
-def test_a_history_that_cannot_be_read_is_no_reason_to_call_it_away() -> None:
+def test_an_unreadable_history_does_not_make_a_server_unreachable() -> None:
     view = server_view(ADDRESS, HEALTHY, "permission denied", [log_of(FIRST)])
     assert view.role is Role.PRIMARY
-    assert view.remarks == ("it cannot be told whether it was deposed: permission denied",)
+    assert view.remarks == ("could not find out whether it was deposed: permission denied",)

@@ -1,4 +1,4 @@
-"""Which sites may be lost, by the members' labels."""
+"""The sites that may be lost, from the members' labels."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def losses_text(
         ({1: "a", 2: "", 3: ""}, "sites: the loss of any one site is survived"),
     ],
 )
-def test_what_is_survived(sites: dict[int, str], text: str) -> None:
+def test_survived_losses(sites: dict[int, str], text: str) -> None:
     assert losses_text(sites) == text
 
 
-def test_nothing_is_said_without_labels() -> None:
+def test_there_is_no_answer_without_labels() -> None:
     assert site_losses(Membership(Stamp.FIRST, (1, 2, 3)), {1: "", 2: ""}) is None
 
 
-def test_who_is_down_counts_for_nothing() -> None:
+def test_members_that_are_down_are_not_counted() -> None:
     assert losses_text(THREE, down=(3,)) == (
         "sites: the loss of site c is survived; that of site a or b is not"
     )
 
 
 def test_a_joint_membership_needs_both_quorums() -> None:
-    """Of the old set alone any site could be lost; of the new one two stand in d."""
+    """In the old set any site could be lost; in the new one two members are at d."""
     sites = {**THREE, 4: "d", 5: "d"}
     assert losses_text(sites, new=(3, 4, 5)) == (
         "sites: the loss of site a or b or c is survived; that of site d is not"

@@ -1,4 +1,4 @@
-"""The verdict: for everything that can be wrong, the line that says so and what to do."""
+"""The verdict: for each problem the line that reports it, and what to do."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ LEFT_BEHIND = (
 
 
 @pytest.mark.parametrize("silent_peer", [{"flush_lsn": "0/1000000"}, {"flush_lsn": "0/0"}])
-def test_a_safekeeper_that_is_away_is_left_behind(silent_peer: dict[str, str]) -> None:
-    """Its position is known, or only that somebody's is too old."""
+def test_a_silent_safekeeper_is_left_behind(silent_peer: dict[str, str]) -> None:
+    """Its position is known, or only that some member's position is too old."""
     newer = {"local_start_lsn": "0/1800000", "retention": {"member_left_behind": True}}
     peers = (peer(1), {**lost_peer(2), **silent_peer}, peer(3))
     answers = Answers([safekeeper(1, **newer), silent(2), safekeeper(3, **newer)])
@@ -87,7 +87,7 @@ def test_a_safekeeper_that_is_away_is_left_behind(silent_peer: dict[str, str]) -
 
 
 def test_a_safekeeper_that_came_back_too_late_is_left_behind() -> None:
-    """The proposer says so, or without one the positions do."""
+    """The proposer reports it, or without a proposer the positions show it."""
     peers = (peer(1), peer(2, state="left behind", connected=False, error="removed"), peer(3))
     assert verdict_of(Answers(pages={HTTP: page(*peers)})) == LEFT_BEHIND
     gone: dict[str, Any] = {"proposer": None}
@@ -112,8 +112,8 @@ def test_a_safekeeper_has_no_room_for_three_segments(free_mb: int, is_short: boo
     full = replace(safekeeper(2), disk={"free_bytes": free_mb << 20, "total_bytes": 160 << 20})
     text = verdict_of(Answers([safekeeper(1), full, safekeeper(3)]))
     assert text == (
-        "DEGRADED: commits proceed with 3 of 3 safekeepers; safekeeper 2 (10.0.0.2:5454) stops "
-        "soon, 47 of 160 MB are free on its disk: free some space"
+        "DEGRADED: commits proceed with 3 of 3 safekeepers; safekeeper 2 (10.0.0.2:5454) will "
+        "stop soon, 47 of 160 MB are free on its disk: free some space"
         if is_short
         else "OK: commits proceed, 3 of 3 safekeepers"
     )
@@ -134,7 +134,7 @@ def test_a_safekeeper_lost_its_data() -> None:
         ("could not write: No space left on device", "free some space"),
         (
             "could not fdatasync: Input/output error",
-            "mend its disk and restart it, or sk member replace 2 NEWADDR",
+            "repair its disk and restart it, or sk member replace 2 NEWADDR",
         ),
     ],
 )
@@ -184,8 +184,8 @@ def test_no_proposer() -> None:
 
 
 def test_no_proposer_and_too_few_to_elect_one() -> None:
-    """Nobody remembers which of the two addresses is which member."""
-    older = {**membership(), "roster": []}  # of a release that did not write addresses down
+    """It is unknown which of the two addresses belongs to which member."""
+    older = {**membership(), "roster": []}  # of a release that did not store addresses
     answers = Answers([safekeeper(1, proposer=None, membership=older), silent(2), silent(3)], {})
     either = f"({address(2)} or {address(3)}) is unreachable: start it, or sk member replace"
     assert f"; safekeeper 2 {either} 2 NEWADDR; safekeeper 3 {either} 3" in verdict_of(answers)
@@ -208,7 +208,7 @@ def test_the_last_proposer_waits_for_its_primary() -> None:
     )
 
 
-def test_the_last_leader_waits_for_its_primary_and_another_one_came_and_went() -> None:
+def test_the_last_leader_waits_for_its_primary_after_another_one_has_ended() -> None:
     last = {"address": "10.0.0.9:40000", "http": HTTP}
     gone = {"address": "10.0.0.8:40000", "http": "10.0.0.8:7000"}
     waiting = page(state="waiting_for_primary", node_id=None, primary={"dsn": "host=db"})
@@ -219,7 +219,7 @@ def test_the_last_leader_waits_for_its_primary_and_another_one_came_and_went() -
     assert verdict_of(answers).startswith(f"NO PRIMARY: proposer ({HTTP}) waits for the primary")
 
 
-def test_a_last_proposer_that_is_gone_or_another_ones_is_none() -> None:
+def test_a_last_proposer_that_has_ended_is_not_counted() -> None:
     last = {"address": "10.0.0.9:40000", "http": HTTP}
     reports = [safekeeper(i, proposer=None, last_proposer=last) for i in (1, 2, 3)]
     for found in (None, page(timeline_id="cd" * 16)):
@@ -250,8 +250,8 @@ def test_a_proposer_whose_page_does_not_answer() -> None:
 
 
 def test_a_proposer_that_is_silent_hangs() -> None:
-    """Its connections are open, its page does not answer: what the safekeepers hear is what counts.
-    Silence on a few of them only is theirs."""
+    """Its connections are open, but its page does not answer: the reports of the safekeepers count.
+    Silence at only a few of them is their problem."""
 
     def heard(*silent_seconds: float) -> str:
         keepers = [
@@ -273,7 +273,8 @@ def test_a_proposer_that_is_silent_hangs() -> None:
     [
         (
             {"stalled_seconds": 7.2},
-            f"HUNG: proposer 5/00000000 ({HTTP}) stands for 7 s, commits wait: restart it",
+            f"HUNG: proposer 5/00000000 ({HTTP}) has made no progress for 7 s, commits wait: "
+            "restart it",
         ),
         (
             {"primary": {"dsn": "host=db", "connected": True, "silent_seconds": 8.0}},
@@ -282,11 +283,12 @@ def test_a_proposer_that_is_silent_hangs() -> None:
         ),
         (
             {"unconfirmed_seconds": 9.0, "commit_lsn": "0/5"},
-            "BLOCKED: commits wait: commit_lsn stands at 0/5 for 9 s, though a quorum is connected",
+            "BLOCKED: commits wait: commit_lsn has been 0/5 for 9 s, although a quorum is "
+            "connected",
         ),
     ],
 )
-def test_what_stands_though_all_are_connected(changes: dict[str, Any], verdict: str) -> None:
+def test_stalls_while_all_are_connected(changes: dict[str, Any], verdict: str) -> None:
     assert verdict_of(Answers(pages={HTTP: page(**changes)})) == verdict
 
 
@@ -306,23 +308,23 @@ STUCK = CommitWaits(3, 2, 12.4)
         (server(dangers=(DANGER,)), f"UNPROTECTED: commits return without the quorum: {DANGER}", 0),
         (
             server(commit_waits=STUCK),
-            "BLOCKED: 3 commits wait, the longest for 12 s; yet OK: commits proceed, 3 of 3",
+            "BLOCKED: 3 commits wait, the longest for 12 s; otherwise OK: commits proceed, 3 of 3",
             False,
         ),
         (server(risks=("r: s",)), "DEGRADED: commits proceed, 3 of 3 safekeepers; r: s", True),
-        # Of others nothing follows for this timeline.
+        # Servers of other systems do not affect this timeline.
         (server(dangers=(DANGER,), system_id=8), "OK", True),
         (server(dangers=(DANGER,), role=Role.DEPOSED), "OK", True),
         (server(dangers=(DANGER,), role=Role.STANDBY), "OK", True),
     ],
 )
-def test_what_the_primary_says_counts(view: ServerView, verdict: str, is_well: bool) -> None:
+def test_the_report_of_the_primary_counts(view: ServerView, verdict: str, is_well: bool) -> None:
     judged = judge(Answers().view(), [view])
     assert str(judged).startswith(verdict)
     assert judged.is_well is bool(is_well)
 
 
-def test_what_the_proposer_has_noticed_counts_unless_the_primary_itself_was_asked() -> None:
+def test_the_report_of_the_proposer_counts_unless_the_primary_was_asked() -> None:
     view = Answers(pages={HTTP: page(commit_problems=[DANGER])}).view()
     unprotected = f"UNPROTECTED: commits return without the quorum: {DANGER}"
     assert str(judge(view)) == unprotected
@@ -330,38 +332,38 @@ def test_what_the_proposer_has_noticed_counts_unless_the_primary_itself_was_aske
     assert judge(view, [server()]).is_well
 
 
-def test_what_the_primary_says_beside_what_is_wrong_already() -> None:
+def test_the_report_of_the_primary_beside_other_problems() -> None:
     nobody = Answers([safekeeper(i, proposer=None) for i in (1, 2, 3)], {}).view()
     judged = judge(nobody, [server(commit_waits=STUCK)])
     assert str(judged).startswith("NO PROPOSER: ")
     assert str(judged).endswith("; 3 commits wait, the longest for 12 s")
     judged = judge(nobody, [server(dangers=(DANGER,))])
-    assert str(judged).startswith(f"UNPROTECTED: commits return without the quorum: {DANGER}; besi")
+    assert str(judged).startswith(f"UNPROTECTED: commits return without the quorum: {DANGER}; also")
     assert "NO PROPOSER" in judged.text
     assert judged.commits_proceed
     assert not judged.is_well
 
 
 @pytest.mark.parametrize("proposers", ["none", "one"])
-def test_several_primaries_are_never_well(proposers: str) -> None:
-    """Nor if commits seem to proceed: of which of them is not known."""
+def test_several_primaries_are_a_problem(proposers: str) -> None:
+    """Even if commits seem to proceed, because it is unknown on which of them."""
     nobody = Answers([safekeeper(i, proposer=None) for i in (1, 2, 3)], {})
     view = (nobody if proposers == "none" else Answers()).view()
     rivals = [server(dsn=dsn, role=Role.CONTENDER) for dsn in ("host=a", "host=b")]
     judged = judge(view, rivals)
     assert str(judged).startswith(
-        "CONTESTED: 2 servers are primaries that could go on with the log: host=a, host=b; run sk "
+        "CONTESTED: 2 servers are primaries that could continue the log: host=a, host=b; run sk "
         "attach for one of them"
     )
-    assert ("; besides, NO PROPOSER: " if proposers == "none" else "; besides, OK: ") in judged.text
+    assert ("; also, NO PROPOSER: " if proposers == "none" else "; also, OK: ") in judged.text
     assert not judged.is_well
     assert not judged.commits_proceed
     unsafe = [rivals[0], server(dsn="host=b", role=Role.CONTENDER, dangers=(DANGER,))]
     assert str(judge(view, unsafe)).startswith("UNPROTECTED: ")
-    assert "; besides, CONTESTED: " in judge(view, unsafe).text
+    assert "; also, CONTESTED: " in judge(view, unsafe).text
 
 
-def test_a_deposed_proposer_is_named_beside_the_leader() -> None:
+def test_a_deposed_proposer_is_listed_beside_the_leader() -> None:
     answers = Answers(
         [safekeeper(1, proposer=proposer_of(4, OTHER_HTTP)), safekeeper(2), safekeeper(3)],
         {HTTP: page(lost_peer(1), peer(2), peer(3)), OTHER_HTTP: page(node_id=node_id(4))},
@@ -371,14 +373,14 @@ def test_a_deposed_proposer_is_named_beside_the_leader() -> None:
     assert text.endswith(f"; deposed and to be stopped: proposer 4/00000000 ({OTHER_HTTP})")
 
 
-def test_a_proposer_was_deposed_and_nobody_follows() -> None:
+def test_a_proposer_was_deposed_without_a_successor() -> None:
     reports = [safekeeper(1), *(safekeeper(i, promised=node_id(6)) for i in (2, 3))]
     answers = Answers(
         reports, {HTTP: page(peer(1), lost_peer(2), lost_peer(3), quorum=BLOCKED_QUORUM)}
     )
     assert verdict_of(answers) == (
         f"FENCED: proposer 5/00000000 ({HTTP}) was deposed by 6/00000000, which does not stream: "
-        "run sk attach for the primary that is to go on"
+        "run sk attach for the primary that should continue"
     )
 
 
@@ -399,7 +401,7 @@ def test_a_member_whose_address_was_not_given() -> None:
     )
 
 
-def test_a_silent_member_has_the_address_that_the_proposer_remembers() -> None:
+def test_a_silent_member_has_the_address_known_to_the_proposer() -> None:
     answers = Answers(
         [safekeeper(1), silent(3), silent(2)], {HTTP: page(peer(1), lost_peer(2), lost_peer(3))}
     )
@@ -424,7 +426,7 @@ def test_the_newest_membership_counts() -> None:
         (
             {"qsync": {"owner": "ab", "refuses": "5 transactions wait, of at most 5"}},
             "DEGRADED: commits proceed with 3 of 3 safekeepers; qsync admits no transaction: 5 "
-            "transactions wait, of at most 5: sk qsync list",
+            "transactions wait, of at most 5: run sk qsync list",
         ),
         (
             {"qsync": {"owner": None, "refuses": "could not listen on db:5455: Address in use"}},
@@ -433,7 +435,7 @@ def test_the_newest_membership_counts() -> None:
         ),
         (
             {"failover": {"finished": False, "error": "role a may not commit; Give another one."}},
-            "BLOCKED: the failover is not finished, clients are kept out: role a may not commit; "
+            "BLOCKED: the failover is not finished, clients cannot connect: role a may not commit; "
             "Give another one.",
         ),
         (
@@ -442,13 +444,13 @@ def test_the_newest_membership_counts() -> None:
         ),
     ],
 )
-def test_what_keeps_clients_out(changes: dict[str, Any], verdict: str) -> None:
+def test_reasons_why_clients_cannot_connect(changes: dict[str, Any], verdict: str) -> None:
     peers = (peer(1), peer(2), peer(3))
     assert verdict_of(Answers(pages={HTTP: page(*peers) | changes})) == verdict
 
 
-def test_a_quorum_that_is_lost_is_said_once() -> None:
-    """What qsync refuses for want of it is no problem of its own."""
+def test_a_lost_quorum_is_reported_once() -> None:
+    """A refusal by qsync for that reason is not a separate problem."""
     changes = {"quorum": BLOCKED_QUORUM, "qsync": {"refuses": "no quorum of safekeepers answers"}}
     made = page(peer(1), lost_peer(2), lost_peer(3)) | changes
     assert "qsync" not in verdict_of(Answers([safekeeper(1), silent(2), silent(3)], {HTTP: made}))

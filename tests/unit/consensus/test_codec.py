@@ -1,4 +1,4 @@
-"""Every message survives the wire; no bytes whatever raise anything but MessageError."""
+"""Every message survives encoding and decoding; no bytes raise anything but MessageError."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_mutated_messages_raise_message_error_only(message: Any, data: st.DataOb
             try:
                 decode(damaged)
             except MessageError:
-                continue  # the only way to say no
+                continue  # the only exception that is allowed
 
 
 @given(st.binary(max_size=200))
@@ -113,7 +113,7 @@ def test_random_bytes_raise_message_error_only(payload: bytes) -> None:
         try:
             decode(payload)
         except MessageError:
-            continue  # the only way to say no
+            continue  # the only exception that is allowed
 
 
 @given(st.one_of(PROPOSER_MESSAGES, SAFEKEEPER_MESSAGES))

@@ -1,4 +1,4 @@
-"""NodeId and TimelineId: order, text, and no way to crash their parser."""
+"""NodeId and TimelineId: order, text, and errors of their parser."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_any_text_is_a_node_id_or_a_message_error(text: str) -> None:
     "text",
     ["", "/", "1", "1/", "-1/" + "0" * 32, "1/" + "0" * 31, "\u0661/" + "0" * 32, "9" * 5000 + "/"],
 )
-def test_what_is_no_node_id(text: str) -> None:
+def test_invalid_node_ids(text: str) -> None:
     with pytest.raises(MessageError):
         NodeId.parse(text)
 
@@ -49,7 +49,7 @@ def test_ids_with_and_without_dashes(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "0" * 31, "0" * 33, "g" * 32, "0 " * 16, "0" * 32 + " "])
-def test_what_is_no_id(text: str) -> None:
+def test_invalid_ids(text: str) -> None:
     with pytest.raises(MessageError, match="invalid tenant id"):
         parse_id(text, "tenant id")
 

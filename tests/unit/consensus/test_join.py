@@ -1,4 +1,4 @@
-"""The offer of JOIN_TIMELINE: it survives its bytes, agrees with itself, and begins where told."""
+"""The offer of JOIN_TIMELINE: encoding, consistency, and offers for an earlier start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OFFER = TimelineOffer(
 
 @st.composite
 def offers(draw: st.DrawFn) -> TimelineOffer:
-    """Any that agrees with itself."""
+    """Any consistent offer."""
     terms = draw(TERM_HISTORY.filter(lambda terms: bool(terms.entries)))
     start_lsn = max(draw(U64), terms.entries[-1].start_lsn)
     node_id = draw(NODE_ID)
@@ -64,7 +64,7 @@ def test_mutated_offers_raise_message_error_only(offer: TimelineOffer, data: st.
         try:
             decode_offer(damaged)
         except MessageError:
-            continue  # the only way to say no
+            continue  # the only exception that is allowed
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_log_that_begins_earlier_has_the_histories_below(
 
 
 @pytest.mark.parametrize("start_lsn", [0x500, 0xFF])
-def test_an_offer_says_nothing_of_other_places(start_lsn: int) -> None:
+def test_an_offer_cannot_be_used_for_a_later_start(start_lsn: int) -> None:
     with pytest.raises(MessageError, match=r"log (from|would begin)"):
         OFFER.beginning_at(start_lsn)
 

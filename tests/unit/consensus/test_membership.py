@@ -1,4 +1,4 @@
-"""Memberships: stamps in order, what goes in and out of a joint one, bytes and status pages."""
+"""Memberships: order of stamps, joint memberships, bytes and status pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_m1_stamps_are_ordered_by_author_then_generation(
     assert (stamps[0] < stamps[1]) is by_hand
 
 
-def test_a_joint_membership_knows_both_sets_and_is_left_to_either() -> None:
+def test_a_joint_membership_has_both_sets_and_is_left_to_either() -> None:
     joint = THREE.joint_with(Stamp(A, 3), (ROSTER[1], ROSTER[3]))
     assert joint.groups == ((1, 2, 3), (2, 4))
     assert joint.all_members == (1, 2, 3, 4)
@@ -40,8 +40,8 @@ def test_a_joint_membership_knows_both_sets_and_is_left_to_either() -> None:
     assert joint.left_to(Stamp(A, 2), joint.members) == THREE
 
 
-def test_the_mark_of_a_forced_log_follows_it_to_whoever_stores_it() -> None:
-    """Through every change, until the keeper has gone, too."""
+def test_the_mark_of_a_forced_log_stays_in_every_later_membership() -> None:
+    """Through every change, also after the forced member has left."""
     alone = Membership(Stamp(A, 1), (1,), (), ROSTER[:1], is_forced=True)
     joint = alone.joint_with(Stamp(A, 2), ROSTER[1:4])
     left = joint.left_to(Stamp(A, 3), joint.new_members).stamped(Stamp(B, 3))
@@ -49,7 +49,7 @@ def test_the_mark_of_a_forced_log_follows_it_to_whoever_stores_it() -> None:
 
 
 def test_an_older_release_refuses_a_forced_membership_rather_than_drop_the_mark() -> None:
-    """In its place the count of the roster is one that no roster can have."""
+    """The older release reads a roster count that no roster can have."""
     marked, plain = (
         encode_membership(replace(THREE, is_forced=is_forced)) for is_forced in (True, False)
     )
@@ -57,12 +57,12 @@ def test_an_older_release_refuses_a_forced_membership_rather_than_drop_the_mark(
     assert (plain[at], marked[at]) == (3, 128 + 3)
 
 
-def test_who_comes_with_a_new_address_has_it_from_then_on() -> None:
+def test_a_member_that_comes_with_a_new_address_keeps_it() -> None:
     moved = replace(ROSTER[1], host="10.9.9.9")
     assert THREE.joint_with(Stamp(A, 3), (moved,)).member(2) == moved
 
 
-def test_an_unknown_instance_may_be_any_and_a_known_one_is_itself() -> None:
+def test_an_unknown_instance_matches_any_and_a_known_one_only_itself() -> None:
     """Condition A1."""
     assert THREE.member(1).is_instance(b"\1" * 8)
     assert not THREE.member(1).is_instance(b"another!")

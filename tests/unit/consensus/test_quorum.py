@@ -18,7 +18,7 @@ POSITIONS = st.dictionaries(st.sampled_from(IDS), st.integers(0, 20))
 
 
 def oracle_quorum_lsn(membership: Membership, positions: dict[int, int]) -> int:
-    """The greatest LSN for which, in every group, some majority has all reached it."""
+    """The greatest LSN that, in every group, all members of some majority have reached."""
 
     def group_lsn(group: tuple[int, ...]) -> int:
         majorities = (
@@ -45,7 +45,7 @@ def test_quorum_lsn_is_what_some_majority_of_every_group_has(
 
 
 @given(MEMBERSHIPS, POSITIONS, st.integers(1, 20))
-def test_commit_counts_members_below_the_term_start_as_nothing(
+def test_members_below_the_term_start_do_not_count_for_commit(
     membership: Membership, positions: dict[int, int], term_start_lsn: int
 ) -> None:
     reached = {i: lsn if lsn >= term_start_lsn else 0 for i, lsn in positions.items()}
@@ -61,7 +61,7 @@ def test_has_quorum_is_a_majority_of_every_group(membership: Membership, ids: se
 
 
 @given(MEMBERSHIPS, st.sets(st.sampled_from(IDS)), st.sets(st.sampled_from(IDS)))
-def test_any_two_quorums_meet(membership: Membership, one: set[int], other: set[int]) -> None:
+def test_any_two_quorums_intersect(membership: Membership, one: set[int], other: set[int]) -> None:
     if has_quorum(membership, one) and has_quorum(membership, other):
         assert one & other
 

@@ -1,4 +1,4 @@
-"""Feedback of several standbys as that of one: compared with epochs, xid 0 is nobody's."""
+"""Combined feedback of several standbys: compared with epochs; xid 0 is not valid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def feedback(xmin: int = 0, epoch: int = 0, catalog: int = 0, at: int = 5) -> Ho
         # 4294967290 of epoch 0 is older than 5 of epoch 1
         ([feedback(5, 1), feedback(4294967290, 0)], feedback(4294967290, 0)),
         ([feedback(4294967290, 1), feedback(7, 2)], feedback(4294967290, 1)),
-        # each horizon by itself: the one has only an xmin, the other only a catalog_xmin
+        # each horizon separately: one has only an xmin, the other only a catalog_xmin
         ([feedback(700, 0), feedback(0, 3, 650)], HotStandbyFeedback(5, 700, 0, 650, 3)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Where two logs part, against an oracle that compares them byte by byte."""
+"""Where two logs diverge, against an oracle that compares them byte by byte."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Log:
         return twin
 
 
-# An election: whose log is the donor's, which logs follow, and how much of it each receives.
+# An election: the donor's log, the logs that follow, and how much of it each receives.
 ELECTION = st.tuples(
     st.integers(0, 3),
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=4),
@@ -60,8 +60,8 @@ def play(elections: list[tuple[int, list[tuple[int, int]], int]]) -> list[Log]:
 
 
 def common_prefix(one: Log, other: Log) -> int:
-    """Bytes up to which both logs were written by the same ballots, entries without bytes
-    included: an empty term parts two logs as well."""
+    """Bytes up to which the same ballots wrote both logs, including entries without bytes: an empty
+    term also makes two logs diverge."""
     length = 0
     for a, b in zip(one.writers, other.writers, strict=False):
         if a != b:
@@ -86,10 +86,10 @@ def test_common_point_is_the_common_prefix(
     clipped = other.history.clipped(other.flush_lsn)
     point = highest_common_point(proposer, clipped, other.flush_lsn)
     shared = point - START
-    # Safe: nothing above the point is kept that the leader has not, nothing below differs.
+    # Safe: nothing is kept above the point that the leader lacks, nothing below differs.
     assert one.writers[:shared] == other.writers[:shared]
     assert shared <= min(len(one.writers), len(other.writers))
-    # Tight: it goes as far as both were written by the same ballots.
+    # Tight: it reaches as far as the same ballots wrote both.
     assert shared == min(common_prefix(one, other), len(one.writers))
 
 

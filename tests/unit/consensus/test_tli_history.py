@@ -1,4 +1,4 @@
-"""Timeline histories as functions LSN -> TLI, against a look at every position."""
+"""Timeline histories as functions LSN -> TLI, compared at every position."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_history_agrees_with_itself_and_its_timelines_ascend(history: Timeline
 
 
 @given(histories(), st.integers(1, END + 5))
-def test_a_clipped_history_says_the_same_below_and_nothing_above(
+def test_a_clipped_history_is_equal_below_and_has_nothing_above(
     history: TimelineHistory, lsn: int
 ) -> None:
     clipped = clipped_tli_history(history, lsn)

@@ -1,4 +1,4 @@
-"""Any value that messages, offers and control files are made of, for hypothesis."""
+"""Any value that messages, offers and control files contain, for hypothesis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TEXT = st.text(max_size=20)
 
 @st.composite
 def memberships(draw: st.DrawFn) -> Membership:
-    """Joint or not; of some of the members more than the id is known."""
+    """Joint or not; some of the members with more than the id."""
     members, new_members = draw(GROUP), draw(st.one_of(st.just(()), GROUP))
     known = sorted(draw(st.sets(st.sampled_from([*members, *new_members]))))
     roster = tuple(

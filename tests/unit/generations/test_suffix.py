@@ -1,4 +1,4 @@
-"""The suffix: nothing is lost in it, its order is that of time, and what is none is refused."""
+"""The suffix: packing is lossless, the order is that of time, invalid values are refused."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def parts_of(suffix: Suffix) -> tuple[int, int, int]:
     return suffix.attachment_generation, suffix.node_id, suffix.node_generation
 
 
-def test_the_picture() -> None:
+def test_the_documented_example() -> None:
     suffix = Suffix.pack(7, 3, 26)
     assert str(suffix) == suffix.format() == "000007000300001A"
     assert str(Suffix.pack(ATTACHMENT_GENERATION_MAX, NODE_ID_MAX, NODE_GENERATION_MAX)) == "F" * 16
 
 
 @given(PARTS)
-def test_nothing_is_lost(parts: tuple[int, int, int]) -> None:
+def test_packing_is_lossless(parts: tuple[int, int, int]) -> None:
     suffix = Suffix.pack(*parts)
     assert parts_of(suffix) == parts
     assert Suffix.parse(str(suffix)) == suffix
 
 
 @given(PARTS, PARTS)
-def test_one_order_of_parts_numbers_and_texts(
+def test_parts_numbers_and_texts_have_one_order(
     one: tuple[int, int, int], other: tuple[int, int, int]
 ) -> None:
     first, second = Suffix.pack(*one), Suffix.pack(*other)
@@ -55,8 +55,8 @@ def test_one_order_of_parts_numbers_and_texts(
         ((-1, 0, 0), "attachment generation -1"),
     ],
 )
-def test_what_does_not_fit_is_refused(parts: tuple[int, int, int], what: str) -> None:
-    with pytest.raises(GenerationError, match=f"{what} does not fit"):
+def test_values_out_of_range_are_refused(parts: tuple[int, int, int], what: str) -> None:
+    with pytest.raises(GenerationError, match=f"invalid {what}: expected 0 to"):
         Suffix.pack(*parts)
 
 
@@ -71,6 +71,6 @@ def test_what_does_not_fit_is_refused(parts: tuple[int, int, int], what: str) ->
         "00000700030000\u0660A",
     ],
 )
-def test_what_is_no_suffix(text: str) -> None:
+def test_invalid_texts_are_refused(text: str) -> None:
     with pytest.raises(GenerationError, match="expected 16 hex digits in upper case"):
         Suffix.parse(text)

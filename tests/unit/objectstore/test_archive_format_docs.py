@@ -1,4 +1,4 @@
-"""`docs/archive-format.md` shows what the code does: its keys, its JSON, its bytes."""
+"""`docs/archive-format.md` agrees with the code: its keys, its JSON, its bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_bytes(number: int, content: bytes) -> None:
     is_raw = number == 0
     if is_raw:
         assert seal(content, None) == dump
-    # What a compressor makes of it is the library's affair; the seal is ours.
+    # The compressed bytes depend on the library; the seal is ours.
     assert seal(content, None if is_raw else 1)[-SEAL.size :] == dump[-SEAL.size :]
 
 

@@ -1,4 +1,4 @@
-"""How far an archive goes: gaps, beginnings, timelines, and a switch inside of a segment."""
+"""How far an archive reaches: gaps, partial objects, timelines, a switch inside a segment."""
 
 from __future__ import annotations
 
@@ -55,33 +55,33 @@ def test_from_segment_zero(archive: TimelineArchive) -> None:
     assert archive.extent(ONE, 0) == (2 * SEG_SIZE, chain)
 
 
-def test_the_longest_beginning_ends_it(archive: TimelineArchive) -> None:
+def test_the_longest_partial_object_ends_it(archive: TimelineArchive) -> None:
     whole = put(archive, 1, 3)
     put(archive, 1, 4, 100)
     longest = put(archive, 1, 4, 5000)
     put(archive, 1, 4, 4000)
     put(archive, 1, 5)
     assert archive.extent(ONE, START) == (4 * SEG_SIZE + 5000, [whole, longest])
-    # From inside of it: only what goes on behind counts.
+    # From inside it: only WAL after it counts.
     assert archive.archived_lsn(ONE, 4 * SEG_SIZE + 4500) == 4 * SEG_SIZE + 5000
     assert archive.extent(ONE, 4 * SEG_SIZE + 5000) == (4 * SEG_SIZE + 5000, [])
 
 
-def test_the_whole_beats_its_beginnings(archive: TimelineArchive) -> None:
+def test_the_whole_segment_comes_before_its_partial_objects(archive: TimelineArchive) -> None:
     put(archive, 1, 3, 100)
     chain = [put(archive, 1, 3), put(archive, 1, 4)]
     assert archive.extent(ONE, START) == (5 * SEG_SIZE, chain)
 
 
 @pytest.mark.parametrize("length", [8, 5000, SEG_SIZE - 8])
-def test_a_switch_inside_of_a_segment(archive: TimelineArchive, length: int) -> None:
-    """That segment is there under its newest timeline."""
+def test_a_switch_inside_a_segment(archive: TimelineArchive, length: int) -> None:
+    """That segment is stored under its newest timeline."""
     switch_lsn = 5 * SEG_SIZE + length
     two = history(2, (1, switch_lsn))
     chain = [put(archive, 1, 3), put(archive, 1, 4)]
     old = put(archive, 1, 5, length)
     assert archive.extent(two, START) == (switch_lsn, [*chain, old])
-    # What the deposed primary went on with is not of this log.
+    # The deposed primary's further WAL does not belong to this log.
     put(archive, 1, 5)
     put(archive, 1, 6)
     assert archive.extent(two, START) == (switch_lsn, [*chain, old])
@@ -89,11 +89,11 @@ def test_a_switch_inside_of_a_segment(archive: TimelineArchive, length: int) -> 
     assert archive.extent(two, START) == (7 * SEG_SIZE, chain)
     assert archive.archived_lsn(two, switch_lsn) == 7 * SEG_SIZE
     assert archive.archived_lsn(two, switch_lsn - 8) == 7 * SEG_SIZE
-    # As one sees it who knows of no switch.
+    # For a reader that does not know of the switch.
     assert archive.archived_lsn(ONE, START) == 7 * SEG_SIZE
 
 
-def test_a_beginning_of_the_newer_timeline(archive: TimelineArchive) -> None:
+def test_a_partial_object_of_the_newer_timeline(archive: TimelineArchive) -> None:
     two = history(2, (1, 4 * SEG_SIZE + 5000))
     chain = [put(archive, 1, 3)]
     put(archive, 1, 4, 5000)
@@ -132,7 +132,7 @@ def test_histories(archive: TimelineArchive) -> None:
     assert archive.newest_history() == three
 
 
-def test_beginnings_are_dropped(archive: TimelineArchive) -> None:
+def test_partial_objects_are_deleted(archive: TimelineArchive) -> None:
     for length in (100, 200, 300):
         put(archive, 1, 4, length)
     archive.store.put(f"{archive.keys.partials(1, 4)}README", b"")
@@ -140,7 +140,7 @@ def test_beginnings_are_dropped(archive: TimelineArchive) -> None:
     assert [wal.end_lsn % SEG_SIZE for wal in archive.wal(1)] == [200, 300]
     archive.drop_partials(1, 4, 5 * SEG_SIZE)
     assert list(archive.wal(1)) == []
-    assert [info.key for info in archive.store.list(archive.keys.wal)] != []  # not ours to drop
+    assert [info.key for info in archive.store.list(archive.keys.wal)] != []  # the others stay
 
 
 def test_which_timeline(store: ObjectStore, archive: TimelineArchive) -> None:

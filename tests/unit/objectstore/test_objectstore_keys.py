@@ -1,4 +1,4 @@
-"""Keys: what they name is what names them; whatever else lies there is a stranger's."""
+"""Keys: a key and its content determine each other; all other objects there are foreign."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_key_is_read_as_it_was_written(case: tuple[ArchiveKeys, ArchivedWal]) 
 
 @given(seg_sizes, st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, MIB)), min_size=2))
 def test_keys_sort_as_their_wal(seg_size: int, places: list[tuple[int, int]]) -> None:
-    """A segment's beginnings come behind the whole of it: the order of a listing."""
+    """A segment's partial objects follow the whole one: the order of a listing."""
     keys = ArchiveKeys(TIMELINE, seg_size)
     wals = {ArchivedWal(1, segno, segno * seg_size + length) for segno, length in places}
 
@@ -68,7 +68,7 @@ def test_the_keys() -> None:
         "00000001/00000001000000000000000",
         "00000001/0000000100000000000000005",
         "00000001/00000001000000000000000g",
-        "00000001/00000001000000000000000a",  # Postgres writes capitals
+        "00000001/00000001000000000000000a",  # Postgres uses upper case
         "00000002/000000010000000000000005",  # in another timeline's folder
         "1/000000010000000000000005",
         "00000001/000000010000000000000005.partial",
@@ -89,12 +89,12 @@ def test_the_keys() -> None:
         "00000001/000000010000000000000005.00000028.backup",
     ],
 )
-def test_what_others_leave_there(key: str) -> None:
+def test_foreign_keys(key: str) -> None:
     assert KEYS.parse_wal(KEYS.wal + key) is None
 
 
 @given(st.text())
-def test_no_text_is_too_strange(text: str) -> None:
+def test_any_text(text: str) -> None:
     for key in (text, KEYS.wal + text):
         wal = KEYS.parse_wal(key)
         assert wal is None or KEYS.key(wal) == KEYS.wal + key.removeprefix(KEYS.wal)

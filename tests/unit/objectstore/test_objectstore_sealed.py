@@ -1,4 +1,4 @@
-"""The seal finds every change of an object, and zstd itself can read what is below it."""
+"""The seal detects every change of an object, and zstd itself can read the content."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTENT = b"".join(b"record %d, " % number for number in range(40))
 
 @pytest.mark.parametrize("level", LEVELS)
 @given(st.binary(max_size=5000))
-def test_what_is_sealed_is_unsealed(level: int | None, content: bytes) -> None:
+def test_sealed_content_is_unsealed(level: int | None, content: bytes) -> None:
     sealed = seal(content, level)
     assert unseal(sealed, "k") == content
     assert unseal(memoryview(sealed), "k") == content
@@ -54,7 +54,7 @@ def test_every_flipped_bit_is_found(level: int | None) -> None:
                 found = unseal(damaged, "k")
             except ObjectDamaged:
                 continue
-            # A bit of zstd's that means nothing: the content is proven to be the same.
+            # A bit that zstd ignores: the content is proven to be the same.
             assert level is not None
             assert found == CONTENT
 
@@ -74,7 +74,7 @@ def test_every_cut_is_found(level: int | None) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_are_too_strange(data: bytes) -> None:
+def test_any_bytes(data: bytes) -> None:
     for tail in (b"", struct.pack("<II4s", SKIPPABLE_MAGIC, 24, NAME)):
         with pytest.raises(ObjectStoreError):
             unseal(data + tail, "k")
@@ -82,7 +82,7 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
 
 @pytest.mark.parametrize("content", [b"", CONTENT, bytes(100_000)], ids=["empty", "text", "zeros"])
 def test_zstd_reads_the_object_as_it_is(content: bytes) -> None:
-    """As `zstd -d` does: the seal is a frame that every decoder skips."""
+    """Like `zstd -d`: the seal is a frame that every decoder skips."""
     sealed = seal(content, 1)
     decompressor = zstandard.ZstdDecompressor()
     with decompressor.stream_reader(sealed, read_across_frames=True) as reader:
@@ -91,8 +91,8 @@ def test_zstd_reads_the_object_as_it_is(content: bytes) -> None:
     assert parameters.content_size == len(content)
 
 
-def test_a_newer_format_is_no_damage() -> None:
-    """And says what to do."""
+def test_a_newer_format_is_not_damage() -> None:
+    """And has a hint."""
     for version, codec in ((VERSION + 1, 0), (VERSION, 7)):
         head = struct.pack("<II4sHHQI", SKIPPABLE_MAGIC, 24, NAME, version, codec, 0, 0)
         with pytest.raises(ObjectDamaged, match=f"has format {version}, codec {codec}") as error:
@@ -107,7 +107,7 @@ def bomb(claimed: int, actual: int) -> bytes:
 
 @pytest.mark.parametrize("claimed", [0, 1000, 1 << 20])
 def test_a_bomb_is_not_unpacked(claimed: int) -> None:
-    """256 MB of zeros under a seal that says less take little more memory than it says."""
+    """256 MB of zeros under a seal with a smaller length take little more memory than that."""
     data = bomb(claimed, 256 << 20)
     tracemalloc.start()
     try:
@@ -125,7 +125,7 @@ def test_a_seal_that_claims_too_much() -> None:
 
 
 def test_a_seal_that_claims_more_than_there_is() -> None:
-    """A gigabyte is not set aside for it."""
+    """No gigabyte is allocated for it."""
     data = bomb(CONTENT_BYTES_MAX, 1000)
     tracemalloc.start()
     try:
@@ -149,7 +149,7 @@ def test_equal_seals_are_equal_content() -> None:
 
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
-    """In pieces of these lengths, again and again."""
+    """In pieces of these lengths, repeatedly."""
     pieces, begin, turn = [], 0, 0
     while begin < len(data):
         length = cuts[turn % len(cuts)]
@@ -169,7 +169,7 @@ CUTS = st.lists(st.integers(1, 700), min_size=1, max_size=5)
 @pytest.mark.parametrize("level", LEVELS)
 @given(st.binary(max_size=5000), CUTS)
 def test_pieces_are_the_same_object(level: int | None, content: bytes, cuts: list[int]) -> None:
-    """What one writes the other reads, whole or in pieces; and each iteration gives all of it."""
+    """Each can read what the other wrote, whole or in pieces; each iteration returns all of it."""
     sealed = SealedPieces(lambda: cut(content, cuts), len(content), level)
     assert sealed.seal() == Seal.decode(seal(content, level), "k")
     once, again = (b"".join(sealed) for _ in range(2))
@@ -181,7 +181,7 @@ def test_pieces_are_the_same_object(level: int | None, content: bytes, cuts: lis
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_flipped_bit_is_found_in_pieces(level: int | None) -> None:
-    """Of what is before the seal, which was read before."""
+    """Of the bytes before the seal, which was read before."""
     sealed = seal(CONTENT, level)
     found = Seal.decode(sealed, "k")
     for position in range(len(sealed) - SEAL.size):
@@ -206,7 +206,7 @@ def test_every_cut_is_found_in_pieces(level: int | None) -> None:
 
 @pytest.mark.parametrize("claimed", [0, 1000, 1 << 20, CONTENT_BYTES_MAX])
 def test_a_bomb_is_not_unpacked_in_pieces(claimed: int) -> None:
-    """Zeros beyond what the seal says, or less of them than it says."""
+    """Zeros beyond the seal's length, or fewer of them."""
     actual = 256 << 20 if claimed < CONTENT_BYTES_MAX else 1000
     data = bomb(claimed, actual)
     found = Seal.decode(data, "k")
@@ -223,14 +223,14 @@ def test_a_bomb_is_not_unpacked_in_pieces(claimed: int) -> None:
 
 
 def test_content_of_another_length_has_no_seal() -> None:
-    """A bug of ours, that must not become an object."""
+    """Our bug, which must not become an object."""
     for level in (None, 1):
         for length in (len(CONTENT) - 1, len(CONTENT) + 1):
             with pytest.raises((AssertionError, zstandard.ZstdError)):
                 list(SealedPieces(lambda: [CONTENT], length, level))
 
 
-def test_an_object_that_breaks_off_is_no_object() -> None:
+def test_an_interrupted_object_is_invalid() -> None:
     def pieces() -> Iterator[bytes]:
         yield CONTENT[:100]
         raise OSError("broken")

@@ -1,4 +1,4 @@
-"""Layers in memory for tests: written, opened, and a history of them at random."""
+"""Layers in memory for tests: written, opened, and a random history of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Files = dict[Fork, dict[int, bytes]]
 
 
 class Kept(io.BytesIO):
-    """What was written stays after close()."""
+    """Keeps its contents after close()."""
 
     content = b""
 
@@ -86,7 +86,7 @@ def pages_of(read: Iterator[Run]) -> dict[int, bytes]:
 
 
 class Base:
-    """Below all layers."""
+    """The pages below all layers."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -100,8 +100,8 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """The layers so far, on their base, and what is in the files then."""
+class ExpectedCut:
+    """The base, the layers so far, and the expected contents of the files."""
 
     base: Base
     layers: list[Layer]
@@ -111,12 +111,12 @@ class Moment:
         return iter((self.base, self.layers, self.files))
 
 
-def random_history(chance: random.Random, count: int) -> list[Moment]:
-    """Layer by layer: first what is gone, then what was changed."""
+def random_history(chance: random.Random, count: int) -> list[ExpectedCut]:
+    """For each layer: first removals, then changes."""
     numbers = iter(range(1, 100_000))
     files = random_files(chance, numbers)
     base = Base({fork: dict(own) for fork, own in files.items()})
-    moments: list[Moment] = []
+    cuts: list[ExpectedCut] = []
     layers: list[Layer] = []
     for _ in range(count):
         blocks = {fork: chance.randrange(100) for fork in FORKS if chance.random() < 0.4}
@@ -130,5 +130,5 @@ def random_history(chance: random.Random, count: int) -> list[Moment]:
             files.setdefault(fork, {}).update(own)
         parts = write(changed, limits, part_bytes=chance.choice((1, 1 << 30)))
         layers = [*layers, open_layer(parts)]
-        moments.append(Moment(base, layers, {fork: dict(own) for fork, own in files.items()}))
-    return moments
+        cuts.append(ExpectedCut(base, layers, {fork: dict(own) for fork, own in files.items()}))
+    return cuts

@@ -1,4 +1,4 @@
-"""The core of an attachment, step by step: what the simulation does not say in words."""
+"""The core of an attachment, step by step: cases that the simulation does not name."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def claimed(mode: Mode = Mode.SINGLE) -> Attachment:
 
 
 def active(mode: Mode = Mode.SINGLE) -> Attachment:
-    """With an index of its own, which says what the one before said."""
+    """Has written its own index, with the contents of the loaded one."""
     core = claimed(mode)
     assert core.step(IndicesListed((LOADED, IndexName(OLD, 8)), False)) == [LoadIndex(LOADED)]
     assert core.step(IndexLoaded(LOADED, INDEX)) == [UploadIndex(IndexName(OWN, 1), INDEX)]
@@ -75,7 +75,7 @@ def active(mode: Mode = Mode.SINGLE) -> Attachment:
 
 
 def ingest(core: Attachment, end_lsn: int, number: int = 1) -> list[Action]:
-    """One epoch, until its index is on its way."""
+    """Handles one epoch until its index is being uploaded."""
     cut = Cut(end_lsn - 50, end_lsn - 20, end_lsn, 1, end_lsn // 10)
     change = Changed(number, cut, (NewLayer(end_lsn, 0, 5),), (NewFrame(end_lsn, 3),))
     actions = list[Action]()
@@ -111,8 +111,9 @@ def test_a_tombstone() -> None:
     assert "deleted" in refusal.message
 
 
-def test_an_index_above() -> None:
-    """It goes on with the greatest below, and writes nothing, whatever a service says."""
+def test_a_greater_index() -> None:
+    """It loads the greatest index below its suffix, and writes nothing, whatever the service
+    says."""
     core = claimed()
     alarm, load = core.step(IndicesListed((LOADED, IndexName(NEW, 1)), False))
     assert isinstance(alarm, Alarm)
@@ -125,21 +126,21 @@ def test_an_index_above() -> None:
     assert core.mode is Mode.STALE
 
 
-def test_an_index_that_is_gone_is_looked_for_again() -> None:
+def test_a_missing_index_is_listed_again() -> None:
     core = claimed()
     core.step(IndicesListed((LOADED,), False))
     assert core.step(IndexLoaded(LOADED, None)) == [ListIndices()]
 
 
-def test_an_error_says_nothing() -> None:
+def test_a_failed_request_is_repeated() -> None:
     core = claimed()
     assert core.step(Failed(ListIndices())) == [ListIndices()]
     core.step(IndicesListed((LOADED,), False))
     assert core.step(Failed(LoadIndex(LOADED))) == [LoadIndex(LOADED)]
-    assert core.step(Failed(ListIndices())) == []  # one of before
+    assert core.step(Failed(ListIndices())) == []  # a request of an earlier phase
 
 
-def test_a_damaged_index_is_not_passed_over() -> None:
+def test_a_damaged_index_is_not_skipped() -> None:
     core = claimed()
     core.step(IndicesListed((IndexName(OLD, 8), LOADED), False))
     (alarm,) = core.step(IndexDamaged(LOADED, "cut short"))
@@ -153,7 +154,7 @@ def test_a_first_timeline() -> None:
 
 
 def test_from_ingest_to_feedback() -> None:
-    """What was projected before the validation began, not what is when it ends."""
+    """Feedback is the position when the validation began, not when it ends."""
     core = active()
     assert core.projected_lsn == 50
     upload = written(ingest(core, 200))
@@ -178,7 +179,7 @@ def with_a_horizon(mode: Mode = Mode.SINGLE) -> Attachment:
 
 
 def merging(core: Attachment) -> tuple[LayerRef, ...]:
-    """The layers that it has begun to merge."""
+    """The layers whose merge it has begun."""
     (survey,) = core.step(CompactDue(7))
     assert isinstance(survey, SurveyLayers)
     assert [layer.end_lsn for layer in survey.layers] == [100, 200]
@@ -196,8 +197,8 @@ def part_of(actions: list[Action], part: int) -> LayerRef:
     return upload.ref
 
 
-def test_one_layer_takes_the_place_of_those_below_the_horizon() -> None:
-    """The old ones go when the index is in the store that names the new one."""
+def test_one_layer_replaces_the_layers_below_the_horizon() -> None:
+    """The old layers are condemned when the index that names the new one is in the store."""
     core = with_a_horizon()
     old = merging(core)
     parts = [part_of(core.step(PartMerged(7, 8)), number) for number in range(2)]
@@ -207,14 +208,14 @@ def test_one_layer_takes_the_place_of_those_below_the_horizon() -> None:
     names = tuple(ref.name for ref in old)
     assert all(core.is_needed(name) for name in names)
     assert core.step(IndexUploaded(upload.name)) == [Stored(7), Condemn(names)]
-    assert core.step(CompactDue(8)) == []  # one layer is left
+    assert core.step(CompactDue(8)) == []  # only one layer is left
 
 
 def test_cuts_do_not_wait_for_a_merge() -> None:
     core = with_a_horizon()
     merging(core)
     first = part_of(core.step(PartMerged(7, 8)), 0)
-    assert core.step(CompactDue(8)) == []  # one at a time
+    assert core.step(CompactDue(8)) == []  # one merge at a time
     upload = written(ingest(core, 400, 9))
     assert [layer.end_lsn for layer in upload.index.layers] == [100, 200, 300, 400]
     core.step(IndexUploaded(upload.name))
@@ -223,7 +224,7 @@ def test_cuts_do_not_wait_for_a_merge() -> None:
     assert [layer.end_lsn for layer in upload.index.layers] == [200, 300, 400]
 
 
-def test_what_is_not_worth_it_is_left_until_there_is_more() -> None:
+def test_too_few_dead_pages_are_not_merged() -> None:
     core = with_a_horizon()
     assert [type(action) for action in core.step(CompactDue(7))] == [SurveyLayers]
     assert core.step(LayersSurveyed(7, live_pages=5, all_pages=10)) == []
@@ -235,7 +236,7 @@ def test_what_is_not_worth_it_is_left_until_there_is_more() -> None:
     assert [layer.end_lsn for layer in survey.layers] == [100, 200, 300]
 
 
-def test_what_a_merge_has_made_goes_when_it_fails() -> None:
+def test_the_parts_of_a_failed_merge_are_condemned() -> None:
     core = with_a_horizon()
     merging(core)
     part = part_of(core.step(PartMerged(7, 8)), 0)
@@ -246,7 +247,7 @@ def test_what_a_merge_has_made_goes_when_it_fails() -> None:
     assert [type(action) for action in core.step(CompactDue(8))] == [SurveyLayers]
 
 
-def test_only_who_may_delete_merges() -> None:
+def test_only_single_attachments_merge() -> None:
     assert active().step(CompactDue(7)) == []  # no horizon yet
     assert with_a_horizon(Mode.MULTI).step(CompactDue(7)) == []
     core = with_a_horizon()
@@ -256,7 +257,7 @@ def test_only_who_may_delete_merges() -> None:
     assert core.step(PartMerged(7, 8)) == core.step(LayersMerged(7)) == []
 
 
-def test_in_multi_what_is_dropped_waits() -> None:
+def test_in_multi_nothing_is_condemned() -> None:
     core = active(Mode.MULTI)
     assert core.step(Hinted(HINT, (LOADED, LAYER.name))) == []
     assert core.step(ModeSet(Mode.SINGLE)) == [Condemn((LOADED,), HINT)]
@@ -271,7 +272,7 @@ def test_an_emergency_ends() -> None:
     assert core.is_validated
 
 
-def test_a_tombstone_is_known_from_the_beginning_or_from_a_validation() -> None:
+def test_a_tombstone_is_found_by_a_listing_or_a_validation() -> None:
     early, late = claimed(), active()
     (refused,) = early.step(IndicesListed((), True))
     assert isinstance(refused, Refuse)
@@ -283,7 +284,7 @@ def test_a_tombstone_is_known_from_the_beginning_or_from_a_validation() -> None:
 
 
 @pytest.mark.parametrize("verdict", [Verdict.OUTDATED, Verdict.RIVALLED, Verdict.DELETED])
-def test_a_stale_one_only_serves(verdict: Verdict) -> None:
+def test_a_stale_attachment_only_serves(verdict: Verdict) -> None:
     core = active()
     upload = written(ingest(core, 200))
     (alarm,) = core.step(Validated(0, verdict))
@@ -298,7 +299,7 @@ def test_a_stale_one_only_serves(verdict: Verdict) -> None:
     assert (alarm.kind, core.phase) == (AlarmKind.LOCAL_FULL, Phase.BROKEN)
 
 
-def test_a_fresh_index_for_a_scrub() -> None:
+def test_a_new_index_for_a_scrub() -> None:
     core = active()
     upload = written(core.step(FreshIndexWanted()))
     assert upload == UploadIndex(IndexName(OWN, 2), INDEX)
@@ -306,7 +307,7 @@ def test_a_fresh_index_for_a_scrub() -> None:
     assert core.step(IndexUploaded(upload.name)) == []
 
 
-def test_a_generation_never_goes_down_at_a_node() -> None:
+def test_a_generation_never_decreases_at_a_node() -> None:
     assert decide_attach(None, OWN) is AttachDecision.BEGIN
     assert decide_attach(OLD, OWN) is AttachDecision.BEGIN
     assert decide_attach(OWN, OWN) is AttachDecision.KEEP

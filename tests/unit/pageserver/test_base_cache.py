@@ -1,4 +1,4 @@
-"""Where the files of a base backup are: packed, stored beside it, and what is damaged."""
+"""File positions of a base backup: encoded, stored beside the backup, and damaged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BACKUP = Backup(
 )  # fmt: skip
 
 
-def test_they_are_found_beside_the_backup_and_go_with_it(tmp_path: Path) -> None:
+def test_positions_are_stored_and_deleted_with_the_backup(tmp_path: Path) -> None:
     facts = ArchivedTimeline(7, 150000, 1 << 24, 1, 0)
     timeline = TimelineId(bytes(16), bytes(16))
     archive = TimelineArchive.create(LocalStore(str(tmp_path)), timeline, facts)
@@ -46,7 +46,7 @@ def test_they_are_found_beside_the_backup_and_go_with_it(tmp_path: Path) -> None
     assert not path.exists()
 
 
-def test_damage_is_said() -> None:
+def test_damage_is_an_error() -> None:
     packed = encode_places(FILES)
     assert decode_places(packed) == FILES
     with pytest.raises(LayerDamaged):

@@ -1,4 +1,4 @@
-"""What a branch's server is told, and what a folder of branches is: without a server."""
+"""The settings of a branch's server, and the folder of branches, without a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pageserver.branches.branch_folder import BranchFolder, BranchState, branch_
 from pageserver.branches.branch_record import Branch, decode_branch
 from pageserver.branches.branch_server import state_of
 from pageserver.branches.branch_settings import (
-    check_chosen,
+    check_user_settings,
     command_line,
     configuration,
     fixed_settings,
@@ -38,22 +38,22 @@ def made(root: Path, name: str) -> BranchFolder:
     return folder
 
 
-def test_a_setting_that_keeps_it_apart_cannot_be_chosen() -> None:
-    check_chosen({"work_mem": "7MB"})
+def test_fixed_settings_cannot_be_set() -> None:
+    check_user_settings({"work_mem": "7MB"})
     for name in fixed_settings("x", 1):
         with pytest.raises(BranchError, match="cannot be set"):
-            check_chosen({name.upper(): "on"})
+            check_user_settings({name.upper(): "on"})
 
 
-def test_values_reach_the_server_as_they_are() -> None:
+def test_values_are_quoted() -> None:
     words = shlex.split(command_line({"cluster_name": "branch it's", "primary_conninfo": ""}))
     assert words == ["--cluster_name=branch it's", "--primary_conninfo="]
     assert "a = 'it''s \\\\'\n" in configuration({"a": "it's \\"})
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-a", ".a", "a b", "x" * 49, "\u00e4"])
-def test_a_name_is_a_folders_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(BranchError, match="is no name of a branch"):
+def test_invalid_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BranchError, match="is not a valid branch name"):
         BranchFolder(tmp_path, name)
 
 
@@ -61,14 +61,14 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     folder = made(tmp_path, "a")
     assert folder.require() == record("a")
     assert state_of(folder) is BranchState.STOPPED
-    with pytest.raises(BranchError, match="branch a exists"):
+    with pytest.raises(BranchError, match="branch a already exists"):
         BranchFolder(tmp_path, "a").begin()
     with pytest.raises(BranchError, match="format 2, expected 1"):
         decode_branch(record("a").encode().replace(b'"format": 1', b'"format": 2'))
 
 
-def test_one_that_is_not_whole_is_listed_and_removed(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()  # killed before its first file
+def test_an_incomplete_branch_is_listed_and_removed(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()  # as after a kill before its first file
     begun = BranchFolder(tmp_path, "begun")
     begun.begin()
     (begun.path / "data").mkdir()
@@ -82,15 +82,15 @@ def test_one_that_is_not_whole_is_listed_and_removed(tmp_path: Path) -> None:
         ("empty", BranchState.INCOMPLETE),
     ]
     for each in found:
-        with pytest.raises(BranchError, match="is not whole"):
+        with pytest.raises(BranchError, match="is incomplete"):
             each.require()
         each.remove()
-    with pytest.raises(BranchError, match="is no branch's folder"):
+    with pytest.raises(BranchError, match="is not the folder of a branch"):
         BranchFolder(tmp_path, "foreign").remove()
     assert list(tmp_path.iterdir()) == [foreign]
 
 
-def test_a_removal_that_broke_off_is_one_that_is_not_whole(tmp_path: Path) -> None:
+def test_an_interrupted_removal_leaves_an_incomplete_branch(tmp_path: Path) -> None:
     folder = made(tmp_path, "a")
     (folder.path / "branch.json").rename(folder.path / "incomplete")  # a removal's first step
     assert state_of(folder) is BranchState.INCOMPLETE
@@ -98,7 +98,7 @@ def test_a_removal_that_broke_off_is_one_that_is_not_whole(tmp_path: Path) -> No
     assert branch_folders(tmp_path) == []
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
+def test_a_branch_is_locked_by_one_process(tmp_path: Path) -> None:
     folder = made(tmp_path, "a")
     with folder.locked():
         assert state_of(folder) is BranchState.BUSY

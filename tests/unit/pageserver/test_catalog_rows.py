@@ -1,4 +1,4 @@
-"""Pages of catalogs, relation maps and names of tables: read, or refused in words."""
+"""Pages of catalogs, relation maps and table names: valid and invalid ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from pageserver.errors import LayerDamaged, TableNameError
 from pageserver.layers.fork import PAGE_BYTES
-from pageserver.moments.catalog_rows import (
+from pageserver.pitr.catalog_rows import (
     ClassRow,
     RoleRow,
     parse_class_row,
@@ -17,13 +17,14 @@ from pageserver.moments.catalog_rows import (
     parse_pair_row,
     parse_role_row,
 )
-from pageserver.moments.heap_page import heap_rows
-from pageserver.moments.relation_map import parse_relation_map
-from pageserver.moments.table_name import TableName, quote_name
+from pageserver.pitr.heap_page import heap_rows
+from pageserver.pitr.relation_map import parse_relation_map
+from pageserver.pitr.table_name import TableName, quote_name
 
 
 def heap_page(rows: list[bytes], states: list[int] | None = None) -> bytes:
-    """Tuples with a header of 24 bytes, from the end of the page on; `states` of line pointers."""
+    """Tuples with a header of 24 bytes, placed from the end of the page. `states`: line
+    pointers."""
     page = bytearray(PAGE_BYTES)
     upper = PAGE_BYTES
     for number, row in enumerate(rows):
@@ -37,7 +38,7 @@ def heap_page(rows: list[bytes], states: list[int] | None = None) -> bytes:
     return bytes(page)
 
 
-def test_all_tuples_that_have_bytes_are_rows() -> None:
+def test_all_normal_tuples_are_rows() -> None:
     page = heap_page([b"one", b"dead", b"two", b"moved"], states=[1, 3, 1, 2])
     assert list(heap_rows(page)) == [b"one", b"two"]
     assert list(heap_rows(bytes(PAGE_BYTES))) == []
@@ -50,8 +51,8 @@ def test_all_tuples_that_have_bytes_are_rows() -> None:
         (14, struct.pack("<H", 8), "free space"),
         (24, struct.pack("<I", 8190 | 1 << 15 | 60 << 17), "tuple 1"),
         (24, struct.pack("<I", 100 | 1 << 15 | 60 << 17), "tuple 1"),
-        (PAGE_BYTES - 32 + 22, b"\xff", "a header of 255 bytes"),
-        (PAGE_BYTES - 32 + 22, b"\x03", "a header of 3 bytes"),
+        (PAGE_BYTES - 32 + 22, b"\xff", "an invalid header of 255 bytes"),
+        (PAGE_BYTES - 32 + 22, b"\x03", "an invalid header of 3 bytes"),
     ],
 )
 def test_a_damaged_page_is_refused(at: int, value: bytes, error: str) -> None:
@@ -106,9 +107,9 @@ def test_a_relation_map(room: int) -> None:
     data = relation_map(room, {1259: 16390, 1247: 16391})
     assert parse_relation_map(data) == {1259: 16390, 1247: 16391}
     for damaged, error in (
-        (data[:-1], "bytes: expected 512 or 524"),
+        (data[:-1], "512 or 524 bytes, found"),
         (data[:9] + b"\xff" + data[10:], "is damaged"),
-        (relation_map(room, {}, count=65), "65 mappings"),
+        (relation_map(room, {}, count=65), "found 65"),
     ):
         with pytest.raises(LayerDamaged, match=error):
             parse_relation_map(damaged)
@@ -131,7 +132,7 @@ def test_a_name_of_a_table(text: str, expected: TableName) -> None:
 @pytest.mark.parametrize(
     "text", ["", "orders", "public.orders", "a.b.c.d", "a..c", 'a.b."c', "a.b.c."]
 )
-def test_what_is_no_name_of_a_table(text: str) -> None:
-    with pytest.raises(TableNameError, match="no name of a table") as raised:
+def test_invalid_table_names_are_refused(text: str) -> None:
+    with pytest.raises(TableNameError, match="not a valid table name") as raised:
         TableName.parse(text)
     assert "database.schema.table" in raised.value.hint

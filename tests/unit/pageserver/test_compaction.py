@@ -1,4 +1,4 @@
-"""What is merged: all that ends at or below the horizon, when enough of it is dead."""
+"""Which layers are merged: all that end at or below the horizon, if enough pages are dead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def merge_of(count: int) -> Merge:
     return found
 
 
-def test_all_up_to_the_horizon_and_nothing_above() -> None:
+def test_layers_up_to_the_horizon_are_merged() -> None:
     index = index_of(5, 300)
     assert mergeable(index) == index.layers[:6]
     merge = planned_merge(index, 1)
@@ -40,11 +40,11 @@ def test_all_up_to_the_horizon_and_nothing_above() -> None:
 
 
 def test_one_layer_is_not_merged() -> None:
-    """Whatever parts it has."""
+    """With any number of parts."""
     assert mergeable(index_of(5, 100)) == mergeable(index_of(5, 0)) == mergeable(PageIndex()) == ()
 
 
-def test_more_than_half_must_be_dead_or_there_are_too_many() -> None:
+def test_a_merge_needs_many_dead_pages_or_layers() -> None:
     assert not is_worth_merging(merge_of(2), 50, 100)
     assert is_worth_merging(merge_of(2), 49, 100)
     assert not is_worth_merging(merge_of(OLD_LAYERS_MAX), 100, 100)

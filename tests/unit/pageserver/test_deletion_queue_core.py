@@ -11,6 +11,7 @@ from pageserver.attachments.deletion_events import (
     CreateHeader,
     DeleteKeys,
     EndQueue,
+    FullRoundDue,
     HeaderCreated,
     HeaderRead,
     Hint,
@@ -19,7 +20,6 @@ from pageserver.attachments.deletion_events import (
     ListPersisted,
     ListQueue,
     ListRead,
-    LookDue,
     PersistList,
     QueueAction,
     QueueBegun,
@@ -59,7 +59,7 @@ def layer(seq: int) -> LayerName:
 
 
 def begun(listing: dict[QueueName, int] | None = None) -> tuple[DeletionQueue, list[QueueAction]]:
-    """And what it does with what was there."""
+    """A queue that has claimed its suffix, and its actions for the listing."""
     core = DeletionQueue(OWN, "mine", GRACE_MS)
     assert core.step(QueueBegun()) == [CreateHeader(CLAIM, QueueHeader("mine"))]
     assert core.step(HeaderCreated(CLAIM, "mine")) == [ListQueue()]
@@ -83,8 +83,8 @@ def validate(core: DeletionQueue, ticket: int, **others: Verdict) -> None:
 
 
 def look(core: DeletionQueue, listing: dict[QueueName, int]) -> list[QueueAction]:
-    """A round: what is done, `GRACE_MS` after the last list was written."""
-    core.step(LookDue())
+    """Runs a round `GRACE_MS` after the last list was written. Returns its actions."""
+    core.step(FullRoundDue())
     (create,) = (a for a in core.step(RoundDue()) if isinstance(a, CreateHeader))
     assert core.step(HeaderCreated(create.name, "mine")) == [ListQueue()]
     now_ms = max(listing.values()) + GRACE_MS
@@ -110,7 +110,7 @@ def test_from_condemned_to_deleted() -> None:
     assert core.step(Removed((wanted.name,))) == []
 
 
-def test_readers_have_their_grace_by_the_store_s_clock() -> None:
+def test_the_grace_period_uses_the_clock_of_the_store() -> None:
     core, _ = begun()
     core.step(Condemned(MINE, (layer(1),)))
     old = persisted(core)
@@ -127,7 +127,7 @@ def test_readers_have_their_grace_by_the_store_s_clock() -> None:
     assert reads == [ReadList(old.name)]
 
 
-def test_only_what_was_in_the_store_before_is_validated() -> None:
+def test_only_lists_stored_before_the_validation_are_validated() -> None:
     core, _ = begun()
     core.step(Condemned(MINE, (layer(1),)))
     (wanted,) = core.step(RoundDue())
@@ -140,12 +140,12 @@ def test_only_what_was_in_the_store_before_is_validated() -> None:
     assert core.header.validated_seq == 1
 
 
-def test_a_long_list_is_several_and_is_deleted_by_several_requests() -> None:
+def test_many_names_become_several_lists_and_requests() -> None:
     core, _ = begun()
     count = 2 * deletion_queue.LIST_BYTES_MAX // len(layer(1).format())
     actions = core.step(Condemned(MINE, tuple(map(layer, range(count)))))
     lists = [action for action in actions if isinstance(action, PersistList)]
-    assert len(lists) == 1  # the rest is less than one
+    assert len(lists) == 1  # the rest is smaller than one list
     (rest, *_) = core.step(RoundDue())
     assert isinstance(rest, PersistList)
     lists.append(rest)
@@ -159,8 +159,8 @@ def test_a_long_list_is_several_and_is_deleted_by_several_requests() -> None:
     assert set(sizes[:-1]) == {DELETE_KEYS_MAX}
 
 
-def test_lists_of_a_process_before() -> None:
-    """What its header validates is executed; what it does not is a hint."""
+def test_lists_of_an_earlier_process() -> None:
+    """Lists that its header validates are executed; others are hints."""
     header, valid, hint = HeaderName(BEFORE, 3), ListName(BEFORE, 1), ListName(BEFORE, 2)
     core, actions = begun({HeaderName(BEFORE, 0): 1, header: 2, valid: 3, hint: 4})
     assert actions == [ReadHeader(header)]
@@ -179,18 +179,18 @@ def test_lists_of_a_process_before() -> None:
     assert core.step(ListPersisted(wanted.name)) == [RemoveFromQueue((hint,))]
 
 
-def test_lists_that_no_header_speaks_for_are_hints() -> None:
+def test_lists_without_a_header_are_hints() -> None:
     hint = ListName(BEFORE, 2)
     core, actions = begun({hint: 3})
     assert actions == [ReadList(hint)]
-    assert core.step(ListRead(hint, None)) == []  # another one was faster
+    assert core.step(ListRead(hint, None)) == []  # another process has removed it
     core, _ = begun({hint: 3})
     assert core.step(ListDamaged(hint)) == []
     assert not any(isinstance(action, ReadList) for action in look(core, {hint: 3}))
 
 
-def test_a_header_speaks_for_lists_of_its_own_suffix_only() -> None:
-    """A process before, which still runs, uses the same sequence at the same time."""
+def test_a_header_validates_lists_of_its_own_suffix_only() -> None:
+    """An earlier process that still runs uses the same sequence numbers at the same time."""
     core, _ = begun()
     core.step(Condemned(MINE, (layer(1),)))
     assert persisted(core).name.seq == 1
@@ -201,7 +201,7 @@ def test_a_header_speaks_for_lists_of_its_own_suffix_only() -> None:
     assert hints == [Hint(TIMELINE, late, (layer(2),))]
 
 
-def test_a_header_that_is_gone_validates_nothing() -> None:
+def test_a_missing_header_validates_nothing() -> None:
     header, hint = HeaderName(BEFORE, 3), ListName(BEFORE, 2)
     core, _ = begun({header: 2, hint: 3})
     assert core.step(HeaderRead(header, None)) == [ReadList(hint)]
@@ -211,7 +211,7 @@ def test_a_header_that_is_gone_validates_nothing() -> None:
 
 
 def test_another_process() -> None:
-    """Under the same generation, or a later one: this one ends."""
+    """With the same generation or a later one: this process ends."""
     core = DeletionQueue(OWN, "mine", GRACE_MS)
     core.step(QueueBegun())
     (end,) = core.step(HeaderCreated(CLAIM, "another"))

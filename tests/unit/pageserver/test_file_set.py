@@ -1,4 +1,4 @@
-"""Which files are whole: those of the set, those that the WAL has made, and no others."""
+"""Which files are complete: those in the set, those created by the WAL, and no others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORKS = ForkTable({
 FILES = FileSet(FORKS).more({(SHOP, 100), (SHOP, 300), (SHOP, 400)})
 
 
-def test_members_are_what_is_named_and_the_clusters_own() -> None:
+def test_members_are_named_files_and_shared_catalogs() -> None:
     expected = [GLOBAL, fork(100), fork(100, kind=ForkKind.VM), fork(300, kind=ForkKind.INIT)]
     assert sorted(FILES.members()) == sorted(expected)
     assert FILES.page_count() == 12
@@ -36,34 +36,34 @@ def test_members_are_what_is_named_and_the_clusters_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "is_whole"),
+    ("wanted", "is_complete"),
     [
         (GLOBAL, True),
         (fork(100), True),
-        (fork(300), True),  # unlogged: made anew when recovery ends
-        (fork(200), False),  # at the cut, and left empty
-        (fork(400), False),  # in the set, but of no file at the cut: then WAL must make it
+        (fork(300), True),  # unlogged: created again at the end of recovery
+        (fork(200), False),  # exists at the cut, but is not in the set
+        (fork(400), False),  # in the set, but without a file at the cut: the WAL must create it
         (fork(100, OTHER), False),
         (replace(GLOBAL, number=9999), False),
     ],
 )
-def test_a_file_that_no_wal_has_made(wanted: Fork, is_whole: bool) -> None:
-    assert FILES.is_whole(wanted, NOTHING) is is_whole
+def test_files_not_created_by_the_wal(wanted: Fork, is_complete: bool) -> None:
+    assert FILES.is_complete(wanted, NOTHING) is is_complete
 
 
-def test_a_file_that_the_wal_has_made() -> None:
+def test_a_file_created_by_the_wal() -> None:
     made = replace(NOTHING, limits={fork(200): 0, fork(400): 3})
-    assert FILES.is_whole(fork(200), made)
-    assert not FILES.is_whole(fork(400), made), "shorter, but not empty"
+    assert FILES.is_complete(fork(200), made)
+    assert not FILES.is_complete(fork(400), made), "shorter, but not empty"
 
 
-def test_a_database_that_the_wal_has_made() -> None:
+def test_a_database_created_by_the_wal() -> None:
     copy, between, source = (Database(DEFAULT_TABLESPACE, oid) for oid in (9, 8, SHOP))
     wanted = fork(100, 9)
     logged = replace(NOTHING, fresh_databases=frozenset({copy}))
-    assert FILES.is_whole(wanted, logged)
+    assert FILES.is_complete(wanted, logged)
     copied = replace(logged, copied_databases=((source, between), (between, copy)))
-    assert not FILES.is_whole(wanted, copied)
+    assert not FILES.is_complete(wanted, copied)
     assert copied_from(copied, [9]) == {between, source}
-    assert FILES.more((), copied_from(copied, [9])).is_whole(wanted, copied)
+    assert FILES.more((), copied_from(copied, [9])).is_complete(wanted, copied)
     assert copied_from(copied, [SHOP]) == frozenset()

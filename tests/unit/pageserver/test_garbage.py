@@ -1,4 +1,4 @@
-"""What may go: never what somebody needs, or may have begun to read."""
+"""What may be deleted: never an object that is needed, or that a reader may still use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLD, OWN = Suffix.pack(1, 1, 1), Suffix.pack(2, 1, 1)
 
 
 def index_of(count: int, horizon_lsn: int = 0) -> PageIndex:
-    """Cuts that end at 100, 200, ..., one each 10 s."""
+    """Cuts that end at 100, 200, ..., one every 10 s."""
     ends = [100 * number for number in range(1, count + 1)]
     return PageIndex(
         horizon_lsn,
@@ -35,14 +35,14 @@ def test_the_horizon_is_the_newest_cut_that_is_old_enough() -> None:
     assert next_horizon_lsn(PageIndex(), 60, 0) == 0
 
 
-def test_the_horizon_never_goes_back() -> None:
-    """Whatever a clock says."""
+def test_the_horizon_never_decreases() -> None:
+    """Independent of the clock."""
     index, _ = without_garbage(index_of(5), 300)
     assert next_horizon_lsn(index, 0, 30) == 300
     assert without_garbage(index, 100) == (index, [])
 
 
-def test_layers_stay_when_cuts_and_frames_go() -> None:
+def test_layers_are_kept_when_cuts_and_frames_are_dropped() -> None:
     index, frames = without_garbage(index_of(5), 300)
     assert index == index_of(5, 300)
     assert [frame.end_lsn for frame in frames] == [100, 200]
@@ -71,7 +71,7 @@ def test_an_index_that_was_the_newest_within_the_grace_is_kept(
     assert not before or max(before) in kept
 
 
-def test_others_are_not_kept() -> None:
+def test_other_indices_are_not_kept() -> None:
     names = [IndexName(OLD, 1), IndexName(OLD, 2), *(IndexName(OWN, n) for n in range(3, 9))]
     modified_ms = {name: name.seq for name in names}
     kept = kept_indices(modified_ms, OWN, 1000, 100)

@@ -1,4 +1,4 @@
-"""Several layers as one: what is read at the horizon, and above it, stays as it was."""
+"""Merged layers: reads at and above the horizon return the same pages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from layer_files import (
     FORKS,
+    ExpectedCut,
     Files,
     Kept,
-    Moment,
     no_limits,
     open_layer,
     page,
@@ -24,7 +24,7 @@ from pageserver.layers.fork import Fork, ForkKind
 from pageserver.layers.layer_file import Epoch, LayerPart, Limits, write_layer
 from pageserver.layers.layer_merge import live_pages, merged_limits, merged_pages
 from pageserver.layers.page_stack import Layer, PageStack
-from pageserver.layers.side_by_side import SideBySide
+from pageserver.layers.read_ahead import ReadAhead
 from pageserver.layers.touches import Database
 
 SEEDS = 8
@@ -52,12 +52,12 @@ def read_all(stack: PageStack) -> Files:
     return {fork: pages_of(stack.read(fork, wanted)) for fork in FORKS}
 
 
-def check(moments: list[Moment], horizon: int, seed: int) -> None:
-    """Those up to `horizon` are merged, as of that one."""
-    base, layers, files = moments[horizon]
+def check(cuts: list[ExpectedCut], horizon: int, seed: int) -> None:
+    """Merges the layers up to `horizon`, as of that cut."""
+    base, layers, files = cuts[horizon]
     parts = merged(layers, lengths_of(files), lengths_of(base.files))
     one = open_layer(parts)
-    others = moments[-1].layers[horizon + 1 :]
+    others = cuts[-1].layers[horizon + 1 :]
     for count in range(len(others) + 1):
         before = PageStack(base, [*layers, *others[:count]])
         after = PageStack(base, [one, *others[:count]])
@@ -66,26 +66,26 @@ def check(moments: list[Moment], horizon: int, seed: int) -> None:
     assert one.page_count == live <= sum(layer.page_count for layer in layers)
 
 
-def test_what_is_read_stays_as_it_was() -> None:
+def test_reads_are_the_same_after_a_merge() -> None:
     for seed in range(SEEDS):
         chance = random.Random(seed)
-        moments = random_history(chance, 5)
+        cuts = random_history(chance, 5)
         for horizon in range(5):
-            check(moments, horizon, seed)
+            check(cuts, horizon, seed)
 
 
 def test_merged_layers_are_merged_again() -> None:
     for seed in range(SEEDS):
         chance = random.Random(seed)
-        moments = random_history(chance, 5)
-        base, layers, files = moments[2]
+        cuts = random_history(chance, 5)
+        base, layers, files = cuts[2]
         one = open_layer(merged(layers, lengths_of(files), lengths_of(base.files)))
-        again = [Moment(base, [one, *moment.layers[3:]], moment.files) for moment in moments[2:]]
+        again = [ExpectedCut(base, [one, *cut.layers[3:]], cut.files) for cut in cuts[2:]]
         check(again, 1, seed)
 
 
-def test_what_is_dead_is_left_out() -> None:
-    """Again in a newer layer; cut off; its fork is gone, or shorter; its database was dropped."""
+def test_dead_pages_are_omitted() -> None:
+    """Replaced by a newer layer, truncated, fork dropped or shorter, database dropped."""
     longer, _, dropped, left = FORKS
     old = {fork: {block: page(block) for block in range(10)} for fork in FORKS}
     new: Files = {longer: {3: page(99)}}
@@ -102,8 +102,8 @@ def test_what_is_dead_is_left_out() -> None:
     }
 
 
-def test_limits_are_kept_for_what_the_base_has() -> None:
-    """What is gone of it never comes back; of what it never had nothing is said for ever."""
+def test_limits_are_kept_for_pages_of_the_base() -> None:
+    """Removed pages of the base stay removed. Limits above all pages of the base are dropped."""
     there, short, never, other = FORKS
     early = Limits({there: 5, short: 8, never: 0}, frozenset([Database(1663, 77)]))
     late = Limits({there: 9, short: 8}, frozenset([Database(other.tablespace, other.database)]))
@@ -114,7 +114,7 @@ def test_limits_are_kept_for_what_the_base_has() -> None:
 
 
 def test_many_layers_are_read_with_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte of them about once; and with more than may be kept, still the same pages."""
+    """Each byte is read about once. With more layers than buffers the pages are still the same."""
     fork = Fork(1663, 5, 16384, ForkKind.MAIN)
     contents = [
         write({fork: {block: page(block) for block in range(number, 6000, 20)}}, no_limits())[0]
@@ -122,7 +122,7 @@ def test_many_layers_are_read_with_little_memory(monkeypatch: pytest.MonkeyPatch
     ]
     read_bytes: list[int] = []
 
-    def opened(others: SideBySide) -> list[Layer]:
+    def opened(others: ReadAhead) -> list[Layer]:
         def part(key: str, content: bytes) -> LayerPart:
             def fetch(offset: int, length: int) -> bytes:
                 read_bytes.append(length)
@@ -134,12 +134,12 @@ def test_many_layers_are_read_with_little_memory(monkeypatch: pytest.MonkeyPatch
         return [Layer([part(f"{number}", each)]) for number, each in enumerate(contents)]
 
     def check_pages() -> None:
-        found = merged_pages(opened(SideBySide(20)), {fork: 6000})
+        found = merged_pages(opened(ReadAhead(20)), {fork: 6000})
         pages = [bytes(data) for run in found for _, data in run.pages()]
         assert pages == [page(block) for block in range(6000)]
 
     check_pages()
     assert sum(read_bytes) <= 2 * sum(map(len, contents))
-    monkeypatch.setattr("pageserver.layers.side_by_side.AHEAD_BYTES_MAX", 5 << 16)
-    monkeypatch.setattr("pageserver.layers.side_by_side.UNPACKED_BYTES_MAX", 5 << 18)
+    monkeypatch.setattr("pageserver.layers.read_ahead.AHEAD_BYTES_MAX", 5 << 16)
+    monkeypatch.setattr("pageserver.layers.read_ahead.UNPACKED_BYTES_MAX", 5 << 18)
     check_pages()

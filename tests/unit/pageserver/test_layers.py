@@ -1,5 +1,5 @@
-"""Layers: what was written is read, by page and by run; a flipped bit is found; a stack of layers
-is what happened to the files."""
+"""Layers: written pages are read back, by page and by run; a flipped bit is found; a stack of
+layers gives the contents of the files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pageserver.layers.page_stack import ZERO_PAGE, PageStack, read_one
 from pageserver.layers.touches import Database
 
 
-def test_pages_come_back_by_any_question() -> None:
+def test_written_pages_are_read_back() -> None:
     chance = random.Random(1)
     for _ in range(20):
         files = random_files(chance, iter(range(1, 10_000)))
@@ -72,8 +72,8 @@ def test_a_flipped_bit_is_found() -> None:
             open_part(content[:length])
 
 
-def test_a_stack_is_what_happened_to_the_files() -> None:
-    """Layer by layer: first what is gone, then what was changed."""
+def test_a_stack_gives_the_contents_of_the_files() -> None:
+    """For each layer: first removals, then changes."""
     for seed in range(40):
         chance = random.Random(seed)
         base, layers, files = random_history(chance, 4)[-1]

@@ -1,4 +1,4 @@
-"""From where on WAL is needed, by backups and by the indices of a pageserver."""
+"""The oldest WAL that backups and the indices of a pageserver need."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ MOVED = index_of(300, 400, horizon_lsn=320)
         ([BASE, LATER], [YOUNG, MOVED], NeededWal(100, is_of_cuts=True)),
         ([BASE, LATER], [index_of(950, horizon_lsn=960)], NeededWal(900, is_of_cuts=False)),
         ([backup(50), BASE], [MOVED], NeededWal(50, is_of_cuts=False)),
-        ([LATER], [MOVED], NeededWal(300, is_of_cuts=True)),  # its base is gone: it holds its cuts
+        ([LATER], [MOVED], NeededWal(300, is_of_cuts=True)),  # its base is missing; cuts count
         ([BASE, LATER], [index_of(950, horizon_lsn=970, base=LATER), MOVED],
          NeededWal(300, is_of_cuts=True)),
     ],
@@ -75,8 +75,8 @@ def test_the_least_need_decides(
     assert oldest_needed(backups, indices) == expected
 
 
-def test_without_the_base_of_all_cuts_it_is_not_known() -> None:
-    with pytest.raises(PageserverError, match="below the cuts of the pageserver, is missing"):
+def test_a_missing_base_of_all_cuts_is_an_error() -> None:
+    with pytest.raises(PageserverError, match="of the pageserver's cuts is missing"):
         oldest_needed([LATER], [YOUNG])
 
 
@@ -94,7 +94,7 @@ def put(archive: TimelineArchive, suffix: Suffix, index: PageIndex) -> str:
     return key
 
 
-def test_an_index_of_an_older_suffix_counts_as_long_as_it_is_there(
+def test_an_index_of_an_older_suffix_counts_while_it_exists(
     archive: TimelineArchive,
 ) -> None:
     put(archive, NEW, MOVED)
@@ -107,15 +107,13 @@ def test_an_index_of_an_older_suffix_counts_as_long_as_it_is_there(
 
 
 @pytest.mark.parametrize("suffix", [OLD, NEW])
-def test_with_an_index_that_cannot_be_read_nothing_is_known(
-    archive: TimelineArchive, suffix: Suffix
-) -> None:
-    """Whichever it is: another one may be chosen, and none is guessed at."""
+def test_an_unreadable_index_is_an_error(archive: TimelineArchive, suffix: Suffix) -> None:
+    """Any of them: a reader may choose another index, so none is ignored."""
     keys = {each: put(archive, each, MOVED) for each in (OLD, NEW)}
     whole = archive.store.get(keys[suffix])
     for damaged in (b"", whole[:-1], whole[:20] + bytes([whole[20] ^ 1]) + whole[21:]):
         archive.store.put(keys[suffix], damaged)
-        with pytest.raises(PageserverError, match="not known which WAL") as error:
+        with pytest.raises(PageserverError, match="could not determine which WAL") as error:
             needed_wal(archive)
         assert keys[suffix] in str(error.value)
         assert isinstance(error.value.__cause__, ObjectDamaged)

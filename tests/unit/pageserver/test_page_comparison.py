@@ -1,4 +1,4 @@
-"""What makes a page of a server another one than its WAL says, and what does not."""
+"""Which differences between a server's page and its WAL are damage, and which are not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pageserver.checks.page_comparison import Expectation, Verdict, compare
 from pageserver.checks.page_mask import PageKind, is_blank, masked, page_kind
 from pageserver.checks.page_sample import choose_pages
-from pageserver.checks.visibility_bits import ALL_FROZEN, ALL_VISIBLE, are_right, extra_bits
+from pageserver.checks.visibility_bits import ALL_FROZEN, ALL_VISIBLE, are_bits_valid, extra_bits
 from pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
 from pageserver.layers.page_header import page_checksum, page_checksums
 from pageserver.layers.page_stack import ZERO_PAGE
@@ -22,7 +22,7 @@ TUPLE = struct.pack("<IIIHHHHHB", 700, 0, 0, 0, 0, 1, 2, 0x0800, 24) + bytes(1) 
 
 
 def page(lower: int = 28, special: bytes = b"", tuple_bytes: bytes = TUPLE) -> bytes:
-    """With one tuple of 36 bytes, of 40 with their padding, before its special area."""
+    """A page with one tuple of 36 bytes, 40 with padding, before its special area."""
     end = PAGE_BYTES - len(special)
     at = end - 40
     header = struct.pack("<IIHHHHHHI", 0, LSN, 0, 0, lower, at, end, 0x2004, 0)
@@ -58,25 +58,25 @@ HINTS = {
 
 
 @pytest.mark.parametrize("name", HINTS)
-def test_what_a_server_changes_without_wal_is_the_same(name: str) -> None:
+def test_changes_without_wal_are_not_damage(name: str) -> None:
     at, data = HINTS[name]
     assert masked(changed(HEAP, at, data), 7) == masked(HEAP, 7)
 
 
 @pytest.mark.parametrize("at", [12, 24, 26, TUPLE_AT, TUPLE_AT + 4, TUPLE_AT + 18, TUPLE_AT + 30])
-def test_what_it_must_not_change_is_damage(at: int) -> None:
+def test_other_changes_are_damage(at: int) -> None:
     """Bounds, line pointer, xmin, xmax, number of attributes, data."""
     assert verdict(changed(HEAP, at, bytes([HEAP[at] ^ 4])), HEAP) is Verdict.DAMAGED
 
 
-def test_locks_are_no_hints_and_frozen_is_no_hint() -> None:
+def test_locks_and_frozen_bits_are_not_masked() -> None:
     locked = changed(HEAP, TUPLE_AT + 20, struct.pack("<H", 0x0800 | 0x0080))
     assert verdict(locked, HEAP) is Verdict.DAMAGED
     frozen = changed(HEAP, TUPLE_AT + 20, struct.pack("<H", 0x0800 | 0x0300))
     assert verdict(frozen, HEAP) is Verdict.DAMAGED
 
 
-def test_a_speculative_token_stands_for_the_tuple_itself() -> None:
+def test_a_speculative_token_equals_the_tuple_itself() -> None:
     own = changed(HEAP, TUPLE_AT + 12, struct.pack("<HHH", 0, 7, 1))
     token = changed(HEAP, TUPLE_AT + 12, struct.pack("<HHH", 0x1234, 0x5678, 0xFFFE))
     assert masked(own, 7) == masked(token, 7)
@@ -95,7 +95,7 @@ SPECIALS = {
 
 
 @pytest.mark.parametrize("kind", SPECIALS, ids=lambda kind: kind.value)
-def test_the_special_area_says_whose_page_it_is(kind: PageKind) -> None:
+def test_the_special_area_shows_the_access_method(kind: PageKind) -> None:
     lower = 32 if kind is PageKind.GIN else 28
     found = page(lower, SPECIALS[kind])
     assert page_kind(found) is kind
@@ -113,7 +113,7 @@ def test_a_dead_entry_of_a_leaf_is_a_hint_and_a_missing_one_is_not(kind: PageKin
     assert masked(dead, 1) == masked(found, 1) != masked(unused, 1)
 
 
-def test_what_the_wal_cannot_tell_yet() -> None:
+def test_changes_after_the_position_are_not_damage() -> None:
     other = changed(HEAP, TUPLE_AT + 30, b"?")
     assert verdict(other, HEAP, is_moving=True) is Verdict.MOVING
     newer = changed(other, 4, struct.pack("<I", LSN + 9))
@@ -124,32 +124,34 @@ def test_what_the_wal_cannot_tell_yet() -> None:
     assert verdict(ZERO_PAGE, HEAP) is Verdict.DAMAGED
 
 
-def test_an_lsn_behind_the_end_of_the_wal_and_a_wrong_checksum_are_damage_at_once() -> None:
+def test_an_lsn_after_the_wal_and_a_wrong_checksum_are_damage() -> None:
     newer = changed(HEAP, 4, struct.pack("<I", LSN + 99))
     expected = Expectation(HEAP, LSN, is_moving=True, end_lsn=LSN + 98)
     found = compare(ForkKind.MAIN, 7, newer, expected, has_checksum=False)
-    assert (found.verdict, "behind the end of the WAL" in found.reason) == (Verdict.DAMAGED, True)
+    assert (found.verdict, "after the end of the WAL" in found.reason) == (Verdict.DAMAGED, True)
     right = changed(newer, 8, page_checksum(newer, 7).to_bytes(2, "little"))
     for content, verdict_of in ((right, Verdict.SAME), (newer, Verdict.DAMAGED)):
         found = compare(ForkKind.MAIN, 7, content, Expectation(HEAP, LSN), has_checksum=True)
         assert found.verdict is verdict_of, found.reason
 
 
-def test_bits_of_the_visibility_map_are_held_against_the_heap() -> None:
+def test_visibility_map_bits_are_compared_with_the_heap() -> None:
     header = HEAP[:24]
     none, some = header + bytes(PAGE_BYTES - 24), header + b"\x00\x07" + bytes(PAGE_BYTES - 26)
     assert list(extra_bits(1, some, none)) == [(32676, 3), (32677, 1)]
     visible = changed(HEAP, 10, b"\4")
     frozen = changed(visible, TUPLE_AT + 20, struct.pack("<H", 0x0800 | 0x0300))
-    assert are_right(ALL_VISIBLE, visible)
-    assert not are_right(ALL_VISIBLE, HEAP)
-    assert not are_right(ALL_VISIBLE, None)
-    assert not are_right(ALL_FROZEN, frozen)
-    assert not are_right(ALL_VISIBLE | ALL_FROZEN, visible)
-    assert are_right(ALL_VISIBLE | ALL_FROZEN, frozen)
+    assert are_bits_valid(ALL_VISIBLE, visible)
+    assert not are_bits_valid(ALL_VISIBLE, HEAP)
+    assert not are_bits_valid(ALL_VISIBLE, None)
+    assert not are_bits_valid(ALL_FROZEN, frozen)
+    assert not are_bits_valid(ALL_VISIBLE | ALL_FROZEN, visible)
+    assert are_bits_valid(ALL_VISIBLE | ALL_FROZEN, frozen)
     judged = []
     for heap in (visible, HEAP):
-        expected = Expectation(none, LSN, are_right=lambda _, bits, h=heap: are_right(1, h))
+        expected = Expectation(
+            none, LSN, are_bits_valid=lambda _, bits, h=heap: are_bits_valid(1, h)
+        )
         judged.append(compare(ForkKind.VM, 0, some, expected, has_checksum=False).verdict)
     assert judged == [Verdict.SAME, Verdict.DAMAGED]
     assert compare(ForkKind.VM, 0, none, Expectation(some, LSN), has_checksum=False).verdict is (
@@ -164,7 +166,7 @@ def test_blank_pages() -> None:
     assert not is_blank(HEAP)
 
 
-def test_masks_take_any_bytes() -> None:
+def test_masks_accept_any_bytes() -> None:
     chance = random.Random(20261125)
     for _ in range(300):
         content = bytearray(page(28, chance.choice(list(SPECIALS.values()))))

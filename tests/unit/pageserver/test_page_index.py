@@ -1,4 +1,4 @@
-"""The index and the small objects: what was written is read, and nothing else is."""
+"""The index and the small objects: encoding and decoding, and rejected contents."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_reference_keeps_its_own_suffix(refs: list[LayerRef]) -> None:
     assert decode_index(encode_index(index), "k") == index
 
 
-def test_all_of_an_index_is_read_as_it_was_written() -> None:
+def test_an_index_is_decoded_as_encoded() -> None:
     found = decode_index(encode_index(INDEX), "k")
     assert found == INDEX
     assert found.names == {ref.name for ref in (*INDEX.layers, *INDEX.frames)}
@@ -71,7 +71,7 @@ def test_all_of_an_index_is_read_as_it_was_written() -> None:
     assert decode_index(encode_index(PageIndex()), "k").newest_redo_lsn == 0
 
 
-def test_small_objects_are_read_as_they_were_written() -> None:
+def test_small_objects_are_decoded_as_encoded() -> None:
     assert decode_claim(encode_claim("5f" * 16), "k") == "5f" * 16
     assert decode_list(encode_list(LIST), "k") == LIST
     assert decode_header(encode_header(HEADER), "k") == HEADER
@@ -104,7 +104,7 @@ Edit = Callable[[dict[str, Any]], object]
         lambda page: page["frames"][0].update(size_bytes=1.5),
     ],
 )
-def test_what_contradicts_itself_is_damage(edit: Edit) -> None:
+def test_contradictions_are_damage(edit: Edit) -> None:
     page = msgspec.json.decode(unseal(encode_index(INDEX), "k"))
     edit(page)
     with pytest.raises(ObjectDamaged, match='object "k" is damaged') as error:
@@ -121,12 +121,12 @@ def test_what_contradicts_itself_is_damage(edit: Edit) -> None:
         (encode_header(HEADER), decode_header),
     ],
 )
-def test_other_bytes(data: bytes, decode: Callable[[bytes, str], object]) -> None:
+def test_other_bytes_are_damage(data: bytes, decode: Callable[[bytes, str], object]) -> None:
     page = msgspec.json.decode(unseal(data, "k"))
     newer = seal(msgspec.json.encode({**page, "format": 2, "what": "else"}))
-    with pytest.raises(ObjectDamaged, match="has format 2; this release knows format 1") as error:
+    with pytest.raises(ObjectDamaged, match="has format 2, expected 1") as error:
         decode(newer, "k")
-    assert "newer release" in error.value.hint
+    assert "newer version" in error.value.hint
     for content in (b"", b"{", b"[]", b"\xff", b"[" * 5000, b"null"):
         with pytest.raises(ObjectDamaged):
             decode(seal(content), "k")
@@ -135,13 +135,13 @@ def test_other_bytes(data: bytes, decode: Callable[[bytes, str], object]) -> Non
 
 
 @pytest.mark.parametrize("name", ["deleted", f"attachments/{S1}", "../x", "layers/x", ""])
-def test_a_list_deletes_nothing_else(name: str) -> None:
-    with pytest.raises(ObjectDamaged, match="it would delete"):
+def test_a_list_with_other_names_is_damaged(name: str) -> None:
+    with pytest.raises(ObjectDamaged, match="must not be deleted"):
         decode_list(encode_list(DeletionList({ATTACHMENT: (name,)})), "k")
 
 
 @pytest.mark.parametrize(("field", "text"), [("timeline", "00"), ("suffix", "7")])
-def test_a_list_of_nobody(field: str, text: str) -> None:
+def test_a_list_of_an_invalid_attachment_is_damaged(field: str, text: str) -> None:
     page = msgspec.json.decode(unseal(encode_list(LIST), "k"))
     page["entries"][0][field] = text
     with pytest.raises(ObjectDamaged, match="expected"):

@@ -1,4 +1,4 @@
-"""Names: each is read as it was written; whatever else lies there is a stranger's."""
+"""Names: format and parse are inverse, and unknown names are ignored."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ page_names: st.SearchStrategy[PageName] = st.one_of(
 
 
 @given(page_names)
-def test_a_name_is_read_as_it_was_written(name: PageName) -> None:
+def test_a_name_is_parsed_as_formatted(name: PageName) -> None:
     assert parse_page_name(name.format()) == name
     assert KEYS.parse(KEYS.key(name)) == name
     assert PageKeys(TimelineId(bytes(16), b"o" * 16)).parse(KEYS.key(name)) is None
 
 
 @given(st.one_of(st.builds(ListName, suffixes, seqs), st.builds(HeaderName, suffixes, seqs)))
-def test_a_name_of_the_queue_is_read_as_it_was_written(name: ListName | HeaderName) -> None:
+def test_a_queue_name_is_parsed_as_formatted(name: ListName | HeaderName) -> None:
     assert parse_queue_name(name.format()) == name
     assert QueueKeys(3).parse(QueueKeys(3).key(name)) == name
     assert QueueKeys(4).parse(QueueKeys(3).key(name)) is None
 
 
 @given(page_names, st.text(alphabet="0123456789ABCDEFabcdefg-/.\n", max_size=60))
-def test_what_is_read_is_written_the_same(name: PageName, text: str) -> None:
+def test_a_parsed_name_is_formatted_the_same(name: PageName, text: str) -> None:
     for candidate in (text, name.format() + text[:2], f"index/{text}", f"layers/{text}"):
         found = parse_page_name(candidate)
         assert found is None or found.format() == candidate
@@ -98,13 +98,13 @@ def test_names_of_the_queue_are_as_documented() -> None:
     ["", "deleted/", "index/", "index/000007000300001a-0000002A", "index/000007000300001A-2A",
      "index/000007000300001A-0000002A\n", "layers/5000028-0001-000007000300001A-0000002A", "x"],
 )  # fmt: skip
-def test_strangers(name: str) -> None:
+def test_unknown_names_are_ignored(name: str) -> None:
     assert parse_page_name(name) is None
     assert KEYS.parse(PREFIX + name) is None
     assert KEYS.parse(name) is None
 
 
-def test_an_emergency_is_above_all_that_was_seen() -> None:
+def test_an_emergency_suffix_is_the_greatest() -> None:
     names = [ClaimName(Suffix.pack(7, 3, 26)), IndexName(Suffix.pack(6, 9, 99), 1), TombstoneName()]
     assert emergency_suffix(names, 3) == Suffix.pack(8, 3, 27)
     assert emergency_suffix(names, 4) == Suffix.pack(8, 4, 1)

@@ -1,9 +1,9 @@
-"""What a server's log says of pages that its replay has missed."""
+"""Finds missing pages in the log of a server's replay."""
 
 from __future__ import annotations
 
 from pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
-from pageserver.moments.promoted_server import invalid_relations
+from pageserver.pitr.promoted_server import invalid_relations
 
 LOG = """\
 2026-11-25 10:00:00.000 UTC [7] WARNING:  page 3 of relation base/5/16400 is uninitialized
@@ -14,7 +14,7 @@ LOG = """\
 """
 
 
-def test_relations_whose_pages_were_missed() -> None:
+def test_relations_with_missing_pages() -> None:
     assert invalid_relations(LOG.splitlines()) == {
         Fork(DEFAULT_TABLESPACE, 5, 16400, ForkKind.MAIN),
         Fork(DEFAULT_TABLESPACE, 5, 16401, ForkKind.MAIN),

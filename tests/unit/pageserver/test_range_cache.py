@@ -1,4 +1,4 @@
-"""Ranges out of blocks: the same bytes as the store's, with few requests."""
+"""Ranges read through cached blocks: the bytes of the store, with few requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pageserver.layers.range_cache import BLOCK_BYTES, BLOCKS_KEPT, RangeCache
 SEED = 20261125
 
 
-def test_it_gives_what_the_store_has() -> None:
+def test_it_returns_the_bytes_of_the_store() -> None:
     print(f"seed {SEED}")
     chance = random.Random(SEED)
     objects = {name: chance.randbytes(BLOCK_BYTES * 2 + 777) for name in ("a", "b")}
@@ -24,10 +24,10 @@ def test_it_gives_what_the_store_has() -> None:
         key, begin = chance.choice("ab"), chance.randrange(BLOCK_BYTES * 3)
         length = chance.choice((1, 4000, BLOCK_BYTES * 2))
         assert cache.read(key, begin, length) == objects[key][begin : begin + length]
-    assert len(asked) <= 2 * 4  # also of what is behind their ends
+    assert len(asked) <= 2 * 4  # including requests after the end of an object
 
 
-def test_it_keeps_so_many() -> None:
+def test_the_cache_is_limited() -> None:
     asked: list[int] = []
 
     def get_range(key: str, begin: int, length: int) -> bytes:

@@ -1,4 +1,4 @@
-"""No page is written below a server: what `postmaster.pid` says of one."""
+"""No page is written while a server runs, according to `postmaster.pid`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pageserver.errors import PageserverError
     [f"{os.getpid()}\n/data\n", f"-{os.getpid()}\n/data\n", "", "half a num", f"{1 << 70}\n"],
     ids=["runs", "runs in single-user mode", "being written", "damaged", "no process's number"],
 )
-def test_a_server_that_runs_or_may(tmp_path: Path, text: str) -> None:
+def test_a_running_server_is_detected(tmp_path: Path, text: str) -> None:
     (tmp_path / "postmaster.pid").write_text(text)
-    with pytest.raises(PageserverError, match="a server runs in"):
+    with pytest.raises(PageserverError, match="a server is running in"):
         check_stopped(tmp_path)
 
 
-def test_one_that_was_stopped_and_one_that_was_killed(tmp_path: Path) -> None:
+def test_a_stopped_and_a_killed_server(tmp_path: Path) -> None:
     check_stopped(tmp_path)
     with subprocess.Popen(["true"]) as process:
         process.wait()

@@ -1,11 +1,11 @@
-"""What a survey says of WAL that does nothing."""
+"""A survey of WAL that touches no page."""
 
 from __future__ import annotations
 
 from pageserver.epochs.touch_survey import TouchSurveyor
 
 
-def test_wal_that_touches_no_page_has_no_pages() -> None:
+def test_wal_without_touched_pages() -> None:
     touches = TouchSurveyor(15).finish()
     assert touches.pages == ()
     assert list(touches.forks()) == []

@@ -1,4 +1,4 @@
-"""Record bodies: block references, images and main data, and each way they can contradict."""
+"""Record bodies: block references, images and main data, and every kind of contradiction."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def assert_finds_everywhere(writer: OddWal) -> None:
 
 
 def test_end_of_a_record_inside_a_page_is_trusted() -> None:
-    """Nothing is looked at: not one byte of it need be WAL."""
+    """Nothing is read: the bytes need not even be WAL."""
     finder = BoundaryFinder(2 * MIB, wal_seg_size=MIB, version_major=16)
     assert finder.feed(2 * MIB, b"x" * 104) == 2 * MIB + 104
     assert finder.feed(2 * MIB + 104, memoryview(b"x" * 3 * PAGE)) == 2 * MIB + 104 + 3 * PAGE
@@ -73,8 +73,8 @@ def test_record_that_ends_with_its_page() -> None:
 
 
 @pytest.mark.parametrize("rest", [1, 7, 8, 9, 16, 17])
-def test_little_is_left_of_a_long_record(rest: int) -> None:
-    """So little that it might be the end of a switch record, but it is not."""
+def test_a_short_rest_of_a_long_record(rest: int) -> None:
+    """So short that it might be the end of a switch record, but it is not."""
     writer = OddWal()
     writer.record(60)
     writer.record(writer.room() + 2 * (PAGE - 24) + rest)
@@ -84,7 +84,7 @@ def test_little_is_left_of_a_long_record(rest: int) -> None:
 
 
 @pytest.mark.parametrize("rest", [8, 16])
-def test_little_is_left_of_a_short_record(rest: int) -> None:
+def test_a_short_rest_of_a_short_record(rest: int) -> None:
     writer = OddWal()
     writer.fill_page_to(64)
     writer.record(64 + rest)
@@ -124,7 +124,7 @@ def test_switch(room: int, last_page_of_segment: bool, padding: bytes) -> None:
 
 @pytest.mark.parametrize("pages", [1, 2, 3])
 def test_lost_continuation(pages: int) -> None:
-    """Up to where the record was lost the boundary is its start; then the log goes on."""
+    """Up to where the record was lost, the boundary is its start; then the log continues."""
     writer = OddWal()
     writer.record(60)
     writer.abandon(6 * PAGE, pages)
@@ -132,8 +132,8 @@ def test_lost_continuation(pages: int) -> None:
     assert_finds_everywhere(writer)
 
 
-def test_a_new_finder_goes_on_where_an_old_one_stopped() -> None:
-    """From any boundary, also one inside a page."""
+def test_a_new_finder_continues_where_an_old_one_stopped() -> None:
+    """From any boundary, also inside a page."""
     writer = random_log(random.Random(3), MIB)
     for start_lsn in writer.boundaries[:-1:10]:
         rest = OddWal(0)
@@ -167,7 +167,7 @@ def test_gap() -> None:
         finder.feed(2 * MIB + 112, b"x" * 8)
 
 
-def test_length_that_no_walsender_ships() -> None:
+def test_a_length_that_no_walsender_sends() -> None:
     finder = BoundaryFinder(2 * MIB, wal_seg_size=MIB, version_major=16)
     with pytest.raises(WalFormatError, match="WAL at 0/200000 is 100 bytes long"):
         finder.feed(2 * MIB, b"x" * 100)
@@ -185,7 +185,7 @@ def test_nothing_new() -> None:
         (16, 3 * MIB, "magic number D113 (expected D113), pageaddr 0/300000"),
     ],
 )
-def test_not_the_wal_that_was_expected(major: int, address: int, message: str) -> None:
+def test_unexpected_wal(major: int, address: int, message: str) -> None:
     writer = OddWal(address, major=major)
     writer.record(2 * PAGE)
     finder = BoundaryFinder(2 * MIB, wal_seg_size=MIB, version_major=16)
@@ -195,7 +195,7 @@ def test_not_the_wal_that_was_expected(major: int, address: int, message: str) -
     assert message in str(caught.value)
 
 
-def test_record_length_that_cannot_be() -> None:
+def test_invalid_record_length() -> None:
     writer = OddWal()
     writer.record(60)
     writer.fill_page_to(0)
@@ -206,7 +206,7 @@ def test_record_length_that_cannot_be() -> None:
 
 
 def test_an_end_inside_a_page_costs_nothing() -> None:
-    """A thousand chunks of 128 KiB in the time that looking at them would take many times over."""
+    """Takes a thousand chunks of 128 KiB in a small part of the time that reading them needs."""
     finder = BoundaryFinder(2 * MIB, wal_seg_size=MIB, version_major=16)
     chunk = bytes(CHUNK)
     finder.feed(2 * MIB, chunk[:8])

@@ -1,4 +1,4 @@
-"""find_end_of_wal(): the first thing that does not continue the log ends it; nothing is raised."""
+"""find_end_of_wal(): the first bytes that do not continue the log end it; it raises nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgwal.end_of_wal import EndOfWal, find_end_of_wal
 def end_of(
     writer: OddWal, wal: bytes | bytearray | None = None, start_lsn: int | None = None
 ) -> EndOfWal:
-    """`wal` begins where the writer's does, or else is the writer's."""
+    """`wal` begins where the writer's does; by default it is the writer's."""
     content = bytes(writer.wal if wal is None else wal)
 
     def read(lsn: int, length: int) -> bytes:
@@ -86,7 +86,7 @@ def test_stale_pages_of_a_recycled_segment() -> None:
 
 
 def test_stale_record_where_a_new_one_would_start() -> None:
-    """Valid in itself, at its own place, but the record before it was another one."""
+    """Valid in itself, at its own place, but its predecessor was another record."""
     writer, other = log_of(60, 60), log_of(124, 60)
     assert other.records[1].start_lsn == writer.lsn
     end = end_of(writer, writer.wal + other.records[1].data)
@@ -110,10 +110,10 @@ def test_switch_counts_with_its_whole_segment() -> None:
     assert writer.lsn == 3 * MIB
     end = end_of(writer)
     assert (end.end_lsn, end.last_record_lsn) == (3 * MIB, switch_lsn)
-    # What the padding holds does not matter, for it may be stale on the primary, too.
+    # The content of the padding does not matter: it may be stale on the primary, too.
     stale = bytes(writer.wal[: PAGE * 2]) + b"x" * (MIB - 2 * PAGE)
     assert end_of(writer, stale).end_lsn == 3 * MIB
-    # But below the end there are no bytes that cannot be read.
+    # But all bytes below the end must be readable.
     end = end_of(writer, writer.wal[:-1])
     assert (end.end_lsn, end.last_record_lsn) == (switch_lsn, writer.records[0].start_lsn)
 
@@ -153,7 +153,7 @@ def test_start_of_a_segment_inside_a_record() -> None:
     writer.record(60)
     end = end_of(writer, start_lsn=3 * MIB)
     assert (end.end_lsn, end.last_record_lsn) == (writer.lsn, writer.records[-1].start_lsn)
-    # A page of the rest is missing: then nothing of it is believed.
+    # A page of the rest is missing: then nothing of it is trusted.
     assert end_of(writer, writer.wal[: 3 * PAGE], start_lsn=3 * MIB).end_lsn == 3 * MIB
 
 
@@ -166,7 +166,7 @@ def test_elsewhere_a_page_that_starts_inside_a_record_is_no_boundary() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=3000), at=st.integers(0, 3 * PAGE))
-def test_never_raises_and_never_goes_past_what_is_there(data: bytes, at: int) -> None:
+def test_never_raises_and_never_exceeds_the_bytes(data: bytes, at: int) -> None:
     writer = log_of(60, 2 * PAGE, 100, PAGE, 60)
     wal = writer.wal[:at] + data
     end = end_of(writer, wal)

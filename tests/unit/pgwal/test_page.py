@@ -1,4 +1,4 @@
-"""Page headers: each rung of the ladder, and positions counted without headers."""
+"""Page headers: each check, and positions without headers."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def damaged(lsn: int, offset: int, field: str, value: int) -> bytes:
         (damaged(SECOND, 2, "<H", 0), SECOND, "disagrees with info bits 0000"),
     ],
 )
-def test_each_rung(page: bytes, lsn: int, message: str) -> None:
+def test_each_check(page: bytes, lsn: int, message: str) -> None:
     with pytest.raises(WalFormatError) as caught:
         check(page, lsn, tli_min=1)
     assert message in str(caught.value)
     assert caught.value.lsn == lsn
 
 
-def test_what_is_not_known_is_not_checked() -> None:
+def test_unknown_values_are_not_checked() -> None:
     check(damaged(FIRST, 24, "<Q", 5), FIRST, system_id=None)
     check(damaged(SECOND, 4, "<I", 0), SECOND)
 

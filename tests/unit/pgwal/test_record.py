@@ -1,4 +1,4 @@
-"""Record headers: each rung of the ladder, the checksum, and where a record ends."""
+"""Record headers: each check, the checksum, and where a record ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def changed(**fields: int) -> RecordHeader:
         ),
     ],
 )
-def test_each_rung(header: RecordHeader, prev_lsn: int | None, major: int, message: str) -> None:
+def test_each_check(header: RecordHeader, prev_lsn: int | None, major: int, message: str) -> None:
     with pytest.raises(WalFormatError) as caught:
         check_record_header(header, START, prev_lsn, wal_version(major))
     assert message in str(caught.value)
@@ -58,7 +58,7 @@ def test_a_good_header() -> None:
     check_record_header(changed(rmgr_id=128), START, None, wal_version(15))
 
 
-def test_is_xlog_looks_at_the_upper_bits_of_info() -> None:
+def test_is_xlog_reads_the_upper_bits_of_info() -> None:
     assert changed(rmgr_id=0, info=0x43).is_xlog(0x40)
     assert not changed(rmgr_id=0, info=0x53).is_xlog(0x40)
     assert not changed(rmgr_id=1, info=0x40).is_xlog(0x40)
@@ -106,7 +106,7 @@ def test_end_is_where_the_writer_ends(offset: int, length: int) -> None:
     ("before_end", "segments"), [(MIB - 40, 1), (5000, 1), (32, 1), (24, 1), (16, 2), (8, 2)]
 )
 def test_switch_ends_with_its_segment(before_end: int, segments: int) -> None:
-    """A switch whose own bytes reach into the next segment takes all of that, too."""
+    """A switch whose own bytes reach into the next segment also takes all of that one."""
     start_lsn = 3 * MIB - before_end
     assert record_end_lsn(start_lsn, 24, MIB) == 2 * MIB + segments * MIB
 

@@ -1,4 +1,4 @@
-"""What differs by major version: page magic, resource managers, bits of page images."""
+"""Differences by major version: page magic, resource managers, bits of page images."""
 
 from __future__ import annotations
 

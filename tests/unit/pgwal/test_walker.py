@@ -1,4 +1,4 @@
-"""RecordWalker: every shape of record, however the bytes come, and every kind of damage."""
+"""RecordWalker: every kind of record, all splits of the bytes, and every kind of damage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def as_written(record: Record) -> Written:
 
 
 def small_log(major: int = 16) -> OddWal:
-    """Every shape, in little more than a segment."""
+    """Every kind, in little more than a segment."""
     writer = OddWal(3 * MIB - 20 * PAGE, major=major)
     writer.record(60)
     writer.record(PAGE)
@@ -87,7 +87,7 @@ def test_byte_by_byte() -> None:
 
 
 def test_a_record_comes_with_its_last_byte() -> None:
-    """Not before; and the padding behind it is not waited for, except behind a switch."""
+    """Not before; it does not wait for the padding, except that of a switch."""
     writer = small_log()
     walker = walker_of(writer)
     due = {}
@@ -102,7 +102,7 @@ def test_a_record_comes_with_its_last_byte() -> None:
 
 
 def test_trailing_data() -> None:
-    """Half a record behind the last whole one changes nothing, and its rest completes it."""
+    """Half a record behind the last whole one changes nothing; its rest completes it."""
     writer = small_log()
     whole = len(writer.wal)
     writer.record(PAGE + 500)
@@ -179,12 +179,12 @@ def test_start_at_any_record(index: int) -> None:
 
 
 def test_start_inside_a_record_skips_the_rest_of_it() -> None:
-    """Whatever page it is: the first record behind it is the first one handed out."""
+    """At every page: the first record behind the rest is the first one returned."""
     writer = random_log(random.Random(2), MIB)
     starts = [record.start_lsn for record in writer.records]
     for page_lsn in range(writer.start_lsn, writer.lsn - 3 * PAGE, PAGE):
         if any(r.start_lsn < page_lsn < r.end_lsn and len(r.data) == 24 for r in writer.records):
-            continue  # behind a switch there may be anything
+            continue  # behind a switch the bytes may be anything
         walker = walker_of(writer, start_lsn=page_lsn, skip_continuation=True)
         records = walk(walker, [bytes(writer.wal[page_lsn - writer.start_lsn :])])
         first = next(index for index, start in enumerate(starts) if start >= page_lsn)
@@ -244,7 +244,7 @@ def test_start_where_no_record_can_be() -> None:
 
 
 def failure_of(writer: OddWal) -> tuple[list[Record], WalFormatError]:
-    """What is handed out before the failure; the failure must be there to stay."""
+    """What is returned before the failure, which must then be permanent."""
     walker = walker_of(writer)
     walker.feed(bytes(writer.wal))
     records: list[Record] = []
@@ -290,7 +290,7 @@ def test_damaged_record(offset: int, byte: int, message: str) -> None:
 
 
 def test_resource_manager_that_does_not_exist() -> None:
-    """Whatever the CRC says."""
+    """Even if the CRC is valid."""
     writer = OddWal()
     writer.record(60)
     writer.record(60, rmgr_id=22)
@@ -339,7 +339,7 @@ def test_continuation_that_does_not_come() -> None:
     assert "there is no contrecord flag at 0/202000" in str(error)
 
 
-def test_timeline_does_not_go_back() -> None:
+def test_timeline_does_not_decrease() -> None:
     writer = OddWal(tli=2)
     writer.fill_page_to(0)
     writer.tli = 3
@@ -359,7 +359,7 @@ def test_timeline_does_not_go_back() -> None:
         (10, 0, bytes(26), "expected 0/200068, got no such record"),
     ],
 )
-def test_a_lost_continuation_must_be_accounted_for(
+def test_a_lost_continuation_must_be_named(
     rmgr_id: int, info: int, body: bytes, message: str
 ) -> None:
     writer = OddWal()

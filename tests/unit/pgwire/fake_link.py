@@ -1,4 +1,4 @@
-"""Both halves of a connection joined without I/O: what the one sends, the other must receive."""
+"""Both halves of a connection without I/O: each receives what the other one sends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARAMETERS = {"server_version": "18.1", "integer_datetimes": "on"}
 
 
 def received(connection: ServerConnection | ClientConnection) -> list[Message]:
-    """All messages that are there."""
+    """All messages that have arrived."""
     messages = []
     while isinstance(message := connection.next(), Message):
         messages.append(message)

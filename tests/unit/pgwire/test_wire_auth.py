@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 against Postgres's own verifier, against itself, and against liars."""
+"""SCRAM-SHA-256 against Postgres's own verifier, against itself, and against forged messages."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ VERIFIER = make_verifier("pencil", SALT)
 
 
 def exchange(verifier: ScramVerifier, password: str) -> None:
-    """The whole conversation. Raises what the side raises that ends it."""
+    """The whole exchange. Raises the error of the side that ends it."""
     server = ScramServer("u", verifier, "server")
     client = ScramClient(password, "client")
     client.verify(server.final(client.respond(server.first(client.first()))))
 
 
 def test_the_exchange_of_rfc_7677() -> None:
-    """The RFC's client names its user in n=, libpq does not: the server takes both."""
+    """The RFC's client names its user in n=, libpq does not: the server accepts both."""
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     server = ScramServer("user", make_verifier("pencil", salt), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     assert server.first(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == (
@@ -91,7 +91,7 @@ def test_the_right_password(password: str) -> None:
 
 
 def test_passwords_are_prepared_as_rfc_4013_says() -> None:
-    """The RFC's examples: mapped to nothing, to a space, composed; the forbidden ones stay."""
+    """The RFC's examples: mapped to nothing, to a space, composed; prohibited ones stay."""
     assert make_verifier("I\u00adX", SALT, 1) == make_verifier("IX", SALT, 1)
     assert make_verifier("a\u00a0b", SALT, 1) == make_verifier("a b", SALT, 1)
     assert make_verifier("\u2168", SALT, 1) == make_verifier("IX", SALT, 1)
@@ -148,7 +148,7 @@ BOUND_HEADER = b"p=tls-server-end-point,,"
         (None, (), None, b"n,,"),
     ],
 )
-def test_what_a_client_chooses_and_says_of_channel_binding(
+def test_what_a_client_chooses_and_sends_for_channel_binding(
     binding: bytes | None, offered: tuple[str, ...], chosen: str | None, header: bytes
 ) -> None:
     client = ScramClient("pencil", "client", binding)
@@ -158,7 +158,7 @@ def test_what_a_client_chooses_and_says_of_channel_binding(
 
 @pytest.mark.parametrize("shown", [HASH, bytes(32), None])
 def test_the_proof_is_bound_to_the_certificate(shown: bytes | None) -> None:
-    """None: the client does without, which it may."""
+    """None: the client does without, which is allowed."""
     server, client = ScramServer("u", VERIFIER, "s", HASH), ScramClient("pencil", "c", shown)
     mechanism = client.choose(server.mechanisms)
     assert mechanism is not None
@@ -171,8 +171,8 @@ def test_the_proof_is_bound_to_the_certificate(shown: bytes | None) -> None:
     assert caught.value.sqlstate == "28000"
 
 
-def test_who_repeats_the_certificates_hash_needs_the_password_still() -> None:
-    """The one in between sees the real certificate too; the proof covers what the client saw."""
+def test_the_certificates_hash_does_not_replace_the_password() -> None:
+    """A third party sees the real certificate too; the proof covers the one that the client saw."""
     server, client = ScramServer("u", VERIFIER, "s", HASH), ScramClient("pencil", "c", bytes(32))
     mechanism = client.choose(server.mechanisms)
     assert mechanism is not None
@@ -183,7 +183,7 @@ def test_who_repeats_the_certificates_hash_needs_the_password_still() -> None:
         server.final(final.replace(seen, real))
 
 
-def test_a_client_that_was_told_of_no_channel_binding_unmasks_who_told_it() -> None:
+def test_a_client_that_was_told_of_no_channel_binding_detects_the_third_party() -> None:
     with pytest.raises(ConnectionRefused, match="thinks the server does not") as caught:
         ScramServer("u", VERIFIER, "s", HASH).first(b"y,,n=,r=c", MECHANISM)
     assert caught.value.sqlstate == "28000"
@@ -248,7 +248,7 @@ def test_a_client_distrusts_the_challenge(challenge: bytes, why: str) -> None:
 
 
 @pytest.mark.parametrize("final", [b"", b"e=x", b"v=", b"v=AAAA"])
-def test_a_client_unmasks_a_server_that_does_not_know_the_password(final: bytes) -> None:
+def test_a_client_detects_a_server_that_does_not_know_the_password(final: bytes) -> None:
     server, client = ScramServer("u", VERIFIER, "server"), ScramClient("pencil", "client")
     client.respond(server.first(client.first()))
     with pytest.raises(ProtocolError, match="server does not know the password"):

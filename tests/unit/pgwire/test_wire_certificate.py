@@ -1,4 +1,4 @@
-"""The hash of a certificate: which function, of which bytes. libpq's own is compared in
+"""The hash of a certificate: the function, and the bytes. libpq's own is compared in
 tests/integration/test_channel_binding.py."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def oid(name: str) -> bytes:
 
 
 def signed(name: str, parameters: bytes = b"\5\0") -> bytes:
-    """What a certificate looks like from far enough away."""
+    """A minimal certificate."""
     algorithm = element(0x30, oid(name), parameters)
     return element(0x30, element(0x30, bytes(300)), algorithm, element(3, bytes(70)))
 
@@ -63,7 +63,7 @@ def test_a_signature_without_a_hash_has_no_end_point() -> None:
     assert end_point_hash(pem(signed("1.3.101.112", b""))) is None
 
 
-def test_rsa_pss_says_its_hash_in_parameters() -> None:
+def test_rsa_pss_names_its_hash_in_parameters() -> None:
     sha384 = element(0xA0, element(0x30, oid("2.16.840.1.101.3.4.2.2"), b"\5\0"))
     for parameters, function in ((element(0x30, sha384), "sha384"), (element(0x30), "sha256")):
         der = signed("1.2.840.113549.1.1.10", parameters)
@@ -92,6 +92,6 @@ def test_the_first_certificate_of_a_file_counts() -> None:
         (pem(element(0x30, element(0x30))), "expected tag 0x30 at offset 2"),
     ],
 )
-def test_what_is_no_certificate(file: bytes, why: str) -> None:
+def test_an_invalid_certificate(file: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         end_point_hash(file)

@@ -1,4 +1,4 @@
-"""The commands as clients really spell them, and errors that point at the place."""
+"""The commands as real clients spell them, and errors with the position."""
 
 from __future__ import annotations
 
@@ -150,14 +150,14 @@ def test_commands(text: str, command: Command) -> None:
         ("\u017fHOW x", 1, "expected a replication command"),  # upper-cases to SHOW
     ],
 )
-def test_errors_point_at_the_place(text: str, position: int, expected: str) -> None:
+def test_errors_have_a_position(text: str, position: int, expected: str) -> None:
     with pytest.raises(CommandSyntaxError) as caught:
         parse_command(text)
     assert expected in str(caught.value)
     assert (caught.value.position, caught.value.sqlstate) == (position, "42601")
 
 
-def test_a_slot_reserves_wal_only_when_told_so() -> None:
+def test_a_slot_reserves_wal_only_on_request() -> None:
     for text, reserves in (
         ("", False),
         ("RESERVE_WAL", True),
@@ -176,7 +176,7 @@ def test_a_slot_reserves_wal_only_when_told_so() -> None:
     st.dictionaries(st.text(min_size=1), st.text()),
 )
 @example("START_WAL_PUSH", {"a": "'); DROP_REPLICATION_SLOT s; --", 'b" (': "''"})
-def test_a_formatted_command_means_what_it_says(name: str, options: dict[str, str]) -> None:
+def test_a_formatted_command_is_parsed_back(name: str, options: dict[str, str]) -> None:
     assert parse_command(format_option_command(name, options)) == OptionCommand(name, options)
 
 
@@ -189,12 +189,12 @@ def test_a_formatted_command_means_what_it_says(name: str, options: dict[str, st
         st.dictionaries(st.text(min_size=1), st.text()),
     )
 )
-def test_a_formatted_start_replication_means_what_it_says(command: StartReplication) -> None:
+def test_a_formatted_start_replication_is_parsed_back(command: StartReplication) -> None:
     assert parse_command(format_start_replication(command)) == command
 
 
 def error_of(text: str) -> CommandSyntaxError | None:
-    """What parse_command() raises, which may be only this."""
+    """The error of parse_command(), which may raise no other."""
     try:
         parse_command(text)
     except CommandSyntaxError as error:
@@ -223,7 +223,7 @@ def test_any_text_is_a_command_or_a_syntax_error(text: str) -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_the_longest_command_is_read_in_linear_time(text: str) -> None:
+def test_the_longest_command_is_parsed_in_linear_time(text: str) -> None:
     begin = time.monotonic()
     assert len(str(error_of(text))) < 200, "a report must not repeat it all"
     assert time.monotonic() - begin < 5, "a scan that tries again would take hours"

@@ -1,4 +1,4 @@
-"""The table of the protocol, read by both halves, and what lies beside it."""
+"""The table of the protocol, read by both halves, and the rules besides."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_state_can_be_reached_and_left() -> None:
     assert ends == {State.TLS_HANDSHAKE, State.CLOSED}
 
 
-def test_a_tag_means_one_thing_to_who_reads_it() -> None:
+def test_a_tag_has_one_meaning_for_its_reader() -> None:
     for state, sides in TRANSITIONS.items():
         for side, moves in sides.items():
             tags = [message.tag for message in moves if message.tag]
@@ -104,7 +104,7 @@ def test_a_command_and_its_result() -> None:
     assert link.states == (State.CLOSED, State.CLOSED)
 
 
-def test_a_server_may_speak_unasked() -> None:
+def test_a_server_may_send_asynchronous_messages() -> None:
     link = link_in_copy()
     for message in (NoticeResponse("WARNING", "01000", "low on disk"), ParameterStatus("a", "b")):
         assert link.from_server(message) == [message]
@@ -112,7 +112,7 @@ def test_a_server_may_speak_unasked() -> None:
 
 
 @pytest.mark.parametrize("first", ["client", "server"])
-def test_a_copy_ends_in_order_whoever_begins(first: str) -> None:
+def test_a_copy_ends_in_order_from_either_side(first: str) -> None:
     link = link_in_copy()
     turns = [link.from_client, link.from_server]
     if first == "server":
@@ -136,7 +136,7 @@ def test_both_may_end_a_copy_at_once() -> None:
     assert link.states == (State.BUSY, State.BUSY)
 
 
-def test_a_failed_copy_ignores_what_was_under_way() -> None:
+def test_a_failed_copy_ignores_messages_already_sent() -> None:
     link = link_in_copy()
     late = link.client.send(CopyData(b"1"), CopyData(b"2"), CopyDone())
     to_client = link.server.send(ERROR, ReadyForQuery())
@@ -176,7 +176,7 @@ def test_copy_data_without_a_copy_of_it() -> None:
     assert server.copy_data_header(3) + b"abc" == CopyData(b"abc").encode()
 
 
-def test_what_is_not_legal_is_not_sent() -> None:
+def test_an_illegal_message_is_not_sent() -> None:
     for connection, message in (
         (idle_server(), CopyData(b"")),
         (idle_server(), Query("SHOW a")),
@@ -195,7 +195,7 @@ def test_what_is_not_legal_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize("kind", b"dQX\0\xffpRZ")
-def test_what_is_not_legal_is_refused_at_its_first_byte(kind: int) -> None:
+def test_an_illegal_message_is_refused_at_its_first_byte(kind: int) -> None:
     legal = {State.COPY_BOTH: b"dX", State.IDLE: b"dQXPBEDCHSF"}
     for connect in (server_in_copy, idle_server):
         server = connect()
@@ -212,7 +212,7 @@ def test_what_is_not_legal_is_refused_at_its_first_byte(kind: int) -> None:
 def test_after_the_refusal_of_an_extended_query_all_is_ignored_up_to_sync(
     first: type[Message],
 ) -> None:
-    """As the protocol demands: the client has sent all of it before it hears of the refusal."""
+    """As the protocol demands: the client has sent all of it before it reads the refusal."""
     server = idle_server()
     rest = (Parse(b"x"), Bind(b"x"), Describe(), Execute(), Close(), Flush(), FunctionCall())
     stale = (Query("SHOW a"), CopyData(b"x"), CopyDone(), CopyFail("x"))
@@ -285,7 +285,7 @@ def test_an_extended_query_in_a_copy_is_refused(kind: int) -> None:
         server.next()
 
 
-def test_a_half_that_raised_has_stopped_for_good() -> None:
+def test_a_half_that_raised_stops_for_good() -> None:
     server = idle_server()
     server.feed(b"\xff" + Query("SHOW a").encode())
     with pytest.raises(ProtocolError) as first:
@@ -362,7 +362,7 @@ def test_no_encryption_within_encryption() -> None:
 
 
 def test_plain_bytes_behind_an_ssl_request_are_not_taken_for_encrypted_ones() -> None:
-    """CVE-2021-23214: who is in between may add a command before the encryption begins."""
+    """CVE-2021-23214: an attacker may add a command before the encryption begins."""
     server = ServerConnection()
     server.feed(SSLRequest().encode() + STARTUP.encode())
     assert server.next() == SSLRequest()
@@ -374,7 +374,7 @@ def test_plain_bytes_behind_an_ssl_request_are_not_taken_for_encrypted_ones() ->
 
 
 def test_plain_bytes_behind_the_answer_are_not_taken_for_encrypted_ones() -> None:
-    """CVE-2021-23222, the client's side of it."""
+    """CVE-2021-23222, the same for the client."""
     client = ClientConnection()
     client.send(SSLRequest())
     client.feed(b"S" + ReadyForQuery().encode())
@@ -392,7 +392,7 @@ def test_a_client_does_not_read_errors_before_the_encryption() -> None:
         client.next()
 
 
-def test_another_major_version_is_told_why() -> None:
+def test_another_major_version_gets_an_error() -> None:
     server = ServerConnection()
     server.feed(b"\0\0\0\x08\0\2\0\0")
     with pytest.raises(ConnectionRefused) as caught:
@@ -415,7 +415,7 @@ def test_a_client_does_not_answer_before_it_is_asked() -> None:
         client.send(SaslInitialResponse("SCRAM-SHA-256", b""))
 
 
-def test_the_client_half_is_fed_the_same_way() -> None:
+def test_the_client_half_takes_bytes_in_the_same_ways() -> None:
     link = link_in_copy()
     link.client.feed(link.server.send(CopyData(b"one"), CopyData(b"two")))
     assert [bytes(p) for p in link.client.take_copy_data()] == [b"one", b"two"]

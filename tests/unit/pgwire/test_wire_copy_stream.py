@@ -1,4 +1,4 @@
-"""The hot path on a real socket: batches, limits, every way to end."""
+"""The hot path on a real socket: batches, limits, all kinds of ends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def ending(stream: CopyStream) -> CopyEnded:
     return caught.value
 
 
-def test_all_that_has_arrived_comes_in_one_call(pair: Pair) -> None:
+def test_everything_that_has_arrived_comes_in_one_call(pair: Pair) -> None:
     transport = CountingTransport(pair.client.server_socket)
     pair.stream._transport = transport
     sent = [os.urandom(size) for size in (10, 0, 8192, 1)]
@@ -83,7 +83,7 @@ def test_all_that_has_arrived_comes_in_one_call(pair: Pair) -> None:
     assert pair.stream.drain(timeout=0) == []
 
 
-def test_a_message_in_pieces_is_waited_for(pair: Pair) -> None:
+def test_it_waits_for_a_message_in_pieces(pair: Pair) -> None:
     one, two = b"1" * 100, b"2" * 100
     data = pair.client.connection.send(CopyData(one), CopyData(two))
     pair.client.socket.sendall(data[:150])
@@ -114,7 +114,7 @@ def test_the_largest_message_passes_and_a_larger_one_does_not(pair: Pair) -> Non
     assert (report.severity, report.sqlstate) == ("FATAL", "08P01")
 
 
-def test_memory_stays_where_it_is(pair: Pair) -> None:
+def test_memory_does_not_grow(pair: Pair) -> None:
     """Many times the buffer, in messages that never fit evenly: no growth, no loss."""
     capacity = pair.stream._connection.frames.capacity
     sent = [os.urandom(77_777) for _ in range(100)]
@@ -136,7 +136,7 @@ def test_parts_are_sent_as_one_message(pair: Pair, size: int) -> None:
 
 
 class HesitantSocket:
-    """Takes a few bytes of a gathering call, as the kernel does when a signal comes."""
+    """Takes a few bytes of a gathering call, like the kernel when a signal comes."""
 
     def __init__(self, takes: int) -> None:
         self.takes = takes
@@ -154,7 +154,7 @@ class HesitantSocket:
 
 
 @pytest.mark.parametrize("takes", [0, 1, 5, 6, 20_005, 20_006, 40_004])
-def test_an_interrupted_send_goes_on(takes: int) -> None:
+def test_an_interrupted_send_continues(takes: int) -> None:
     parts: list[bytes | memoryview] = [b"12345", os.urandom(20_000), memoryview(os.urandom(20_000))]
     sock = HesitantSocket(takes)
     PlainTransport(sock).send(parts)  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ def test_copy_done_comes_after_the_data_before_it(pair: Pair) -> None:
 
 
 def test_the_end_of_a_timeline(pair: Pair) -> None:
-    """The server ends the copy; the client's last words are dropped; then comes the next one."""
+    """The server ends the copy and drops the client's last messages; then the next one works."""
     pair.client.socket.sendall(CopyData(b"status").encode() + CopyDone().encode())
     columns = (Column("next_tli", INT8_OID), Column("next_tli_startpos"))
     pair.stream.end_copy(columns=columns, rows=[(2, "0/3000000")])
@@ -195,13 +195,13 @@ def test_the_end_of_a_timeline(pair: Pair) -> None:
     assert pair.session.read_command() == "TIMELINE_HISTORY 2"
 
 
-def test_a_client_that_does_not_agree_to_the_end_is_not_waited_for(pair: Pair) -> None:
+def test_a_client_that_does_not_confirm_the_end_times_out(pair: Pair) -> None:
     with pytest.raises(CopyEnded, match=r"no CopyDone came within 0\.01 s") as caught:
         pair.stream.end_copy(timeout=0.01)
     assert caught.value.how is CopyEnd.DISCONNECT
 
 
-def test_a_client_that_leaves_instead_of_agreeing(pair: Pair) -> None:
+def test_a_client_that_disconnects_instead_of_confirming(pair: Pair) -> None:
     pair.client.send(Terminate())
     with pytest.raises(CopyEnded) as caught:
         pair.stream.end_copy()
@@ -245,7 +245,7 @@ def test_the_end_of_the_stream(pair: Pair) -> None:
     assert pair.session.read_command() is None
 
 
-def test_sending_to_who_has_left(pair: Pair) -> None:
+def test_sending_to_a_disconnected_client(pair: Pair) -> None:
     pair.client.socket.close()
     with pytest.raises(CopyEnded) as caught:
         pair.stream.send(b"x")
@@ -270,14 +270,14 @@ def test_another_thread_ends_it(pair: Pair) -> None:
     assert ended == [CopyEnd.DISCONNECT]
 
 
-def test_a_server_that_stops_says_so(pair: Pair) -> None:
+def test_a_server_that_stops_tells_the_client(pair: Pair) -> None:
     pair.client.socket.shutdown(socket.SHUT_WR)
     pair.stream.stop()
     assert pair.client.receive_all() == [CommandComplete("COPY 0")]
     assert pair.session.fileno() == -1
 
 
-def test_garbage_in_a_copy_is_told_and_ends_the_session(pair: Pair) -> None:
+def test_garbage_in_a_copy_gets_an_error_and_ends_the_session(pair: Pair) -> None:
     pair.client.socket.sendall(CopyData(b"good").encode() + b"Q")
     pair.client.socket.shutdown(socket.SHUT_WR)
     assert drained(pair.stream) == [b"good"]
@@ -289,7 +289,7 @@ def test_garbage_in_a_copy_is_told_and_ends_the_session(pair: Pair) -> None:
 
 
 def test_one_thread_receives_while_another_one_sends(pair: Pair) -> None:
-    """Both directions full at once would block for ever if one waited for the other."""
+    """With both directions full, a thread that did both would block for ever."""
     count, size = 200, 100_000
     client = pair.client
 

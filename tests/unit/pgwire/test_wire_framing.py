@@ -1,4 +1,4 @@
-"""Frames are cut wherever the bytes were cut; lengths have limits; memory has one, too."""
+"""Frames are independent of how the bytes were cut; lengths and memory are limited."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def buffer_with(data: bytes) -> FrameBuffer:
     return frames
 
 
-def test_a_frame_is_taken_when_its_last_byte_is_there() -> None:
+def test_a_frame_is_taken_when_its_last_byte_has_come() -> None:
     frames = FrameBuffer()
     for byte in frame(b"Q", b"abc"):
         assert frames.take_frame(100) is None
@@ -103,7 +103,7 @@ def test_memory_is_bounded_by_the_longest_message() -> None:
     assert FRAME_BUFFER_BYTES < frames.capacity < 2 * (MESSAGE_BYTES_MAX + 5)
 
 
-def test_views_stay_whole_until_the_next_room() -> None:
+def test_views_stay_valid_until_the_next_room() -> None:
     frames = buffer_with(frame(b"d", b"one") + frame(b"d", b"two")[:6])
     (view,) = frames.take_copy_data(100)
     assert bytes(view) == b"one"
@@ -113,7 +113,7 @@ def test_views_stay_whole_until_the_next_room() -> None:
     assert [bytes(p) for p in frames.take_copy_data(100)] == [b"two"]
 
 
-def test_growing_keeps_what_is_there_and_what_was_given_out() -> None:
+def test_growing_keeps_the_content_and_earlier_views() -> None:
     frames = buffer_with(frame(b"d", b"one") + b"d\0\0")
     (view,) = frames.take_copy_data(100)
     frames.reserve(10 * FRAME_BUFFER_BYTES)

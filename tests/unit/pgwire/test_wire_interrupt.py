@@ -1,4 +1,4 @@
-"""What wakes the thread of a connection, from others; also when there is none any more."""
+"""Waking the thread of a connection from other threads; also after its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def is_woken(interrupt: Interrupt) -> bool:
     return bool(select.select([interrupt], [], [], 0)[0])
 
 
-def test_a_wake_up_is_heard_once_however_often_it_was_called() -> None:
+def test_several_wake_ups_count_once() -> None:
     interrupt = Interrupt()
     assert not is_woken(interrupt)
     interrupt.wake()
@@ -31,7 +31,7 @@ def test_a_wake_up_is_heard_once_however_often_it_was_called() -> None:
 
 
 def test_a_late_wake_up_writes_to_no_other_file() -> None:
-    """While descriptors are closed and their numbers taken again."""
+    """While descriptors are closed and their numbers are reused."""
     interrupts = [Interrupt() for _ in range(200)]
 
     def wake_all() -> None:

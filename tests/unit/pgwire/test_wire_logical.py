@@ -1,4 +1,4 @@
-"""The messages of a logical stream: bytes that Postgres 15.20 sent, and bytes that nobody sends.
+"""The messages of a logical stream: bytes that Postgres 15.20 sent, and bytes that it never sends.
 
 The golden bytes come from pg_logical_slot_peek_binary_changes of a two-phase slot of pgoutput, with
 proto_version 3 and an empty publication.
@@ -22,7 +22,7 @@ from pgwire.logical import (
 
 GID = "skq1.d.19c1f0a3e55.1-16b374d848-2f1-1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
 GID_HEX = f"{GID.encode().hex()}00"
-# pg_prepared_xacts said 2026-11-24 10:05:28.888038+00 of it.
+# pg_prepared_xacts showed 2026-11-24 10:05:28.888038+00 for it.
 PREPARED_US = 1_795_514_728_888_038 - 946_684_800_000_000
 OTHER_HEX = "6f7468657200"
 
@@ -61,7 +61,7 @@ def test_a_streamed_prepare_differs_by_its_letter() -> None:
 
 
 @pytest.mark.parametrize("kind", "BCORYIUDTMSEcA")
-def test_other_messages_are_not_for_us(kind: str) -> None:
+def test_other_messages_are_ignored(kind: str) -> None:
     assert parse_logical_message(kind.encode() + bytes(30)) is None
 
 
@@ -118,5 +118,5 @@ MESSAGES = st.one_of(
 
 
 @given(MESSAGES)
-def test_what_is_encoded_is_parsed(message: LogicalMessage) -> None:
+def test_encoded_messages_are_parsed_back(message: LogicalMessage) -> None:
     assert parse_logical_message(message.encode()) == message

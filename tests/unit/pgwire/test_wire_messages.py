@@ -1,4 +1,4 @@
-"""Every message is read back from its own bytes, and the bytes are Postgres's."""
+"""Every message is parsed back from its own bytes, and the bytes are Postgres's."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from pgwire.startup import (
     StartupMessage,
 )
 
-# The bytes are written out by hand from the documentation's chapter "Message Formats".
+# The bytes were written by hand from the documentation's chapter "Message Formats".
 FRAMES: list[tuple[Message, bytes]] = [
     (NegotiateProtocolVersion(0, ("_pq_.x",)), b"v\0\0\0\x13\0\3\0\0\0\0\0\1_pq_.x\0"),
     (AuthenticationOk(), b"R\0\0\0\x08\0\0\0\0"),
@@ -119,7 +119,7 @@ def test_encoding_and_decoding(message: Message, data: bytes) -> None:
     assert type(message).decode(data[4 + len(message.tag) :]) == message
 
 
-def test_no_message_of_the_table_is_missing_here() -> None:
+def test_every_message_of_the_table_is_tested_here() -> None:
     in_table = {m for sides in TRANSITIONS.values() for moves in sides.values() for m in moves}
     assert in_table == set(kinds([message for message, _ in FRAMES])) | STARTUP_PACKETS
 
@@ -193,7 +193,7 @@ def test_an_exception_becomes_a_report() -> None:
     )
 
 
-def test_counts_that_cannot_be_true_are_refused() -> None:
+def test_impossible_counts_are_refused() -> None:
     with pytest.raises(ProtocolError, match="expected at most 0 options"):
         NegotiateProtocolVersion.decode(b"\0\3\0\0\xff\xff\xff\xff")
     with pytest.raises(ProtocolError, match="expected the length of a value, got -2"):

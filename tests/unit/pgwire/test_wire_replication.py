@@ -1,4 +1,4 @@
-"""The messages inside CopyData, against bytes written out by hand."""
+"""The messages inside CopyData, against bytes written by hand."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_any_payload_is_read_or_refused(payload: bytes) -> None:
             try:
                 parse(first + payload)
             except ProtocolError:
-                pass  # the only thing it may raise
+                pass  # the only exception that is allowed
 
 
 def test_time_counts_from_2000() -> None:

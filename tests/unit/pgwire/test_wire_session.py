@@ -1,4 +1,4 @@
-"""Sessions on a real socket: handshakes that fail, commands and answers, honest last words."""
+"""Sessions on a real socket: failed handshakes, commands and answers, last error messages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def accept(client: SocketClient, config: ServerConfig = CONFIG) -> Session | Non
     return accept_connection(client.server_socket, config)
 
 
-def test_the_greeting_has_what_stock_clients_depend_on(client: SocketClient) -> None:
+def test_the_greeting_has_the_parameters_that_stock_clients_need(client: SocketClient) -> None:
     client.send(STARTUP)
     with accept(client) or pytest.fail("no session") as session:
         assert session.parameters == STARTUP.parameters
@@ -68,7 +68,7 @@ def test_the_greeting_has_what_stock_clients_depend_on(client: SocketClient) -> 
     assert messages[-1] == ReadyForQuery()
 
 
-def test_the_version_may_depend_on_what_the_client_wants(client: SocketClient) -> None:
+def test_the_version_may_depend_on_the_startup_parameters(client: SocketClient) -> None:
     def version_of(parameters: Mapping[str, str]) -> str:
         if "timeline_id" not in parameters:
             raise ConnectionRefused("no timeline named", sqlstate="3D000")
@@ -129,14 +129,14 @@ def test_an_empty_command_is_answered_at_once(client: SocketClient) -> None:
     session.close()
 
 
-def test_a_client_that_leaves_between_commands(client: SocketClient) -> None:
+def test_a_client_that_disconnects_between_commands(client: SocketClient) -> None:
     session = client.start()
     client.socket.close()
     assert session.read_command() is None
     session.close()
 
 
-def test_garbage_between_commands_is_told_and_ends_the_session(client: SocketClient) -> None:
+def test_garbage_between_commands_gets_an_error_and_ends_the_session(client: SocketClient) -> None:
     session = client.start()
     client.socket.sendall(b"\xff")
     client.socket.shutdown(socket.SHUT_WR)
@@ -157,7 +157,9 @@ def test_a_session_may_be_refused_later(client: SocketClient) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", CancelRequest(1, b"2345").encode(), STARTUP.encode()[:9]])
-def test_a_client_that_leaves_or_cancels_gets_no_answer(client: SocketClient, data: bytes) -> None:
+def test_a_client_that_disconnects_or_cancels_gets_no_answer(
+    client: SocketClient, data: bytes
+) -> None:
     client.socket.sendall(data)
     client.socket.shutdown(socket.SHUT_WR)
     assert accept(client) is None
@@ -172,7 +174,7 @@ def test_a_client_that_leaves_or_cancels_gets_no_answer(client: SocketClient, da
         (b"\0\0\0\x09\0\3\0\0\0", "28000", ConnectionRefused),
     ],
 )
-def test_a_refused_client_is_told_why(
+def test_a_refused_client_gets_the_reason(
     client: SocketClient, data: bytes, sqlstate: str, error: type[Exception]
 ) -> None:
     client.socket.sendall(data)
@@ -185,8 +187,8 @@ def test_a_refused_client_is_told_why(
     assert client.server_socket.fileno() == -1
 
 
-def test_the_reason_is_not_lost_behind_bytes_that_nobody_read() -> None:
-    """Closing over unread bytes resets the connection; the report is on its way before that."""
+def test_the_reason_is_not_lost_behind_unread_bytes() -> None:
+    """Closing with unread bytes resets the connection; the error was sent before that."""
     client, sock = tcp_pair()
     with client:
         client.sendall(b"GET / HTTP/1.1\r\n" + 100_000 * b"x")
@@ -196,15 +198,15 @@ def test_the_reason_is_not_lost_behind_bytes_that_nobody_read() -> None:
         assert b"08P01" in client.recv(1000)
 
 
-def test_a_silent_client_is_not_waited_for(client: SocketClient) -> None:
+def test_a_silent_client_times_out(client: SocketClient) -> None:
     config = ServerConfig(server_version="18.1", handshake_timeout_s=0.05)
     with pytest.raises(ConnectionRefused, match=r"not done within 0\.05 s") as caught:
         accept(client, config)
     assert caught.value.sqlstate == "57014"
 
 
-def test_a_client_that_dribbles_is_not_waited_for(client: SocketClient) -> None:
-    """The limit is on the whole handshake: a byte in time buys no more of it."""
+def test_a_slow_client_times_out(client: SocketClient) -> None:
+    """The limit is for the whole handshake: single bytes in time do not extend it."""
     config = ServerConfig(server_version="18.1", handshake_timeout_s=0.3)
     stopped = threading.Event()
 
@@ -232,7 +234,7 @@ def test_tls_may_not_be_required_without_a_certificate() -> None:
         ServerConfig(server_version="18.1", require_tls=True)
 
 
-def test_accepted_sockets_answer_at_once_and_notice_dead_peers() -> None:
+def test_accepted_sockets_answer_at_once_and_detect_dead_peers() -> None:
     client, sock = tcp_pair()
     with client, sock:
         prepare_socket(sock)
@@ -257,7 +259,7 @@ def test_a_session_ends_from_another_thread(client: SocketClient) -> None:
     session.shutdown()  # again, after the end: harmless
 
 
-def test_a_reset_counts_as_leaving() -> None:
+def test_a_reset_counts_as_a_disconnect() -> None:
     client, sock = tcp_pair()
     client.sendall(STARTUP.encode() + Query("START_WAL_PUSH").encode())
     session = accept_connection(sock, CONFIG)

@@ -48,10 +48,10 @@ def test_encoding_and_decoding(packet: StartupPacket, data: bytes) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"\0\3\0",  # no whole code
+        b"\0\3\0",  # incomplete code
         b"\0\3\0\0",  # no terminator
         b"\0\3\0\0user\0u\0",
-        b"\0\3\0\0user\0u\0\0\0",  # something behind it
+        b"\0\3\0\0user\0u\0\0\0",  # extra bytes
         b"\0\3\0\0user\0\xff\0\0",  # not UTF-8
         b"\x04\xd2\x16\x2f\0",  # an SSLRequest with a payload
         b"\x04\xd2\x16\x2e\0\0",  # a CancelRequest without a process
@@ -86,14 +86,14 @@ def test_only_s_and_n_answer_an_ssl_request(answer: int) -> None:
         (9999, {"_pq_.b": "", "_pq_.a": "1"}, NegotiateProtocolVersion(2, ("_pq_.b", "_pq_.a"))),
     ],
 )
-def test_a_newer_client_is_told_what_is_spoken_here(
+def test_a_newer_client_gets_the_supported_version(
     minor: int, negotiated: dict[str, str], answer: NegotiateProtocolVersion | None
 ) -> None:
     assert negotiation(StartupMessage({"user": "u"}, minor, negotiated)) == answer
 
 
 def test_keys_are_longer_since_protocol_3_2() -> None:
-    """As Postgres 18 makes them, and whatever it negotiates."""
+    """As in Postgres 18, for all versions that it negotiates."""
     assert [cancel_key_bytes(minor) for minor in (0, 1, 2)] == [4, 4, 32]
     request = CancelRequest(7, bytes(range(32)))
     assert decode_startup_packet(request.encode()[4:]) == request
@@ -136,20 +136,20 @@ def test_options(text: str, options: dict[str, str]) -> None:
         ("--a", 'invalid option "a" in startup packet: expected name=value'),
     ],
 )
-def test_options_that_are_none(text: str, message: str) -> None:
+def test_invalid_options(text: str, message: str) -> None:
     with pytest.raises(ConnectionRefused) as caught:
         parse_options(text)
     assert (str(caught.value), caught.value.sqlstate) == (message, "42601")
 
 
 @given(st.dictionaries(st.from_regex("[a-z_][a-z0-9_.]*", fullmatch=True), NO_ZERO_BYTES))
-def test_formatted_options_are_read_back(options: dict[str, str]) -> None:
+def test_formatted_options_are_parsed_back(options: dict[str, str]) -> None:
     assert parse_options(format_options(options)) == options
 
 
 @given(NO_ZERO_BYTES)
-def test_any_options_are_read_or_refused(text: str) -> None:
+def test_any_options_are_parsed_or_refused(text: str) -> None:
     try:
         parse_options(text)
     except ConnectionRefused:
-        pass  # the only thing it may raise
+        pass  # the only exception that is allowed

@@ -1,4 +1,4 @@
-"""Short ways to say what arrives at an acceptor; the bytes of the WAL do not matter to it."""
+"""Builders of an acceptor's events; the content of the WAL does not matter to it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ A, B1, B2, C = (
 
 
 def new_acceptor(flush_lsn: int = START_LSN, **control: Any) -> Acceptor:
-    """As loaded from disk: a log up to `flush_lsn`, and this control state."""
+    """An acceptor loaded from disk: a log up to `flush_lsn`, and this control state."""
     return Acceptor(1, INSTANCE, replace(new_control_state(MEMBERS), **control), flush_lsn)
 
 
 def stamped(node_id: NodeId, generation: int = 1, membership: Membership = MEMBERS) -> Membership:
-    """What `node_id` sends once it is elected, or wrote later."""
+    """The membership that `node_id` sends when elected, or writes later."""
     return membership.stamped(Stamp(node_id, generation))
 
 
 def history(*starts: tuple[NodeId, int]) -> TermHistory:
-    """What every log begins with, then these ballots from these positions on."""
+    """The history that every log begins with, then these ballots from these positions on."""
     terms = TermHistory.initial(START_LSN)
     for node_id, start_lsn in starts:
         terms = terms.extended(node_id, start_lsn)
@@ -55,7 +55,7 @@ def greeting(connection: int = 1, **fields: Any) -> Received:
 
 
 def vote_request(node_id: NodeId, connection: int = 1, stamp: Stamp | None = None) -> Received:
-    """Of one that counts by the greatest membership that can be, unless a stamp is named."""
+    """By default, of a proposer that counts by the greatest possible membership."""
     return Received(connection, VoteRequest(stamp or Stamp(node_id, 1), node_id))
 
 
@@ -78,7 +78,7 @@ def append(
     record_end_lsn: int | None = None,
     **fields: Any,
 ) -> Received:
-    """WAL that ends on a record boundary, unless another one is named."""
+    """WAL that ends on a record boundary, unless `fields` name another one."""
     end_lsn = begin_lsn + length
     record_end_lsn = end_lsn if record_end_lsn is None else record_end_lsn
     message = Append(1, node_id, begin_lsn, end_lsn, record_end_lsn, 0, 0, bytes(length))
@@ -101,5 +101,5 @@ def batch(acceptor: Acceptor, *events: Received) -> list[Action]:
 
 
 def kinds(actions: list[Action]) -> list[str]:
-    """The names of the actions: their order is the safety argument."""
+    """The names of the actions; their order is the safety argument."""
     return [type(action).__name__ for action in actions]

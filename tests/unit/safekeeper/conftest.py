@@ -1,4 +1,4 @@
-"""Files are real here, and no plug is pulled: so nobody waits for the disk."""
+"""Files are real here, but there is no power loss: fsync does not wait for the disk."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of failing flushes put their own functions in the place of these."""
+    """Tests of failing flushes replace these functions by their own."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)

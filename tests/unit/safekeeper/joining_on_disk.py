@@ -27,7 +27,7 @@ from safekeeper.timelines import Timelines
 
 @contextmanager
 def opened(path: Path) -> Iterator[Timelines]:
-    """As a process does between its start and its orderly end."""
+    """Timelines as between a start and an orderly end of the process."""
     directory = DataDirectory(path, SAFEKEEPER_ID)
     timelines = Timelines(directory, HOOKS)
     try:
@@ -43,7 +43,7 @@ def files_of(timelines: Timelines) -> set[str]:
 
 
 def log_to_join() -> WalLog:
-    """It goes well beyond the place where 4 joins."""
+    """A log that extends well beyond the place where 4 joins."""
     log = WalLog()
     while log.lsn < JOIN_LSN + WAL_SEG_SIZE // 2:
         log.append(f"R{len(log.ends)}", 30_000)
@@ -51,7 +51,7 @@ def log_to_join() -> WalLog:
 
 
 class Leader(Pusher):
-    """Of the log that 4 joins."""
+    """The leader of the log that 4 joins."""
 
     def lead_from(self, start_lsn: int, membership: Membership) -> Leader:
         self.timeline.connect(self)

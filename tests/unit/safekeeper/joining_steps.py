@@ -1,4 +1,4 @@
-"""Safekeeper 4 joins and leaves the timeline of 1, 2 and 3: the offers and memberships of that."""
+"""Safekeeper 4 joins and leaves the timeline of 1, 2 and 3: the offers and memberships for that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consensus.membership import Member, Membership, Stamp
 from pgwal.history import TimelineHistory
 
 SAFEKEEPER_ID = 4
-#: Where its log begins: two segments behind the timeline's own start.
+#: Where its log begins: two segments after the timeline's start.
 JOIN_LSN = START_LSN + 2 * WAL_SEG_SIZE
 ROSTER = tuple(Member(i, bytes([i]) * 8, f"10.0.0.{i}", 5454, "here") for i in (1, 2, 3))
 OUTSIDE = Membership(Stamp.FIRST, (1, 2, 3), (), ROSTER)
@@ -21,7 +21,7 @@ OUTSIDE = Membership(Stamp.FIRST, (1, 2, 3), (), ROSTER)
 def offer_of(
     node_id: NodeId = A, generation: int = 1, start_lsn: int = JOIN_LSN, **fields: object
 ) -> TimelineOffer:
-    """By `node_id`, whose term began with the timeline."""
+    """Of `node_id`, whose term began with the timeline."""
     facts: dict[str, object] = {
         "server": SERVER,
         "start_lsn": start_lsn,
@@ -35,7 +35,7 @@ def offer_of(
 
 
 def with_four(node_id: NodeId, generation: int) -> Membership:
-    """Joint: 4 is to be a member."""
+    """Joint: 4 will be a member."""
     new = (*ROSTER, Member(SAFEKEEPER_ID, b"instance", "10.0.0.4", 5454))
     return OUTSIDE.joint_with(Stamp(node_id, generation), new)
 

@@ -1,14 +1,14 @@
 """`LossyTimeline`: a timeline on a `DroppingDisk`, whose power may fail before every operation.
 
 The real `Timeline`, `WalStore` and `ControlFile`. Before each call that changes or syncs something,
-and after each message, some of the states that a power loss could leave are made in another folder,
-and the timeline is loaded there. What it then says of itself must be true:
+and after each message, the test creates some of the states that a power loss could leave, in
+another folder, and loads the timeline there. The state that it reports must be true:
 
-    promised    is what was answered, or greater; one that somebody asked for
+    promised    is the promise that was answered, or a greater one that was requested
     histories   are those of a leader that was followed
-    membership  is what was answered, or greater; one that was sent
-    flush_lsn   is not below what was answered, since the last truncation was ordered
-    the bytes   are those of the ballot that the history names last; behind them there are zeros
+    membership  is the one that was answered, or a greater one that was sent
+    flush_lsn   is not below the answered one, since the last truncation was ordered
+    the bytes   are those of the ballot that the history names last; zeros follow them
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.dropping_disk import LOSSES, DroppingDisk, Loss, RandomLoss, write_tr
 
 
 class Lost(AssertionError):
-    """A power loss broke a law."""
+    """A power loss violated a law."""
 
 
 def check(holds: bool, *problem: object) -> None:
@@ -44,8 +44,8 @@ def check(holds: bool, *problem: object) -> None:
 
 
 class LossyTimeline:
-    """To be used within `disk.watching()`. `random_losses` states are tried at each place, beside
-    one of the corners in turn; `every` so many places."""
+    """Use it within `disk.watching()`. `random_losses` states are tried at each place, besides one
+    of the corners in turn; `every`: only at every n-th place."""
 
     def __init__(
         self, root: Path, seed: int = 0, *, random_losses: int = 1, every: int = 1
@@ -60,7 +60,7 @@ class LossyTimeline:
         self.log = WalLog()
         state = new_control_state(first_membership(1, 2, 3))
         self.terms, self.history = state.term_history, state.tli_history
-        #: Of the leader that was followed last; what was answered, and all that were sent.
+        #: Of the last leader followed; the answered membership, and all that were sent.
         self.membership = self.answered = state.membership
         self._sent = {state.membership}
         self.logs = {NodeId.ZERO: self.log}
@@ -89,10 +89,10 @@ class LossyTimeline:
             self.check_after(loss, f"before {call} of {Path(path).name}")
 
     def do_not_try(self, call: str, path: str) -> None:
-        """What is not of interest in a test."""
+        """For operations that a test does not examine."""
 
     def check_losses(self) -> None:
-        """At rest, all the corners."""
+        """Between two operations: tries all the corners."""
         for loss in LOSSES:
             self.check_after(loss)
 
@@ -107,7 +107,7 @@ class LossyTimeline:
             shutil.rmtree(self._after)
 
     def check(self, timeline: Timeline) -> None:
-        """What a timeline that was just loaded says of itself is true."""
+        """Checks that the state of a timeline that was just loaded is true."""
         check(timeline.state is TimelineState.ACTIVE, timeline.stopped_reason)
         control, flush_lsn = timeline.control, timeline.positions.flush_lsn
         check(control.promised >= self.promised, "promised", control.promised, self.promised)
@@ -136,7 +136,7 @@ class LossyTimeline:
             lsn += len(part)
         return bytes(wal)
 
-    # ---- what happens to it
+    # ---- operations
 
     def describe(self) -> dict[str, object]:
         return {}
@@ -159,7 +159,7 @@ class LossyTimeline:
         self.timeline.connect(self)
 
     def push(self, *, commits: bool = False) -> None:
-        """All that the log has and the timeline was not sent; and then that it is committed."""
+        """Sends all WAL that the timeline lacks; with `commits`, also that it is committed."""
         begin_lsn = self.timeline.positions.written_lsn
         self._append(begin_lsn, self.log.read(begin_lsn, self.log.lsn))
         if commits:
@@ -172,19 +172,19 @@ class LossyTimeline:
         self.floor_lsn, self.commit_lsn = answer.flush_lsn, max(self.commit_lsn, answer.commit_lsn)
 
     def push_part(self, length: int) -> None:
-        """The head of a record, whose rest is still to come."""
+        """Sends the head of a record; its rest follows later."""
         begin_lsn = self.timeline.positions.written_lsn
         wal = self.log.read(begin_lsn, begin_lsn + length)
         self._append(begin_lsn, wal, record_end_lsn=self.floor_lsn)
 
     def write_unflushed(self) -> None:
-        """What the process writes before it ends without a flush."""
+        """Writes WAL as by a process that ends without a flush."""
         begin_lsn = self.timeline.positions.written_lsn
         self.timeline.store.write(begin_lsn, self.log.read(begin_lsn, self.log.lsn))
 
     def take_over(self, cut_lsn: int, *, is_promoted: bool = False) -> None:
-        """Another leader, whose log parts from ours at `cut_lsn`; `is_promoted`: on a timeline of
-        its own."""
+        """Another leader, whose log diverges from ours at `cut_lsn`; `is_promoted`: with a new
+        Postgres timeline."""
         self.node_id = NodeId(self.promised.term + 1, self.random.randbytes(16))
         switches = tuple(s for s in self.history.entries if s.switch_lsn < cut_lsn)
         tli = self.history.tli_at(max(cut_lsn - 1, START_LSN))
@@ -213,7 +213,7 @@ class LossyTimeline:
         assert self.timeline.positions.written_lsn == cut_lsn
 
     def configure(self, membership: Membership) -> None:
-        """The leader wrote another one."""
+        """The leader wrote another membership."""
         self.membership = membership
         self._sent.add(membership)
         (answer,) = self._send(configure(membership, self._number))
@@ -225,7 +225,7 @@ class LossyTimeline:
         return Stamp(self.node_id, self.membership.generation + 1)
 
     def kill(self) -> None:
-        """The process dies and is started again; the machine stays, and its page cache."""
+        """The process is killed and started again; the page cache survives."""
         self.timeline.store.abandon()
         self._loaded()
 
@@ -235,7 +235,7 @@ class LossyTimeline:
         self._loaded()
 
     def _loaded(self) -> None:
-        """What it finds it may tell, so it must be durable."""
+        """A loaded state may be reported at once, so it must be durable."""
         self.timeline = load_timeline(self.folder)
         self.check(self.timeline)
         flush_lsn = self.timeline.positions.flush_lsn
@@ -247,6 +247,6 @@ class LossyTimeline:
         self.log = self.logs[last]
 
     def remove_wal(self, lsn: int) -> None:
-        """As the process does when nobody needs what is below `lsn`."""
+        """Removes WAL below `lsn`, as the process does when it is not needed."""
         self.timeline.advance_local_start(lsn)
         self.timeline.store.remove_below(lsn)

@@ -1,4 +1,4 @@
-"""What a timeline has and says, on the steady path as on the general one, to be compared."""
+"""The state and answers of a timeline, to compare the steady path with the general one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ballot(payload: bytes, term: int) -> bytes:
 
 
 def state_of(timeline: Timeline) -> dict[str, Any]:
-    """Of the acceptor as it will be when it is told of what the steady path took."""
+    """Of the acceptor after it has received the steady path's result."""
     acceptor = timeline._acceptor
     fields = dict(vars(acceptor)) if acceptor is not None else {}
     if acceptor is not None and acceptor._ends is not None:
@@ -50,7 +50,7 @@ def state_of(timeline: Timeline) -> dict[str, Any]:
 
 
 def files_of(timeline: Timeline, folder: Path) -> dict[str, str]:
-    """The checksum of each when it is closed: pytest would print megabytes for minutes."""
+    """The checksum of each file: pytest would print megabytes for minutes."""
     timeline.close("the test goes on")
     return {
         str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Append: the safekeeper's rules 4, 5 and 6. Who may write, where, and what is said of it when."""
+"""Append: the safekeeper's rules 4, 5 and 6: who may write and where, and when it is answered."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def the_refusal(actions: list[Action]) -> str:
 # ---- rule 4: who may write, and where
 
 
-def test_rule_4_a_promise_alone_does_not_let_anybody_write() -> None:
-    """The log may have a diverged tail that only Elected cuts."""
+def test_rule_4_a_promise_alone_does_not_allow_writing() -> None:
+    """The log may have a diverged tail, which only Elected cuts."""
     acceptor = new_acceptor()
     acceptor.step(vote_request(A))
     assert "without Elected on this connection" in the_refusal(
@@ -73,7 +73,7 @@ def test_rule_4_another_connection_of_the_same_proposer_must_be_elected_itself()
 
 
 def test_rule_4_the_newest_connection_wins() -> None:
-    """The older one may still deliver what was on its way: nothing of it is written."""
+    """The older one may still deliver messages on their way: they are not written."""
     acceptor = streaming_acceptor(A, connection=1)
     batch(acceptor, append(A, position(0), 100, connection=1))
     acceptor.step(vote_request(A, connection=2))
@@ -86,8 +86,8 @@ def test_rule_4_the_newest_connection_wins() -> None:
 
 
 @pytest.mark.parametrize("promised", [B2, C], ids=["same term, greater uuid", "greater term"])
-def test_rule_4_a_lesser_node_id_is_told_the_promise(promised: NodeId) -> None:
-    """Fenced: that is all an old leader needs to know."""
+def test_rule_4_a_lesser_node_id_is_answered_with_the_promise(promised: NodeId) -> None:
+    """Fenced: an old leader needs no other information."""
     acceptor = streaming_acceptor(B1)
     acceptor.step(vote_request(promised, connection=2))
     answer = the_answer(acceptor.step(append(B1, START_LSN, 100, connection=1)))
@@ -135,7 +135,7 @@ def test_rule_5_commit_follows_the_leader_as_far_as_the_flush(sent: int, committ
     assert the_answer(actions).commit_lsn == position(committed)
 
 
-def test_rule_5_what_was_sent_early_is_remembered_until_the_flush() -> None:
+def test_rule_5_a_commit_that_was_sent_early_is_remembered_until_the_flush() -> None:
     acceptor = streaming_acceptor(A)
     acceptor.step(append(A, position(0), 100, commit_lsn=position(150)))
     assert acceptor.commit_lsn == START_LSN, "not flushed yet"
@@ -143,7 +143,7 @@ def test_rule_5_what_was_sent_early_is_remembered_until_the_flush() -> None:
     assert acceptor.commit_lsn == position(150)
 
 
-def test_rule_5_positions_never_go_back() -> None:
+def test_rule_5_positions_never_decrease() -> None:
     acceptor = streaming_acceptor(A)
     first = {"commit_lsn": position(80), "truncate_lsn": position(60)}
     batch(acceptor, append(A, position(0), 100, **first))
@@ -153,7 +153,7 @@ def test_rule_5_positions_never_go_back() -> None:
 
 
 def test_a_commit_sent_by_an_older_leader_is_forgotten() -> None:
-    """It spoke of its own log, beyond what this one had; the next leader's may be another."""
+    """It was about that leader's own log, beyond this one; the next leader's may differ."""
     acceptor = streaming_acceptor(A)
     batch(acceptor, append(A, START_LSN, 100, commit_lsn=position(900)))
     acceptor.step(vote_request(C, connection=2))
@@ -162,7 +162,7 @@ def test_a_commit_sent_by_an_older_leader_is_forgotten() -> None:
     assert acceptor.commit_lsn == position(100)
 
 
-def test_a_heartbeat_carries_news_and_no_wal() -> None:
+def test_a_heartbeat_carries_positions_and_no_wal() -> None:
     acceptor = streaming_acceptor(A)
     batch(acceptor, append(A, START_LSN, 100))
     news = {"commit_lsn": position(100), "truncate_lsn": position(50)}
@@ -223,7 +223,7 @@ def test_a_batch_of_a_connection_that_does_not_stream_is_not_answered() -> None:
 
 
 def feed(acceptor: Acceptor, *parts: tuple[int, int]) -> list[tuple[int, int]]:
-    """Appends of (length, boundary), each flushed; the answers' (flush, durable)."""
+    """Appends of (length, boundary), each flushed; returns the answers' (flush, durable)."""
     answers = []
     for length, boundary in parts:
         begin_lsn = acceptor.written_lsn
@@ -250,7 +250,7 @@ def test_commit_lsn_is_a_record_boundary(fields: dict[str, Any]) -> None:
 # ---- the replicas' feedback
 
 
-def test_answers_carry_what_the_replicas_need_until_they_leave() -> None:
+def test_answers_carry_the_feedback_of_replicas_until_they_disconnect() -> None:
     acceptor = streaming_acceptor(A)
     needed = HotStandbyFeedback(1, 700, 2)
     assert acceptor.step(FeedbackChanged(needed)) == []
@@ -260,7 +260,7 @@ def test_answers_carry_what_the_replicas_need_until_they_leave() -> None:
 
 
 def test_rule_6_a_batch_is_answered_once_however_many_messages_it_has() -> None:
-    """The proposer takes the n-th answer for one to its n-th message or a later one."""
+    """The proposer assumes that the n-th answer is for its n-th message or a later one."""
     acceptor = new_acceptor()
     acceptor.step(vote_request(A))
     one = batch(acceptor, elected(A, START_LSN, history((A, START_LSN))))
@@ -276,7 +276,7 @@ def test_rule_6_a_batch_is_answered_once_however_many_messages_it_has() -> None:
 # ---- the steady path
 
 
-def test_what_the_steady_path_took_is_as_if_it_had_come_message_by_message() -> None:
+def test_the_steady_paths_result_equals_that_of_single_messages() -> None:
     by_messages, steady = streaming_acceptor(), streaming_acceptor()
     batch(by_messages, append(A, START_LSN, 100, record_end_lsn=position(80)))
     batch(by_messages, append(A, position(100), 60, commit_lsn=position(120), truncate_lsn=9))

@@ -1,4 +1,4 @@
-"""The daisy chain at its end: whose WAL is taken, where, and what of it counts as flushed."""
+"""The receiving end of a daisy chain: which WAL is taken, where, and how much counts as flushed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def wal(begin: int, length: int, node_id: NodeId = A, connection: int = 1) -> Ch
 
 
 def news(end: int, **fields: Any) -> Received:
-    """The leader's log ends there, and a record with it."""
+    """The leader's log ends there, with a record."""
     return append(A, at(end), 0, **fields)
 
 
@@ -95,8 +95,8 @@ def test_a_record_end_above_what_is_written_does_not_count() -> None:
     assert acceptor.flush_lsn == at(300)
 
 
-def test_wal_that_nobody_spoke_of_yet_is_durable_and_not_flushed() -> None:
-    """The source may hear of it first. The leader's word makes it count."""
+def test_wal_that_the_leader_has_not_named_yet_is_durable_and_not_flushed() -> None:
+    """The source may receive it first. It counts when the leader names it."""
     acceptor = chained_acceptor()
     acceptor.step(wal(100, 50))
     acceptor.step(BatchEnded(1))
@@ -105,18 +105,18 @@ def test_wal_that_nobody_spoke_of_yet_is_durable_and_not_flushed() -> None:
     assert acceptor.flush_lsn == at(150)
 
 
-def test_the_leader_sends_one_that_is_chained_no_wal() -> None:
+def test_a_leader_may_not_send_wal_to_a_chained_member() -> None:
     acceptor = chained_acceptor()
     assert "taken from another" in the_refusal(acceptor.step(append(A, at(100), 8)))
 
 
 def test_wal_far_beyond_the_leaders_log_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source may have what the leader has not spoken of yet, but not a disk full of it."""
+    """A source may have WAL that the leader has not named yet, but not any amount."""
     monkeypatch.setattr(named_ends, "AHEAD_BYTES_MAX", 1000)
     acceptor = chained_acceptor()
     assert kinds(acceptor.step(wal(100, 1000))) == ["WriteWal"]
     assert "the leader's log ends at" in the_refusal(acceptor.step(wal(1100, 1)))
-    # Inside a long record the leader names no new end of one.
+    # Inside a long record the leader names no new record end.
     acceptor.step(append(A, at(300), 0, record_end_lsn=at(100)))
     assert kinds(acceptor.step(wal(1100, 200))) == ["WriteWal"]
     assert acceptor.record_end_lsn == at(100)
@@ -129,19 +129,19 @@ def test_chained_wal_begins_where_the_log_ends() -> None:
     assert acceptor.written_lsn == at(100)
 
 
-def test_what_was_read_for_another_ballot_is_nobodys() -> None:
+def test_wal_that_was_read_for_another_ballot_is_ignored() -> None:
     acceptor = chained_acceptor()
     assert acceptor.step(wal(100, 8, node_id=C)) == []
     assert acceptor.written_lsn == at(100)
 
 
-def test_what_was_read_for_another_connection_is_nobodys() -> None:
+def test_wal_that_was_read_for_another_connection_is_ignored() -> None:
     acceptor = chained_acceptor()
     assert acceptor.step(wal(100, 8, connection=2)) == []
     assert acceptor.written_lsn == at(100)
 
 
-def test_a_vote_an_elected_and_the_connections_end_end_the_chain() -> None:
+def test_a_vote_an_elected_and_the_end_of_the_connection_end_the_chain() -> None:
     for event in (
         vote_request(C, connection=2),
         elected(A, at(100), history((A, START_LSN))),
@@ -154,7 +154,7 @@ def test_a_vote_an_elected_and_the_connections_end_end_the_chain() -> None:
         assert acceptor.written_lsn == at(100)
 
 
-def test_it_goes_on_under_another_membership() -> None:
+def test_the_chain_continues_under_another_membership() -> None:
     acceptor = chained_acceptor()
     batch(acceptor, configure(stamped(A, 2)))
     assert "generation 1, not 2" in the_refusal(acceptor.step(news(200)))
@@ -163,7 +163,7 @@ def test_it_goes_on_under_another_membership() -> None:
     assert acceptor.record_end_lsn == at(200)
 
 
-def test_follow_is_for_who_streams_once_and_names_an_address() -> None:
+def test_follow_is_for_a_streaming_connection_once_and_names_an_address() -> None:
     acceptor = streaming_acceptor(A)
     assert "without Elected" in the_refusal(acceptor.step(follow(connection=2)))
     assert "generation 2, not 1" in the_refusal(acceptor.step(follow(generation=2)))
@@ -173,7 +173,7 @@ def test_follow_is_for_who_streams_once_and_names_an_address() -> None:
     assert "once" in the_refusal(acceptor.step(follow(host="10.0.0.4")))
 
 
-def test_an_old_leader_that_chains_is_told_the_promise() -> None:
+def test_an_old_leader_that_chains_is_answered_with_the_promise() -> None:
     acceptor = streaming_acceptor(A)
     acceptor.step(vote_request(C, connection=2))
     (reply,) = acceptor.step(follow())
@@ -183,7 +183,7 @@ def test_an_old_leader_that_chains_is_told_the_promise() -> None:
 
 
 def test_no_steady_state_while_chained() -> None:
-    """Its Appends say other things."""
+    """The Appends of a chained connection differ."""
     acceptor = streaming_acceptor(A)
     batch(acceptor, append(A, START_LSN, 100))
     assert acceptor.steady_state() is not None

@@ -1,4 +1,4 @@
-"""Elected: the safekeeper's rule 3. Promise, truncate, adopt, in this order; or a loud refusal."""
+"""Elected: the safekeeper's rule 3. Promise, truncate, adopt, in this order; or a refusal."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def the_refusal(actions: list[Action]) -> str:
 
 
 def test_rule_3_promise_then_truncate_then_adopt() -> None:
-    """A history is read clipped to the log, so the log must be short before the history is new."""
+    """A history is read clipped to the log, so the log must be cut before the history is new."""
     acceptor = diverged_acceptor()
     terms = history((A, position(0)), (C, position(200)))
     actions = acceptor.step(elected(C, position(200), terms))
@@ -94,7 +94,7 @@ def test_rule_3_the_whole_history_is_adopted_though_the_log_is_behind() -> None:
 
 
 def test_rule_3_an_idle_election_is_adopted_without_a_record() -> None:
-    """Else an idle cluster could never finish one: the term start makes it the last ballot."""
+    """Otherwise an idle cluster could never finish one: the term start makes it the last ballot."""
     acceptor = new_acceptor()
     acceptor.step(vote_request(A))
     terms = history((A, START_LSN))
@@ -115,7 +115,7 @@ def test_rule_3_a_greater_node_id_raises_the_promise_without_a_vote() -> None:
 
 @pytest.mark.parametrize("node_id", [A, B1])
 def test_rule_3_a_lesser_node_id_is_ignored(node_id: NodeId) -> None:
-    """The answer to its first Append will carry the promise; and an equal term is no equal id."""
+    """The answer to its first Append will carry the promise. Equal terms are not equal ids."""
     acceptor = new_acceptor(promised=B2)
     before = acceptor.control
     assert acceptor.step(elected(node_id, START_LSN, history((node_id, START_LSN)))) == []
@@ -135,7 +135,7 @@ def test_elected_again_on_a_new_connection_persists_nothing() -> None:
 
 
 def test_unflushed_wal_is_cut_with_the_tail() -> None:
-    """Without a vote in between there may be some; the point is at or below what was flushed."""
+    """Without a vote in between there may be some; the point is at most the flushed position."""
     acceptor = streaming_acceptor(A)
     batch(acceptor, append(A, position(0), 100))
     acceptor.step(append(A, position(100), 100))
@@ -146,7 +146,7 @@ def test_unflushed_wal_is_cut_with_the_tail() -> None:
 
 
 def test_a_half_record_is_cut_though_the_logs_agree() -> None:
-    """The new leader streams from a record boundary, and so must the file end on one."""
+    """The new leader streams from a record boundary, so the file must end on one."""
     acceptor = streaming_acceptor(A)
     batch(acceptor, append(A, position(0), 100, record_end_lsn=position(64)))
     terms = history((A, START_LSN))
@@ -154,7 +154,7 @@ def test_a_half_record_is_cut_though_the_logs_agree() -> None:
 
 
 @pytest.mark.parametrize("done", [0, 1, 2, 3])
-def test_a_crash_between_the_steps_is_safe_and_the_steps_can_be_taken_again(done: int) -> None:
+def test_a_crash_between_the_steps_is_safe_and_the_steps_can_be_repeated(done: int) -> None:
     """`done` actions reached the disk; then the power failed."""
     log = WalLog()
     for number in range(5):
@@ -173,7 +173,7 @@ def test_a_crash_between_the_steps_is_safe_and_the_steps_can_be_taken_again(done
         disk.execute(action)
     disk.lose_power()
     again = restarted(disk)
-    # What it says of itself is true of its log at every moment ...
+    # The state is true of the log at every moment ...
     last = again.control.term_history.last_log_node_id(again.flush_lsn)
     assert (again.flush_lsn, last) == [
         (ends[4], B1),
@@ -181,7 +181,7 @@ def test_a_crash_between_the_steps_is_safe_and_the_steps_can_be_taken_again(done
         (ends[1], B1),
         (ends[1], C),
     ][done]
-    # ... and the same Elected, computed from that, ends in the same state.
+    # ... and the same Elected, computed from it, leads to the same end state.
     for event in (vote_request(C), elected(C, ends[1], newer)):
         for action in again.step(event):
             disk.execute(action)
@@ -194,7 +194,7 @@ def restarted(disk: Disk) -> Acceptor:
     return Acceptor(1, INSTANCE, disk.control, flush_lsn)
 
 
-# ---- refusals: nothing is touched
+# ---- refusals: nothing is changed
 
 
 @pytest.mark.parametrize("start", [0, 199, 201, 500])
@@ -204,7 +204,7 @@ def test_rule_3_another_common_point_is_refused(start: int) -> None:
     problem = the_refusal(acceptor.step(elected(C, position(start), terms)))
     assert problem == (
         f"proposer {C} wants to stream from 0/{position(start):X}, "
-        f"the logs part at 0/{position(200):X}"
+        f"but the logs diverge at 0/{position(200):X}"
     )
     assert acceptor.control.promised == B1
     assert acceptor.written_lsn == position(500)
@@ -323,8 +323,8 @@ def test_a_fork_above_the_common_point_goes_with_the_truncated_tail() -> None:
     ids=["another switch above the end", "no switch", "another ballot", "another start"],
 )
 def test_a_ballot_has_one_history(terms: TermHistory, timelines: TimelineHistory | None) -> None:
-    """A second Elected of it may come on a new connection, and must say the same, also of what lies
-    above the log's end."""
+    """A second Elected of a ballot may come on a new connection. It must have the same histories,
+    also above the log's end."""
     first = tli_history(2, (1, position(700)))
     acceptor = diverged_acceptor(term_history=history((A, position(0))))
     once = history((A, position(0)), (C, position(500)))

@@ -1,6 +1,7 @@
-"""The membership at the acceptor: whose it takes, when it is durable, and who is refused for it.
+"""The membership at the acceptor: from whom it is adopted, when it is durable, who is refused.
 
-The rules and conditions are those of `docs/protocol.md`, the membership's part.
+
+The rules and conditions are those of `docs/protocol.md`, section on members.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def elected_again(
         (stamped(B2, 1), Stamp(B1, 1), False),
     ],
 )
-def test_v1_who_counts_by_a_lesser_membership_gets_no_vote_and_no_promise(
+def test_v1_a_candidate_with_a_lesser_membership_gets_no_vote_and_no_promise(
     own: Membership, asked: Stamp, granted: bool
 ) -> None:
     acceptor = new_acceptor(promised=own.stamp.author, membership=own)
@@ -102,7 +103,7 @@ def test_v1_who_counts_by_a_lesser_membership_gets_no_vote_and_no_promise(
     assert acceptor.control.membership == own, "a vote adopts nothing"
 
 
-def test_v1_a_vote_that_is_refused_for_the_stamp_disturbs_nobody() -> None:
+def test_v1_a_vote_that_is_refused_for_the_stamp_changes_nothing() -> None:
     acceptor = streaming_acceptor(B1)
     acceptor.step(append(B1, START_LSN, 100))
     assert kinds(acceptor.step(vote_request(C, 2, Stamp(A, 7)))) == ["Reply"]
@@ -113,7 +114,7 @@ def test_v1_a_vote_that_is_refused_for_the_stamp_disturbs_nobody() -> None:
 # ---- Elected
 
 
-def test_elected_brings_its_membership_and_it_is_durable_before_the_answer() -> None:
+def test_elected_brings_its_membership_which_is_durable_before_the_answer() -> None:
     acceptor = new_acceptor()
     acceptor.step(vote_request(A))
     membership = joint(A, 5)
@@ -139,7 +140,7 @@ def test_m2_elected_with_the_membership_of_another_author_is_refused() -> None:
 
 @pytest.mark.parametrize("own", [stamped(A, 3), joint(A, 3)])
 def test_a_lesser_stamp_of_the_same_leader_is_refused(own: Membership) -> None:
-    """An Elected of before comes late, on an old connection; the newer one goes on streaming."""
+    """A delayed Elected comes on an old connection; the newer connection continues to stream."""
     acceptor = streaming_acceptor(A, connection=2)
     acceptor.step(configure(own, connection=2))
     before = acceptor.control
@@ -150,8 +151,8 @@ def test_a_lesser_stamp_of_the_same_leader_is_refused(own: Membership) -> None:
     assert (acceptor.control, acceptor.streaming) == (before, 2)
 
 
-def test_an_equal_stamp_is_an_equal_membership() -> None:
-    """ConfigSafety: also the addresses."""
+def test_equal_stamps_mean_equal_memberships() -> None:
+    """ConfigSafety: including the addresses."""
     acceptor = streaming_acceptor(A)
     other = replace(stamped(A), roster=(Member(1, b"instance"),))
     assert refused(
@@ -163,8 +164,8 @@ def test_an_equal_stamp_is_an_equal_membership() -> None:
 
 
 def test_elected_again_may_bring_a_later_membership() -> None:
-    """The connection was lost before Configure arrived. What was flushed since the vote is not
-    forgotten by it."""
+    """The connection was lost before Configure arrived. The flushed position since the vote is
+    kept."""
     acceptor = streaming_acceptor(A, connection=1)
     batch(acceptor, append(A, START_LSN, 100))
     actions = acceptor.step(elected_again(joint(A, 2), 2, START_LSN + 100))
@@ -189,7 +190,7 @@ def test_configure_is_durable_before_its_answer_which_names_its_generation() -> 
 
 
 def test_configure_again_is_answered_again() -> None:
-    """Persisted, and not answered: the leader asks again."""
+    """Persisted, but not answered: the leader sends it again."""
     acceptor = streaming_acceptor(A)
     first = batch(acceptor, configure(joint(A, 2)))
     again = batch(acceptor, configure(joint(A, 2)))
@@ -198,7 +199,7 @@ def test_configure_again_is_answered_again() -> None:
 
 
 def test_configure_keeps_what_was_saved_as_flushed_since_the_vote() -> None:
-    """And claims nothing that is not flushed yet."""
+    """And contains no position that is not flushed yet."""
     acceptor = streaming_acceptor(A)
     batch(acceptor, append(A, START_LSN, 100))
     acceptor.step(append(A, START_LSN + 100, 50))
@@ -209,7 +210,7 @@ def test_configure_keeps_what_was_saved_as_flushed_since_the_vote() -> None:
 
 
 @pytest.mark.parametrize("connection", [1, 2], ids=["its own", "the newer one"])
-def test_m3_configure_of_the_deposed_is_ignored_and_it_hears_so(connection: int) -> None:
+def test_m3_configure_of_a_deposed_leader_is_ignored_and_answered(connection: int) -> None:
     acceptor = streaming_acceptor(A, connection=1)
     acceptor.step(vote_request(C, connection=2))
     before = acceptor.control
@@ -231,7 +232,7 @@ def test_configure_needs_an_elected_on_its_connection(node_id: NodeId) -> None:
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_configure_never_goes_back(generation: int) -> None:
+def test_configure_never_decreases_the_stamp(generation: int) -> None:
     acceptor = streaming_acceptor(A)
     acceptor.step(configure(joint(A, 3)))
     actions = acceptor.step(configure(stamped(A, generation)))
@@ -265,11 +266,9 @@ def test_a_steady_state_names_the_present_generation() -> None:
     assert now[1][1:5] == b"\0\0\x12\x34", "its answers, too"
 
 
-# ---- rule 5: the same, in a set or not
-
-
-def test_one_in_no_set_votes_and_follows() -> None:
-    """A learner, or one whose promotion has not reached it yet: who counts says the proposer."""
+# ---- rule 5: the same for members and others
+def test_a_safekeeper_in_no_set_votes_and_follows() -> None:
+    """A learner, or a new member that has not heard of it: the proposer decides who counts."""
     outside = Membership(Stamp(A, 2), (7, 8, 9))
     acceptor = new_acceptor(promised=A, membership=outside)
     vote = acceptor.step(vote_request(B1, stamp=outside.stamp))[-1]
@@ -281,7 +280,7 @@ def test_one_in_no_set_votes_and_follows() -> None:
     assert the_answer(actions).commit_lsn == START_LSN + 100
 
 
-# ---- one that has left
+# ---- a safekeeper that has left
 
 
 def left_acceptor(**control: Any) -> Acceptor:
@@ -289,7 +288,7 @@ def left_acceptor(**control: Any) -> Acceptor:
     return new_acceptor(has_left=True, promised=B1, membership=membership, **control)
 
 
-def test_one_that_has_left_greets_and_leads_on() -> None:
+def test_a_safekeeper_that_has_left_greets_and_names_its_membership() -> None:
     acceptor = left_acceptor()
     answer = SafekeeperGreeting(1, INSTANCE, True, B1, acceptor.control.membership)
     assert acceptor.step(greeting()) == [Reply(1, answer)]
@@ -307,7 +306,7 @@ def test_one_that_has_left_greets_and_leads_on() -> None:
     ],
     ids=["vote", "elected", "elected of a lesser one", "configure", "append"],
 )
-def test_one_that_has_left_refuses_all_else(event: Received) -> None:
+def test_a_safekeeper_that_has_left_refuses_all_else(event: Received) -> None:
     acceptor = left_acceptor()
     before = acceptor.control
     (refusal,) = acceptor.step(event)
@@ -317,7 +316,7 @@ def test_one_that_has_left_refuses_all_else(event: Received) -> None:
     assert acceptor.step(BatchEnded(1)) == []
 
 
-def test_one_that_has_left_names_the_present_members() -> None:
+def test_a_safekeeper_that_has_left_names_the_present_members() -> None:
     (refusal,) = left_acceptor().step(vote_request(C))
     assert isinstance(refusal, Refuse)
     assert refusal.sqlstate == "55000"

@@ -40,7 +40,7 @@ def the_vote(actions: list[Action]) -> VoteResponse:
 # ---- rule 1: positions travel with the vote, never with the greeting
 
 
-def test_rule_1_a_greeting_tells_the_promise_and_no_positions() -> None:
+def test_rule_1_a_greeting_contains_the_promise_and_no_positions() -> None:
     acceptor = new_acceptor(promised=A)
     answer = SafekeeperGreeting(1, INSTANCE, False, A, MEMBERS)
     assert acceptor.step(greeting(7)) == [Reply(7, answer)]
@@ -65,14 +65,14 @@ def test_a_greeting_changes_nothing() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_stranger_is_refused(fields: dict[str, Any], problem: str) -> None:
+def test_a_foreign_proposer_is_refused(fields: dict[str, Any], problem: str) -> None:
     acceptor = new_acceptor()
     (refusal,) = acceptor.step(greeting(**fields))
     assert isinstance(refusal, Refuse)
     assert re.search(problem, refusal.message), refusal.message
 
 
-def test_another_minor_version_is_welcome() -> None:
+def test_another_minor_version_is_accepted() -> None:
     (reply,) = new_acceptor().step(greeting(server=replace(SERVER, pg_version=160009)))
     assert isinstance(reply, Reply)
 
@@ -125,7 +125,7 @@ def test_rule_2_an_equal_node_id_is_the_same_proposer_again() -> None:
 def test_rule_2_node_ids_are_ordered_as_pairs(
     promised: NodeId, asked: NodeId, granted: bool
 ) -> None:
-    """An equal term of another proposer is no equal ballot: the uuid decides."""
+    """Equal terms of two proposers are not equal ballots: the uuid decides."""
     acceptor = new_acceptor(promised=promised)
     vote = the_vote(acceptor.step(vote_request(asked)))
     assert vote.granted is granted
@@ -133,7 +133,7 @@ def test_rule_2_node_ids_are_ordered_as_pairs(
     assert acceptor.control.promised == max(promised, asked)
 
 
-def test_rule_2_a_refusal_carries_the_promise_and_disturbs_nobody() -> None:
+def test_rule_2_a_refusal_carries_the_promise_and_changes_nothing() -> None:
     acceptor = streaming_acceptor(B1, connection=1)
     acceptor.step(append(B1, START_LSN, 100))
     actions = acceptor.step(vote_request(A, connection=2))
@@ -146,7 +146,7 @@ def test_rule_2_a_refusal_carries_the_promise_and_disturbs_nobody() -> None:
 
 @pytest.mark.parametrize("node_id", [A, C], ids=["the same proposer", "a greater one"])
 def test_rule_4_a_vote_ends_the_older_stream(node_id: NodeId) -> None:
-    """What the vote says must stay true until its connection streams."""
+    """The positions in the vote must stay true until its connection streams."""
     acceptor = streaming_acceptor(A, connection=1)
     actions = acceptor.step(vote_request(node_id, connection=2))
     assert isinstance(actions[0], CloseConnection)
@@ -163,7 +163,7 @@ def test_a_vote_on_the_streaming_connection_itself_ends_its_stream() -> None:
     assert acceptor.streaming is None
 
 
-# ---- what a vote says
+# ---- the content of a vote
 
 
 def voter_with_a_short_log() -> Acceptor:
@@ -173,7 +173,7 @@ def voter_with_a_short_log() -> Acceptor:
 
 
 def test_the_history_in_a_vote_is_clipped_to_the_flushed_log() -> None:
-    """A crash between the truncation and the adoption of a history leaves just this state."""
+    """A crash between the truncation and the adoption of a history leaves exactly this state."""
     vote = the_vote(voter_with_a_short_log().step(vote_request(C)))
     assert vote.term_history == history((A, START_LSN))
     assert vote.last_log_node_id == A
@@ -192,7 +192,7 @@ def test_a_vote_names_all_positions() -> None:
     )
 
 
-def test_a_commit_hint_beyond_the_log_is_not_believed() -> None:
+def test_a_commit_hint_beyond_the_log_is_not_trusted() -> None:
     acceptor = new_acceptor(START_LSN + 300, commit_lsn=START_LSN + 400, lost_lsn=START_LSN + 400)
     assert the_vote(acceptor.step(vote_request(A))).commit_lsn == START_LSN + 300
 

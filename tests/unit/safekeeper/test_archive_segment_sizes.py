@@ -1,5 +1,5 @@
-"""Whatever the size of a segment: to the archive and back, nothing holds the interpreter for long,
-or takes memory like it."""
+"""Segments of every size, to the archive and back: no step holds the interpreter for long, or needs
+memory in proportion to the segment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEGNO = 1
 
 
 class SameThread(Executor):
-    """What is submitted runs at once in the thread that submits it, which is the one watched."""
+    """Runs a submitted call at once in the submitting thread, which is the one watched."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -35,7 +35,7 @@ class SameThread(Executor):
 
 
 class World:
-    """A timeline of one whole segment, its archiver, a store, and one that reads from it."""
+    """A timeline of one whole segment, its archiver, a store, and a reader of the store."""
 
     def __init__(self, folder: Path, wal_seg_size: int) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        """An archiver that knows nothing yet, and a reader likewise."""
+        """A new archiver and a new reader, without any state."""
         self.progress = ArchiveProgress(ArchiveSettings(self.store.url, {}), self.wal_seg_size)
         self.archiver = Archiver(self.timeline, self.store, self.progress)
         self.archiver._turn.is_ours = True
@@ -66,7 +66,7 @@ class World:
         self.archive_in(str(self.folder / "archive"))
 
     def make_empty_remote(self) -> None:
-        """A store that is given objects whole."""
+        """A store that takes objects as a whole."""
         self.archive_in("memory://")
 
     def make_archived(self) -> None:
@@ -79,7 +79,7 @@ class World:
         self.archive()
         self.begin()
 
-    # ---- what is measured
+    # ---- the measured operations
 
     def archive(self) -> None:
         self.archiver.step(SameThread())
@@ -87,7 +87,7 @@ class World:
         assert self.progress.uploaded_bytes == self.wal_seg_size
 
     def archive_again(self) -> None:
-        """What another one has uploaded since this archiver looked."""
+        """Archives WAL that another archiver has uploaded since this one looked."""
         archive = self.archiver._open()
         wal = ArchivedWal(TLI, SEGNO, 2 * self.wal_seg_size)
         assert self.archiver._put(archive, wal) is False
@@ -115,7 +115,7 @@ SHAPES: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
 def test_nothing_holds_the_interpreter_or_takes_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, wal_seg_size: int
 ) -> None:
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)  # hundreds of megabytes would have to be
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)  # would sync hundreds of megabytes
     make, act = SHAPES[shape]
     world = World(tmp_path, wal_seg_size)
     figures = assert_bounds(lambda: act(world), lambda: make(world))

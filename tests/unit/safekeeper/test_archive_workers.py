@@ -1,4 +1,4 @@
-"""Workers of the archive: everybody's turn comes, and who hangs holds up nobody else."""
+"""Workers of the archive: every archiver gets its turn, and a hanging one does not delay others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT = 30.0
 
 
 class Turns:
-    """An archiver that has so many turns' work; its turns wait for `gate`."""
+    """An archiver with work for so many turns; its turns wait for `gate`."""
 
     def __init__(self, name: str, turns: int, done: list[str]) -> None:
         self.name = name
@@ -61,7 +61,7 @@ def workers(clock: Clock) -> Iterator[ArchiveWorkers]:
 
 
 def hanging(workers: ArchiveWorkers, count: int, done: list[str]) -> list[Turns]:
-    """So many that have their turns, and do not end them."""
+    """So many archivers whose turns do not end."""
     found = [Turns(f"hangs {number}", 1, done) for number in range(count)]
     for archivist in found:
         archivist.gate.clear()
@@ -70,7 +70,7 @@ def hanging(workers: ArchiveWorkers, count: int, done: list[str]) -> list[Turns]
 
 
 def archive_threads() -> set[Thread]:
-    """Those of other tests may still be on their way out."""
+    """Threads of other tests may still be ending."""
     return {thread for thread in threading.enumerate() if thread.name == "archive"}
 
 
@@ -86,7 +86,7 @@ def test_a_long_backlog_takes_its_turns_with_the_others(
     assert max(done.index(a.name) for a in short) < 20
 
 
-def test_one_is_never_at_work_twice(workers: ArchiveWorkers, done: list[str]) -> None:
+def test_no_archiver_has_two_turns_at_once(workers: ArchiveWorkers, done: list[str]) -> None:
     archivist = Turns("a", 20, done)
     offering = [
         Thread(target=lambda: [workers.offer(archivist) for _ in range(200)]) for _ in range(4)
@@ -99,23 +99,23 @@ def test_one_is_never_at_work_twice(workers: ArchiveWorkers, done: list[str]) ->
     assert len(done) >= 20
 
 
-def test_who_hangs_is_replaced_up_to_a_limit(
+def test_hanging_workers_are_replaced_up_to_a_limit(
     workers: ArchiveWorkers, clock: Clock, done: list[str]
 ) -> None:
     stuck = hanging(workers, 2, done)
     wait_until(lambda: all(a.is_at_work for a in stuck), TIMEOUT, "both to hang")
     other = Turns("other", 3, done)
     workers.offer(other)
-    workers.attend()
+    workers.replace_hanging()
     assert done == [], "they may still end in time"
     clock.seconds += 11
     assert workers.slow_count == 2
-    workers.attend()
+    workers.replace_hanging()
     wait_until(lambda: done == ["other"] * 3, TIMEOUT, "the other one's turns")
     more = hanging(workers, 3, done)
     wait_until(lambda: sum(a.is_at_work for a in more) == 2, TIMEOUT, "two more to hang")
     clock.seconds += 11
-    workers.attend()
+    workers.replace_hanging()
     assert sum(a.is_at_work for a in more) == 2, "twice as many are all there are"
     for archivist in (*stuck, *more):
         archivist.gate.set()
@@ -130,7 +130,7 @@ def test_the_number_of_threads_is_bounded_and_falls_again(
 
     def at_work_later() -> int:
         clock.seconds += 11
-        workers.attend()
+        workers.replace_hanging()
         return sum(archivist.is_at_work for archivist in archivists)
 
     wait_until(lambda: at_work_later() == 4, TIMEOUT, "four at work")
@@ -142,7 +142,7 @@ def test_the_number_of_threads_is_bounded_and_falls_again(
     wait_until(lambda: len(archive_threads() - before) <= 2, TIMEOUT, "those who stood in to go")
 
 
-def test_an_end_does_not_wait_for_who_hangs(clock: Clock, done: list[str]) -> None:
+def test_close_does_not_wait_for_hanging_turns(clock: Clock, done: list[str]) -> None:
     workers = ArchiveWorkers(1, clock=clock)
     (stuck,) = hanging(workers, 1, done)
     wait_until(lambda: stuck.is_at_work, TIMEOUT, "it to hang")
@@ -151,7 +151,7 @@ def test_an_end_does_not_wait_for_who_hangs(clock: Clock, done: list[str]) -> No
     stuck.gate.set()
 
 
-def test_after_an_end_nobody_is_hired_for_those_who_still_wait(
+def test_after_close_no_thread_is_started_for_those_that_wait(
     clock: Clock, done: list[str]
 ) -> None:
     workers = ArchiveWorkers(1, clock=clock)

@@ -1,5 +1,5 @@
-"""Bytes that rot on the safekeeper that archives: none of them gets into the archive, it says so,
-and the right ones come from another member, or from the same one when it is mended."""
+"""Damaged bytes on the safekeeper that archives: none of them is archived, the status reports it,
+and the right bytes come from another member, or from the same one when it is repaired."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from pgwire.messages import CopyData, Query
 from safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
 from safekeeper.archive_turn import TAKEOVER_SECONDS, ArchiveTurn
 from safekeeper.archiver import Archiver
-from safekeeper.mend import MENDED, Mender
+from safekeeper.segment_repair import MENDED, SegmentRepair
 from safekeeper.status import timeline_status
 
 SECOND_LSN = START_LSN + WAL_SEG_SIZE
-DAMAGE = "is damaged: its bytes are not what was written"
+DAMAGE = "is damaged: its bytes are not the bytes that were written"
 TIMEOUT_SECONDS = 10.0
 
 
 class Member:
-    """It has the log, and archives it when its turn comes: `rank`-th in line."""
+    """A safekeeper that has the log, and archives in its turn: `rank`-th in line."""
 
     def __init__(self, folder: Path, store: LocalStore, log: WalLog, rank: int) -> None:
         pusher = leading_pusher(folder)
@@ -56,12 +56,12 @@ class Member:
         path.write_bytes(content)
 
     def mend(self, lsn: int, segment: bytes) -> None:
-        """What a proposer brings from a member that has it."""
+        """As a proposer does with the bytes of a member that has them."""
         client = SocketClient()
         session = client.start()
         client.send(Query("MEND_SEGMENT"))
         session.read_command()
-        mending = Thread(target=Mender(self.timeline, lsn).run, args=(session,))
+        mending = Thread(target=SegmentRepair(self.timeline, lsn).run, args=(session,))
         mending.start()
         client.receive_until(State.COPY_BOTH)
         client.send(CopyData(segment))
@@ -90,7 +90,7 @@ def first(tmp_path: Path, store: LocalStore, log: WalLog) -> Member:
 
 
 def archived_lsn(store: LocalStore, log: WalLog) -> int:
-    """How far it can be replayed; whatever is there is what was written."""
+    """How far the archive can be replayed; checks that its bytes are the right ones."""
     archive = TimelineArchive.open(store, TIMELINE)
     for info in store.list(archive.keys.wal):
         wal = archive.keys.parse_wal(info.key)
@@ -99,7 +99,7 @@ def archived_lsn(store: LocalStore, log: WalLog) -> int:
     return archive.archived_lsn(TimelineHistory(1), START_LSN)
 
 
-def test_a_segment_that_rotted_is_not_uploaded_and_it_says_so(
+def test_a_damaged_segment_is_not_uploaded_and_the_status_reports_it(
     first: Member, store: LocalStore, log: WalLog
 ) -> None:
     first.rot(SECOND_LSN + 500_000)
@@ -111,10 +111,10 @@ def test_a_segment_that_rotted_is_not_uploaded_and_it_says_so(
     assert "segment 000000010000000000000002 at 0/200000 is damaged" in status["damage"][0]
 
 
-def test_what_rotted_in_the_last_segment_is_not_uploaded_either(
+def test_damage_in_the_last_segment_is_not_uploaded_either(
     first: Member, store: LocalStore, log: WalLog
 ) -> None:
-    """The end of the log is lost then, and nothing above it is archived until it is back."""
+    """The end of the log is lost then, and nothing above it is archived until it is repaired."""
     first.rot(log.starts[-3] + 1000)
     for error in (DAMAGE, "None"):
         first.archive()
@@ -124,10 +124,10 @@ def test_what_rotted_in_the_last_segment_is_not_uploaded_either(
         assert archived_lsn(store, log) == START_LSN + 3 * WAL_SEG_SIZE
 
 
-def test_another_member_archives_what_rotted_here(
+def test_another_member_archives_a_segment_that_is_damaged_here(
     tmp_path: Path, first: Member, store: LocalStore, log: WalLog
 ) -> None:
-    """It sees nothing arrive, and does it when its patience ends."""
+    """It sees that nothing arrives, and uploads when its wait ends."""
     second = Member(tmp_path / "second", store, log, rank=1)
     first.rot(SECOND_LSN)
     for member in (first, second):
@@ -140,7 +140,7 @@ def test_another_member_archives_what_rotted_here(
     assert timeline_status(second.timeline)["archive"]["error"] is None
 
 
-def test_a_member_that_is_mended_archives_it_itself(
+def test_a_member_that_is_repaired_archives_it_itself(
     first: Member, store: LocalStore, log: WalLog
 ) -> None:
     first.rot(SECOND_LSN + WAL_SEG_SIZE - 1)

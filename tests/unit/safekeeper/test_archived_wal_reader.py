@@ -1,5 +1,5 @@
-"""WAL from the archive for a member that was away: what is wrong with the object, or with the disk
-that it is unpacked on, is said, and no byte of it is given."""
+"""WAL from the archive for a member that lags: damage of the object, or errors of the disk that it
+is unpacked on, are reported, and no byte of it is returned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READ_BYTES = 100_000
 
 
 class World:
-    """Three segments in an archive, and one that reads them there."""
+    """Three segments in an archive, and a reader of them."""
 
     def __init__(self, folder: Path) -> None:
         self.seconds = 0.0
@@ -94,7 +94,7 @@ def content(segno: int) -> bytes:
     return b"".join(segment_pieces(segno, SEG_SIZE))
 
 
-def test_what_was_archived_is_read(world: World) -> None:
+def test_archived_wal_is_read(world: World) -> None:
     """At any position, and in any order; the folder has no more names than before."""
     names = sorted(os.listdir(world.timeline.directory))
     for segno in (*SEGMENTS, 1):
@@ -114,7 +114,7 @@ def test_a_segment_is_fetched_once(world: World) -> None:
     assert world.failure(SEG_SIZE).sqlstate == "58P01"
 
 
-def test_what_is_idle_gives_its_room_back(world: World) -> None:
+def test_an_idle_segment_is_removed(world: World) -> None:
     world.read(SEG_SIZE)
     world.seconds += IDLE_SECONDS - 1
     assert not world.reader.release()
@@ -134,7 +134,7 @@ def _flip(data: bytes) -> bytes:
 
 
 def _lie(length: int) -> Callable[[bytes], bytes]:
-    """The seal says another length, and is sound."""
+    """The seal has another length, and a valid checksum."""
 
     def lie(data: bytes) -> bytes:
         found = Seal.decode(data, "k")
@@ -144,7 +144,7 @@ def _lie(length: int) -> Callable[[bytes], bytes]:
 
 
 def _raw(data: bytes) -> bytes:
-    """The seal says that the frame is the content."""
+    """The seal claims that the frame is the content."""
     found = Seal.decode(data, "k")
     return data[: -SEAL.size] + Seal(Codec.RAW, found.content_length, found.content_crc).encode()
 
@@ -165,8 +165,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_object_gives_no_byte(world: World, damage: str) -> None:
-    """Not even of its beginning, which may be good; and another segment can be read."""
+def test_a_damaged_object_returns_no_byte(world: World, damage: str) -> None:
+    """Not even its beginning, which may be valid; another segment can be read."""
     sealed = world.store.get(world.key(1))
     world.store.put(world.key(1), DAMAGES[damage](sealed))
     error = world.failure(SEG_SIZE)
@@ -184,7 +184,7 @@ def test_a_raw_object_is_read(world: World) -> None:
 
 
 def test_a_disk_that_changes_what_was_unpacked(world: World) -> None:
-    """Is found out at the block, and the segment is fetched anew by the next who reads."""
+    """The damaged block is detected, and the next read fetches the segment again."""
     world.read(SEG_SIZE)
     (opened,) = world.opened()
     with open(opened, "r+b") as file:
@@ -198,8 +198,8 @@ def test_a_disk_that_changes_what_was_unpacked(world: World) -> None:
 
 
 def test_a_disk_that_becomes_full(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a segment is unpacked: one error that says so, its room is free again, and the next
-    try succeeds when there is room. The timeline goes on all the time."""
+    """While a segment is unpacked: one error, its space is free again, and the next attempt
+    succeeds when there is space. The timeline continues all the time."""
     real, left = os.pwrite, [SEG_SIZE // 2]
 
     def pwrite(fd: int, data: Any, offset: int) -> int:
@@ -220,9 +220,9 @@ def test_a_disk_that_becomes_full(world: World, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_room_is_left_for_new_wal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is unpacked into the room that a timeline needs to go on."""
+    """Nothing is unpacked into the space that a timeline needs to resume."""
     Statvfs = namedtuple("Statvfs", ["f_bavail", "f_frsize"])
-    needed_bytes = SEG_SIZE + world.timeline.room.bytes_to_begin
+    needed_bytes = SEG_SIZE + world.timeline.room.bytes_to_resume
     monkeypatch.setattr(os, "statvfs", lambda path: Statvfs(needed_bytes - 1, 1))
     error = world.failure(SEG_SIZE)
     assert error.sqlstate == "53100"
@@ -231,7 +231,7 @@ def test_room_is_left_for_new_wal(world: World, monkeypatch: pytest.MonkeyPatch)
     assert world.read_segment(1) == content(1)
 
 
-def test_a_store_that_is_gone(world: World, tmp_path: Path) -> None:
+def test_a_store_that_is_missing(world: World, tmp_path: Path) -> None:
     shutil.move(tmp_path / "archive", tmp_path / "elsewhere")
     assert world.failure(SEG_SIZE).sqlstate == "58P01"
     shutil.move(tmp_path / "elsewhere", tmp_path / "archive")

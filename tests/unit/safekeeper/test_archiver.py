@@ -1,4 +1,4 @@
-"""An archiver and its store: what is uploaded when, and that nothing is believed of a store."""
+"""An archiver and its store: what is uploaded when, and that no state of a store is assumed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class World:
         return archiver
 
     def commit(self, segments: float) -> int:
-        """So much more; returns where it ends."""
+        """Commits so much more; returns the end."""
         end_lsn = self.pusher.log.lsn + int(segments * WAL_SEG_SIZE)
         while self.pusher.log.lsn < end_lsn:
             self.pusher.log.append("R", 30_000)
@@ -77,7 +77,7 @@ class World:
         self.archiver.step(self._pool)
 
     def step_without_wal(self) -> None:
-        """There is nothing to upload, whoever's turn it is."""
+        """Takes a turn with nothing to upload, for any member in the line."""
         assert not self.archiver.step(self._pool)
 
     def take_turn(self) -> bool:
@@ -87,7 +87,7 @@ class World:
         return TimelineArchive.open(self.store, self.timeline.control.timeline)
 
     def reached_lsn(self) -> int:
-        """What a reader of the store finds."""
+        """How far a reader of the store finds WAL."""
         return self.archive().archived_lsn(self.timeline.control.tli_history, START_LSN)
 
     def objects(self) -> list[str]:
@@ -103,7 +103,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path, pool)
 
 
-def test_whole_segments_go_at_once_and_the_rest_after_a_while(world: World) -> None:
+def test_whole_segments_are_uploaded_at_once_and_the_rest_after_a_while(world: World) -> None:
     end_lsn = world.commit(3.5)
     world.step()
     assert world.progress.archived_lsn == world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
@@ -113,7 +113,7 @@ def test_whole_segments_go_at_once_and_the_rest_after_a_while(world: World) -> N
     assert [".partial/" in key for key in world.objects()] == [False, False, False, True]
 
 
-def test_a_beginning_goes_when_more_of_it_is_there(world: World) -> None:
+def test_a_partial_segment_is_uploaded_again_when_it_has_grown(world: World) -> None:
     for _ in range(3):
         end_lsn = world.commit(0.3)
         world.step()
@@ -152,7 +152,7 @@ def test_only_what_is_committed_is_uploaded(world: World) -> None:
 
 
 @pytest.mark.parametrize("after_all", [False, True])
-def test_a_store_that_fails_is_not_believed(world: World, after_all: bool) -> None:
+def test_a_failed_upload_is_not_assumed_to_be_stored(world: World, after_all: bool) -> None:
     world.commit(0.5)
     world.step()
     before_lsn = world.progress.archived_lsn
@@ -172,9 +172,7 @@ def test_a_store_that_fails_is_not_believed(world: World, after_all: bool) -> No
     assert world.progress.archived_lsn == world.reached_lsn() == end_lsn
 
 
-def test_a_bug_of_ours_does_not_end_the_archiver(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_does_not_end_the_archiver(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("a bug")
 
@@ -205,7 +203,7 @@ def test_another_log_under_the_same_name_is_never_replaced(world: World) -> None
     assert archive.read(wal) == b"x" * WAL_SEG_SIZE
 
 
-def test_an_upload_that_was_cut_short_is_done_again(world: World) -> None:
+def test_an_upload_that_was_truncated_is_repeated(world: World) -> None:
     world.commit(0.5)
     world.step()
     archive = world.archive()
@@ -217,14 +215,14 @@ def test_an_upload_that_was_cut_short_is_done_again(world: World) -> None:
     assert archive.read_segment(1, segno) == world.timeline.store.read(START_LSN, WAL_SEG_SIZE)
 
 
-def test_what_rotted_on_the_disk_is_not_archived(world: World) -> None:
-    """Also when it is found behind what has been packed already: no part of it has a name."""
+def test_damaged_wal_is_not_archived(world: World) -> None:
+    """Also if the damage is behind bytes that are packed already: no object is created."""
     world.commit(1.5)
     (path,) = (world.timeline.directory / "wal").glob(format_segment_name(1, 1, WAL_SEG_SIZE))
     with path.open("r+b") as file:
         file.seek(WAL_SEG_SIZE - 1000)
         file.write(b"rot")
-    with pytest.raises(WalDamaged, match="its bytes are not what was written"):
+    with pytest.raises(WalDamaged, match="its bytes are not the bytes that were written"):
         world.step()
     assert world.objects() == []
     assert list(world.store.root.rglob(".tmp-*")) == []
@@ -241,13 +239,13 @@ def test_a_new_archiver_learns_from_the_store_alone(world: World) -> None:
     world.archiver = world.new_archiver()
     world.step()
     assert world.progress.archived_lsn == end_lsn
-    assert world.progress.state is ArchiverState.STARTING  # which `run` says, not a step
+    assert world.progress.state is ArchiverState.STARTING  # `take_turn` changes it, not `step`
 
 
 def test_what_was_pruned_is_not_uploaded_again(world: World) -> None:
     end_lsn = world.commit(4)
     world.step()
-    world.timeline.keep_house()  # remembers how far it was archived
+    world.timeline.maintain_files()  # saves how far it was archived
     archive = world.archive()
     first = START_LSN // WAL_SEG_SIZE
     for segno in (first, first + 1):
@@ -259,8 +257,8 @@ def test_what_was_pruned_is_not_uploaded_again(world: World) -> None:
         archive.read_segment(1, first)
 
 
-def test_a_follower_does_not_bring_back_what_was_pruned(world: World) -> None:
-    """It looked before the prune, and looks again after it."""
+def test_a_follower_does_not_upload_again_what_was_pruned(world: World) -> None:
+    """It has checked the store before the prune, and checks again after it."""
     world.commit(2.1)
     world.step()
     known_lsn = world.progress.archived_lsn
@@ -277,7 +275,7 @@ def test_a_follower_does_not_bring_back_what_was_pruned(world: World) -> None:
 
 
 def test_a_follower_fills_the_hole_that_a_dead_archiver_left(world: World) -> None:
-    """Several segments are on their way at once."""
+    """Several segments are uploaded at once."""
     world.commit(2.1)
     world.step()
     known_lsn = world.progress.archived_lsn
@@ -292,7 +290,7 @@ def test_a_follower_fills_the_hole_that_a_dead_archiver_left(world: World) -> No
     assert world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
 
 
-def test_the_line_is_of_both_sets_and_is_formed_anew_when_they_change(world: World) -> None:
+def test_the_line_has_both_sets_and_changes_with_them(world: World) -> None:
     timeline = world.timeline
     for number, new in enumerate(((4, 5, 6), (1, 9), (7, 8)), 2):
         stamp = Stamp(world.pusher.node_id, number)
@@ -308,7 +306,7 @@ def test_the_line_is_of_both_sets_and_is_formed_anew_when_they_change(world: Wor
         assert world.archiver._turn is kept, "as long as they are the same"
 
 
-def test_what_is_gone_from_the_store_is_uploaded_again(world: World) -> None:
+def test_wal_that_is_missing_in_the_store_is_uploaded_again(world: World) -> None:
     end_lsn = world.commit(3)
     world.step()
     archive = world.archive()

@@ -29,7 +29,7 @@ NAMES = [TimelineId(b"t" * 16, bytes([number]) * 16) for number in range(1, 9)]
 
 
 class HangingStore(LocalStore):
-    """What is written for one timeline is not answered until `released`."""
+    """Writes for one timeline are not answered until `released`."""
 
     hangs_for = ""
     released = Event()
@@ -91,7 +91,7 @@ def is_archived(pusher: Pusher) -> bool:
     return archive.is_settled(pusher.log.lsn)
 
 
-def test_all_of_it_arrives_and_a_bounded_number_of_threads_did_it(
+def test_all_of_it_arrives_with_a_bounded_number_of_threads(
     timelines: Timelines, store: HangingStore
 ) -> None:
     pushers = [filled(timelines, name, 2.5) for name in NAMES]
@@ -114,7 +114,7 @@ def test_all_of_it_arrives_and_a_bounded_number_of_threads_did_it(
         assert archive.archived_lsn(TimelineHistory(1), START_LSN) == pusher.log.lsn
 
 
-def test_one_that_hangs_holds_up_nobody_else(
+def test_a_hanging_timeline_does_not_delay_others(
     timelines: Timelines, store: HangingStore, running: Archiving
 ) -> None:
     store.hangs_for = NAMES[0].timeline_id.hex()
@@ -126,13 +126,13 @@ def test_one_that_hangs_holds_up_nobody_else(
     wait_until(lambda: is_archived(stuck), TIMEOUT, "the one that hung")
 
 
-def test_more_that_hang_than_there_are_workers(
+def test_more_hanging_timelines_than_workers(
     timelines: Timelines,
     store: HangingStore,
     settings: ArchiveSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a while others do their work."""
+    """After a while other workers do their work."""
     monkeypatch.setattr(archiving, "ArchiveWorkers", lambda count: ArchiveWorkers(count, 0.2))
     store.hangs_for = NAMES[0].tenant_id.hex()
     for name in NAMES[:2]:
@@ -149,7 +149,7 @@ def test_more_that_hang_than_there_are_workers(
         running.close()
 
 
-def test_one_that_sleeps_is_asked_nothing_until_it_wakes(
+def test_a_sleeping_timeline_costs_nothing_until_it_wakes(
     timelines: Timelines, running: Archiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pusher = filled(timelines, NAMES[0], 1.5)
@@ -177,11 +177,11 @@ def test_one_that_sleeps_is_asked_nothing_until_it_wakes(
     wait_until(lambda: is_archived(again), TIMEOUT, "what came after its sleep")
 
 
-def test_a_deleted_timeline_is_let_go(timelines: Timelines, running: Archiving) -> None:
+def test_a_deleted_timeline_is_removed(timelines: Timelines, running: Archiving) -> None:
     pushers = [filled(timelines, name, 1.5) for name in NAMES[:2]]
     wait_until(lambda: all(map(is_archived, pushers)), TIMEOUT, "both to be archived")
-    running.attend()
+    running.update_readers()
     timelines.delete(NAMES[0])
-    running.attend()
+    running.update_readers()
     wait_until(lambda: len(running._archivers) == 1, TIMEOUT, "its archiver to go")
     assert len(running._readers) == 1

@@ -1,4 +1,4 @@
-"""What a chained reader gets: the log of one that follows its ballot, and of nobody else."""
+"""What a chained reader gets: the log of a safekeeper that follows its ballot, and no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from safekeeper.errors import SafekeeperError
 
 
 class Source:
-    """What it has published."""
+    """The state that the source has published."""
 
     def __init__(self) -> None:
         self.promised, self.follows, self.flush_lsn = A, A, 0x100
@@ -21,11 +21,11 @@ class Source:
         return DonorRule(node_id, look, lambda: self.follows)
 
 
-def test_it_reads_up_to_what_is_flushed() -> None:
+def test_it_reads_up_to_the_flushed_position() -> None:
     assert Source().rule().limit_lsn() == 0x100
 
 
-def test_one_that_has_only_voted_is_not_read() -> None:
+def test_a_source_that_has_only_voted_is_refused() -> None:
     """Its tail may be another ballot's, until its Elected has cut it."""
     source = Source()
     source.promised = C
@@ -35,7 +35,7 @@ def test_one_that_has_only_voted_is_not_read() -> None:
     assert source.rule(C).limit_lsn() == 0x100
 
 
-def test_one_that_promised_another_meanwhile_is_read_no_more() -> None:
+def test_a_source_that_promised_another_ballot_meanwhile_is_refused() -> None:
     source = Source()
     rule = source.rule()
     assert rule.limit_lsn() == 0x100

@@ -1,5 +1,5 @@
-"""What a truncation does to the checksums: it makes nothing good that was damaged before, and waits
-for no reader that checks a whole segment."""
+"""The effect of a truncation on the checksums: a damaged block stays damaged, and the truncation
+does not wait for a reader that checks a whole segment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CUT = START_LSN + BLOCK_BYTES + 10_000
 
 
 @pytest.mark.parametrize("is_rotten", [True, False])
-def test_a_block_that_rotted_is_still_damaged_when_its_end_is_cut_off(
+def test_a_damaged_block_is_still_damaged_when_its_end_is_cut_off(
     tmp_path: Path, is_rotten: bool
 ) -> None:
     pusher = leading_pusher(tmp_path)
@@ -83,7 +83,7 @@ def test_a_truncation_does_not_wait_for_a_reader_that_checks_a_whole_segment(
 def test_a_truncation_while_checksums_are_saved_leaves_none_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of the two comes first to a file: neither fails, and what was saved is gone."""
+    """Neither fails, whichever comes first to a file, and the saved checksums are removed."""
     pusher = leading_pusher(tmp_path)
     pusher.log = log_of(3 * WAL_SEG_SIZE)
     pusher.push()

@@ -1,4 +1,4 @@
-"""The table of commands and roles, every cell of it."""
+"""The table of commands and roles: every cell."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ COMMANDS: dict[str, Command] = {
 }
 
 
-def test_every_command_there_is_stands_in_the_table() -> None:
+def test_every_command_is_in_the_table() -> None:
     assert set(COMMANDS) == set(EXPECTED)
     types = set(get_args(Command)) - {OptionCommand}
     assert {type(command) for command in COMMANDS.values()} == types | {OptionCommand}
@@ -78,13 +78,13 @@ def test_every_command_there_is_stands_in_the_table() -> None:
 
 
 def check(user: str, *roles: Role, command: Command) -> None:
-    """As a session does."""
+    """Checks the role as a session does."""
     check_role(user, frozenset(roles), roles_for(command), command_name(command))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("role", Role)
-def test_each_role_may_do_what_it_is_for(name: str, role: Role) -> None:
+def test_each_role_may_run_its_commands(name: str, role: Role) -> None:
     command = COMMANDS[name]
     allowed = role is Role.ADMIN or role.value in EXPECTED[name].split()
     assert (role in roles_for(command)) == allowed
@@ -111,5 +111,5 @@ def test_one_of_several_roles_is_enough() -> None:
     check("u", Role.MONITOR, Role.PROPOSER, command=COMMANDS["START_WAL_PUSH"])
 
 
-def test_a_command_that_the_table_does_not_name_is_the_admins() -> None:
+def test_only_the_admin_may_run_a_command_that_is_not_in_the_table() -> None:
     assert roles_for(OptionCommand("TO_COME")) == {Role.ADMIN}

@@ -1,4 +1,4 @@
-"""The control file on disk: replaced whole or not at all, and hints that never go back."""
+"""The control file on disk: replaced whole or not at all, and hints that never decrease."""
 
 from __future__ import annotations
 
@@ -64,16 +64,14 @@ def test_the_new_content_is_synced_before_it_gets_the_name_and_the_name_after(
     assert order == ["fsync", "rename", "fsync"]
 
 
-def test_hints_are_laid_over_what_is_on_disk(control: ControlFile, tmp_path: Path) -> None:
+def test_hints_update_the_state_on_disk(control: ControlFile, tmp_path: Path) -> None:
     control.persist(replace(STATE, promised=A))
     control.persist_hints(lambda: Hints(START_LSN + 16, START_LSN + 8, START_LSN))
     state = ControlFile.read(tmp_path).state
     assert state == replace(STATE, promised=A, flush_lsn=START_LSN + 16, commit_lsn=START_LSN + 8)
 
 
-def test_a_state_with_older_hints_does_not_take_them_back(
-    control: ControlFile, tmp_path: Path
-) -> None:
+def test_a_state_with_older_hints_does_not_lower_them(control: ControlFile, tmp_path: Path) -> None:
     """The acceptor's copy has the hints of its start."""
     control.persist_hints(lambda: Hints(START_LSN + 80, START_LSN + 80, START_LSN + 40))
     flushed = replace(STATE, flush_lsn=START_LSN + 80)
@@ -91,9 +89,9 @@ def test_equal_hints_are_not_written_again(
     control.persist_hints(lambda: Hints(STATE.flush_lsn, STATE.commit_lsn, STATE.truncate_lsn))
 
 
-def test_a_lowered_flush_lsn_is_never_raised_by_what_was_read_before(control: ControlFile) -> None:
-    """A truncation says first how far the log will reach; the one that saves positions comes
-    before or after that, and never with what was true before."""
+def test_a_lowered_flush_lsn_is_never_raised_by_an_older_value(control: ControlFile) -> None:
+    """A truncation first publishes the lower position. A thread that saves positions runs before
+    or after that, and never saves the old value."""
     positions = {"flush_lsn": START_LSN + 80}
 
     def read() -> Hints:
@@ -110,7 +108,7 @@ def test_a_lowered_flush_lsn_is_never_raised_by_what_was_read_before(control: Co
     assert control.state.flush_lsn == START_LSN + 40
 
 
-def test_a_missing_file_is_a_loss_not_a_beginning(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_loss_not_a_new_timeline(tmp_path: Path) -> None:
     with pytest.raises(ControlFileError, match="does not exist") as caught:
         ControlFile.read(tmp_path)
     assert "another id" in caught.value.hint

@@ -48,7 +48,7 @@ STATE = ControlState(
     flush_lsn=0x16B3760,
     lost_lsn=0x16B4000,
 )
-#: What the golden bytes of an older format say: no stamp, no instances, no addresses.
+#: The membership in golden bytes of an older format: no stamp, no instances, no addresses.
 OLDER = replace(STATE, membership=Membership(Stamp(NodeId.ZERO, 3), (1, 2, 3), (2, 3, 4)))
 
 
@@ -86,22 +86,22 @@ def test_trailing_bytes_are_refused() -> None:
 
 
 def test_version_1_is_read() -> None:
-    """It did not say how far the log was flushed: at least up to its commit."""
+    """It has no flushed position: the log was flushed at least up to its commit."""
     state = decode_control_state(bytes.fromhex(GOLDEN_V1.read_text()), "older")
     assert state == replace(OLDER, flush_lsn=STATE.commit_lsn, lost_lsn=0)
 
 
 def test_version_2_is_read() -> None:
-    """Whoever leads first fills in who the members are."""
+    """The first leader fills in the identities of the members."""
     assert decode_control_state(bytes.fromhex(GOLDEN_V2.read_text()), "older") == OLDER
 
 
-def test_one_that_has_left_says_so() -> None:
+def test_has_left_is_saved() -> None:
     left = replace(STATE, has_left=True)
     assert decode_control_state(encode_control_state(left), "left") == left
 
 
-def test_another_version_says_so_and_what_to_do() -> None:
+def test_another_version_is_named_with_a_hint() -> None:
     content = bytearray(golden_bytes())
     content[7] = 9
     with pytest.raises(ControlFileError, match="format version 9, expected 3") as caught:

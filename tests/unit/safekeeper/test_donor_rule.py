@@ -1,4 +1,4 @@
-"""Rule 8 of a donor's stream: the promise is looked at before a read, and after it."""
+"""Rule 8 for a donor's stream: the promise is checked before a read, and after it."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def rival_of(leader: Pusher) -> Pusher:
     return Pusher(leader.timeline, number=2, node_id=B1, terms=terms)
 
 
-def test_what_was_read_while_a_greater_ballot_was_promised_is_not_sent(
+def test_wal_that_was_read_while_a_greater_ballot_was_promised_is_not_sent(
     leader: Pusher, stream: CopyStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its leader may have cut the log and written other bytes before they were read."""
+    """Its leader may have cut the log and written other bytes before the read."""
     timeline = leader.timeline
     sender = DonorSender(timeline, START_LSN, A)
     sender.check_start()
@@ -78,7 +78,7 @@ def test_what_was_read_while_a_greater_ballot_was_promised_is_not_sent(
 
 
 def test_a_stream_that_waits_ends_at_a_greater_promise(leader: Pusher, stream: CopyStream) -> None:
-    """There is nothing to read, and so nothing to check afterwards."""
+    """It has nothing to read, so there is no check after a read."""
     sender = DonorSender(leader.timeline, leader.log.lsn, A)
     sender.check_start()
     rival = rival_of(leader)

@@ -78,11 +78,11 @@ def test_an_error_names_the_file_and_what_the_os_said(
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_that_an_fsync_met_does_not_heal(tmp_path: Path, error: int) -> None:
+def test_a_full_disk_at_an_fsync_is_not_resumable(tmp_path: Path, error: int) -> None:
     """The pages may have been dropped: free space does not bring them back."""
     with (
         pytest.raises(StorageError) as caught,
-        durable.storage_errors(tmp_path, "fdatasync", heals=False),
+        durable.storage_errors(tmp_path, "fdatasync", resumable=False),
     ):
         raise OSError(error, os.strerror(error))
     assert caught.value.sqlstate == "58030"

@@ -1,4 +1,4 @@
-"""What the two laws of `sk member force` are for: each is taken away, and the harm is there."""
+"""The reasons for the two laws of `sk member force`: without each of them, the harm is visible."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from safekeeper.acceptor import Acceptor
 from safekeeper.events import Reply
 from safekeeper.force_rule import forced
 
-#: Who led when 1 was last heard; and who was elected by 2 and 3 since, of which nobody that is left
-#: knows.
+#: The leader when 1 was last seen; and the one that 2 and 3 elected since, which is unknown to all
+#: that are left.
 SEEN, UNSEEN = NodeId(5, bytes(15) + b"\5"), NodeId(9, b"unseen".ljust(16))
 
 
 def left_alone() -> Acceptor:
-    """Safekeeper 1, as its disk was when 2 and 3 were lost."""
+    """Safekeeper 1, with the state on disk when 2 and 3 were lost."""
     terms = history((SEEN, START_LSN))
     return new_acceptor(promised=SEEN, membership=stamped(SEEN), term_history=terms)
 
@@ -49,8 +49,8 @@ def vote_of(acceptor: Acceptor, candidate: NodeId, stamp: Stamp) -> VoteResponse
 def test_f2_the_stamp_is_above_what_the_lost_may_hold(
     is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proposer that 2 and 3 elected lives on, and reaches 1 again: one term above what was seen
-    would be too little, and it would take the log over that the operator has decided on."""
+    """A proposer that 2 and 3 elected still runs, and reaches 1 again. One term above the terms
+    seen would be too little: the proposer would take over the log that the operator chose."""
     if not is_kept:
         monkeypatch.setattr(force_plan, "TERMS_AHEAD", 1)
     acceptor = left_alone()
@@ -61,8 +61,8 @@ def test_f2_the_stamp_is_above_what_the_lost_may_hold(
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_f1_the_lost_ones_never_come_back(is_kept: bool) -> None:
-    """Two of them elect whoever comes, by the members that they know: a second log. Nothing they
-    hold says that it is over, so the operator has to see to it."""
+    """Two of them elect any candidate, by the members that they know: a second log. Their state
+    does not show that it has ended, so the operator must make sure."""
     returned = [] if is_kept else [2, 3]
     votes = [vote_of(left_alone(), UNSEEN, Stamp(SEEN, 1)) for _ in returned]
     assert all(vote.granted for vote in votes)

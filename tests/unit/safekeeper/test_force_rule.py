@@ -1,4 +1,4 @@
-"""A quorum is lost for good: other members by an operator's word, durably, and marked."""
+"""A quorum is lost for good: an operator sets other members, durably, and they are marked."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_the_same_again_is_fine(tmp_path: Path) -> None:
     assert timeline.control == control
 
 
-def test_one_that_is_no_member_any_more_keeps_its_log_unmarked(tmp_path: Path) -> None:
+def test_a_former_member_keeps_its_log_unmarked(tmp_path: Path) -> None:
     timeline = leading_pusher(tmp_path).timeline
     force(timeline, OTHER)
     assert (timeline.control.membership, timeline.control.forced) == (OTHER, False)
     assert timeline.control.promised == AUTHOR
 
 
-def test_whoever_led_before_is_fenced(tmp_path: Path) -> None:
+def test_the_previous_leader_is_fenced(tmp_path: Path) -> None:
     pusher = leading_pusher(tmp_path)
     force(pusher.timeline, ALONE)
     assert pusher.closed_reason == "forced"
@@ -101,7 +101,7 @@ def test_while_a_proposer_streams_it_is_refused(tmp_path: Path) -> None:
         pusher = Pusher(timeline).lead()
         with pytest.raises(TimelineError, match="streams to this safekeeper") as caught:
             timelines.force(TIMELINE, alone)
-        assert "Stop it first" in caught.value.hint
+        assert "Stop the proposer first" in caught.value.hint
         timeline.disconnect(pusher)
         timelines.force(TIMELINE, alone)
         assert timeline.control.forced

@@ -1,4 +1,4 @@
-"""Damage of committed WAL: found before a byte of it leaves, taken out, told; no vote with it."""
+"""Damage of committed WAL: detected before a byte of it leaves, taken out, reported; no vote."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECOND_LSN = START_LSN + WAL_SEG_SIZE
 
 
 def running(folder: Path, log: WalLog) -> Timeline:
-    """It has written the log itself, and its positions and checksums are saved."""
+    """It has written the log itself; its positions and checksums are saved."""
     pusher = leading_pusher(folder)
     pusher.log = log
     pusher.push()
@@ -69,7 +69,7 @@ def read_all(timeline: Timeline) -> bytes:
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_what_is_whole_is_read_as_it_was_written(tmp_path: Path, start: Start) -> None:
+def test_valid_wal_is_read_as_it_was_written(tmp_path: Path, start: Start) -> None:
     log = log_of(2_500_000)
     timeline = start(tmp_path, log)
     assert read_all(timeline) == bytes(log.wal)
@@ -78,7 +78,7 @@ def test_what_is_whole_is_read_as_it_was_written(tmp_path: Path, start: Start) -
 
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("offset", [0, 4, WAL_PAGE_SIZE + 4, 500_000, WAL_SEG_SIZE - 1])
-def test_not_a_damaged_byte_of_an_old_segment_leaves(
+def test_no_damaged_byte_of_an_old_segment_is_returned(
     tmp_path: Path, start: Start, offset: int
 ) -> None:
     log = log_of(3_500_000, record_bytes=5_000)
@@ -94,7 +94,7 @@ def test_not_a_damaged_byte_of_an_old_segment_leaves(
 
 
 def check_votes_not(timeline: Timeline) -> None:
-    """It says why, serves what is whole, and takes part but for the vote."""
+    """It reports the reason, serves the valid WAL, and takes part except for the vote."""
     (damage, *_) = damage_of(timeline)
     assert "segment 0000000100000000000000" in damage
     assert timeline.state is TimelineState.ACTIVE
@@ -111,7 +111,7 @@ def check_votes_not(timeline: Timeline) -> None:
 
 @pytest.mark.parametrize("start", [running, restarted])
 def test_damage_in_the_last_segment_is_a_lost_end(tmp_path: Path, start: Start) -> None:
-    """It is being written: no other file can take its place."""
+    """That segment is being written: no other file can replace it."""
     log = log_of(2_500_000)
     timeline = start(tmp_path, log)
     flip(tmp_path, log.ends[-3] - 100)
@@ -123,7 +123,7 @@ def test_damage_in_the_last_segment_is_a_lost_end(tmp_path: Path, start: Start) 
 
 
 @pytest.mark.parametrize("how", ["missing", "short"])
-def test_a_segment_that_is_not_there_whole_is_a_hole(tmp_path: Path, how: str) -> None:
+def test_a_missing_or_short_segment_is_a_hole(tmp_path: Path, how: str) -> None:
     log = log_of(3_500_000)
     filled_timeline(tmp_path, log, commit_lsn=log.lsn)
     path = segment_file(tmp_path, SECOND_LSN)
@@ -132,7 +132,7 @@ def test_a_segment_that_is_not_there_whole_is_a_hole(tmp_path: Path, how: str) -
 
 
 def test_a_log_that_was_cut_is_checked_up_to_its_new_end(tmp_path: Path) -> None:
-    """What was there before is not what has to be there now; nor after a restart."""
+    """The bytes before the cut do not count any more, also after a restart."""
     log = log_of(2_500_000)
     timeline = running(tmp_path, log)
     cut_lsn = log.ends[20]
@@ -157,7 +157,7 @@ def test_checksums_that_are_damaged_are_computed_again(tmp_path: Path) -> None:
     assert damage_of(timeline) == []
 
 
-def test_every_damage_of_a_checksum_file_is_seen() -> None:
+def test_every_damage_of_a_checksum_file_is_detected() -> None:
     sums = BlockSums(START_LSN)
     sums.extend(bytes(range(256)) * (WAL_SEG_SIZE // 256))
     content = encode_block_sums(sums)

@@ -1,8 +1,9 @@
 """A truncation on a real disk, interrupted after each step that reaches it.
 
-An old leader's log spans three segments; a new one cuts it far below, adopts, and streams on. The
-process dies after the k-th call into `storage/durable.py`, for every k. Whatever is found then
-must be true of itself, and doing it all again must end in the same state.
+
+An old leader's log spans three segments. A new one cuts it far below, adopts, and streams. The
+process dies after the k-th call into `storage/durable.py`, for every k. The state found then must
+be true of the log, and a repetition must lead to the same end state.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ STEPS = (
     "remove_file",
     "make_directory",
 )
-#: More than the takeover below has; each k from here on runs to its end.
+#: More than the takeover below has; every greater k runs to the end.
 STEPS_MAX = 80
 
 
 class ProcessDied(BaseException):
-    """Not an Exception: nobody on the way may handle it."""
+    """Not an Exception: no handler on the way may catch it."""
 
 
 def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:
@@ -65,7 +66,7 @@ def old_log() -> WalLog:
 
 
 def take_over(timeline: Timeline, new: WalLog, term_start_lsn: int, number: int) -> None:
-    """A leader of ballot C, whose log parts from the old one at `term_start_lsn`: its side."""
+    """The side of a leader of ballot C, whose log diverges from the old one at `term_start_lsn`."""
     terms = history((A, START_LSN), (C, term_start_lsn))
     pusher = Pusher(timeline, number, C, new, terms=terms)
     timeline.connect(pusher)
@@ -78,7 +79,8 @@ def take_over(timeline: Timeline, new: WalLog, term_start_lsn: int, number: int)
 
 
 def check_true_of_itself(timeline: Timeline, last_ballot: object) -> None:
-    """Bytes of the old leader say so, and so do those of the new; the end is a record's."""
+    """The bytes are the old leader's and the new one's, as the history says; they end at a
+    record."""
     flush_lsn = timeline.positions.flush_lsn
     records = named_records(read(timeline, flush_lsn))
     assert (records[-1].end_lsn if records else START_LSN) == flush_lsn

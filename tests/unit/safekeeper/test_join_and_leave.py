@@ -1,4 +1,4 @@
-"""JOIN_TIMELINE and LEAVE_TIMELINE on a data directory: what follows, is refused, and stays."""
+"""JOIN_TIMELINE and LEAVE_TIMELINE on a data directory: results, refusals, and what stays."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def timelines(tmp_path: Path) -> Iterator[Timelines]:
 # ---- JOIN
 
 
-def test_a_joined_log_begins_where_it_was_told_and_knows_what_lies_below(
+def test_a_joined_log_begins_at_the_offered_start_and_knows_the_histories_below(
     timelines: Timelines,
 ) -> None:
     timelines.join(TIMELINE, offer_of())
@@ -62,8 +62,8 @@ def test_a_joined_log_begins_where_it_was_told_and_knows_what_lies_below(
     assert control.term_history == history((A, START_LSN))
 
 
-def test_a_log_that_was_forced_is_marked_on_whoever_joins_it(tmp_path: Path) -> None:
-    """Also when the one that was made the only member has gone."""
+def test_a_log_that_was_forced_is_marked_on_every_safekeeper_that_joins_it(tmp_path: Path) -> None:
+    """Also after the forced only member has left."""
     forced = replace(without_four(A, 1), is_forced=True)
     with opened(tmp_path) as timelines:
         timelines.join(TIMELINE, offer_of(membership=forced))
@@ -95,7 +95,7 @@ def test_a_learner_follows_becomes_a_member_and_is_there_after_a_restart(tmp_pat
 
 
 def test_a_joined_log_whose_wal_is_lost_is_damaged(tmp_path: Path) -> None:
-    """It is not the empty log of one that has just joined."""
+    """It differs from the empty log of a safekeeper that has just joined."""
     with opened(tmp_path) as timelines:
         joined_leader(timelines)
         wal = timelines.data_directory.folder(TIMELINE) / "wal"
@@ -106,7 +106,7 @@ def test_a_joined_log_whose_wal_is_lost_is_damaged(tmp_path: Path) -> None:
 
 
 def test_the_first_elected_brings_the_switch_above_the_start(timelines: Timelines) -> None:
-    """The offer's histories end where the log begins; the leader's own go on."""
+    """The offer's histories end where the log begins; the leader's own continue."""
     switch = TimelineSwitch(1, Lsn(JOIN_LSN + 8000), "promoted")
     whole = TimelineHistory(2, (switch,))
     timelines.join(TIMELINE, offer_of())
@@ -122,7 +122,7 @@ def test_the_first_elected_brings_the_switch_above_the_start(timelines: Timeline
     leader.send(told(whole))
     assert timeline.control.tli_history == whole
     for other in (TimelineHistory(1), TimelineHistory(3, (switch,))):
-        with pytest.raises(Refused, match="now it says"):
+        with pytest.raises(Refused, match="but now sends"):
             leader.send(told(other))
 
 
@@ -140,7 +140,9 @@ def test_the_same_offer_again_is_answered_the_same(timelines: Timelines) -> None
     [offer_of(A, 2), offer_of(B1), offer_of(start_lsn=START_LSN)],
     ids=["a later membership", "another leader", "another start"],
 )
-def test_who_has_the_timeline_is_given_no_other(timelines: Timelines, offer: TimelineOffer) -> None:
+def test_a_safekeeper_that_has_the_timeline_is_given_no_other(
+    timelines: Timelines, offer: TimelineOffer
+) -> None:
     timelines.join(TIMELINE, offer_of())
     with pytest.raises(TimelineError, match="exists already") as caught:
         timelines.join(TIMELINE, offer)
@@ -167,8 +169,8 @@ def test_impossible_offers_are_refused(
     assert list(timelines.data_directory.timelines.iterdir()) == []
 
 
-def test_amnesia_who_was_deleted_or_is_damaged_does_not_join(tmp_path: Path) -> None:
-    """Both have forgotten what they promised."""
+def test_amnesia_a_deleted_or_damaged_timeline_is_not_joined(tmp_path: Path) -> None:
+    """In both cases the promises are lost."""
     with opened(tmp_path) as timelines:
         timelines.join(TIMELINE, offer_of())
         timelines.join(OTHER, offer_of())
@@ -194,10 +196,10 @@ def test_a_join_that_failed_can_be_repeated_in_the_same_process(
 # ---- LEAVE
 
 
-def test_who_leaves_keeps_its_control_file_and_nothing_else(timelines: Timelines) -> None:
+def test_leaving_keeps_the_control_file_and_nothing_else(timelines: Timelines) -> None:
     leader = joined_leader(timelines)
     leader.timeline.slots.create("standby", JOIN_LSN)
-    leader.timeline.keep_house()
+    leader.timeline.maintain_files()
     assert len(files_of(timelines)) > 3
     timeline = left(timelines)
     assert files_of(timelines) == {"control"}
@@ -206,12 +208,12 @@ def test_who_leaves_keeps_its_control_file_and_nothing_else(timelines: Timelines
     assert (timeline.control.promised, timeline.control.membership) == (A, without_four(A, 1))
     assert timeline.slots.all() == []
     assert leader.closed_reason == "this member has left the timeline"
-    leader.timeline.keep_house()
+    leader.timeline.maintain_files()
     leader.timeline.save_positions()
     assert files_of(timelines) == {"control"}, "what is under way in another thread writes nothing"
 
 
-def test_who_has_left_still_greets_after_a_restart_and_refuses_all_else(tmp_path: Path) -> None:
+def test_after_leaving_and_a_restart_it_greets_and_refuses_all_else(tmp_path: Path) -> None:
     with opened(tmp_path) as timelines:
         joined_leader(timelines)
         left(timelines)
@@ -242,10 +244,10 @@ def test_consumers_are_sent_to_the_present_members(timelines: Timelines) -> None
         timelines.activate(TIMELINE)
 
 
-def test_a3_who_is_named_does_not_leave(timelines: Timelines) -> None:
+def test_a3_a_named_member_does_not_leave(timelines: Timelines) -> None:
     leader = joined_leader(timelines)
     for membership in (with_four(A, 2), Membership(Stamp(A, 3), (4,))):
-        with pytest.raises(TimelineError, match="by a membership that names it") as caught:
+        with pytest.raises(TimelineError, match="but the membership names it") as caught:
             timelines.leave(TIMELINE, membership)
         assert caught.value.sqlstate == "22023"
     leader.log.append("R")
@@ -260,7 +262,7 @@ def test_a3_who_is_named_does_not_leave(timelines: Timelines) -> None:
         (replace(without_four(A, 3), members=(1, 2), roster=()), f"membership {A}/3 has the sets"),
     ],
 )
-def test_who_leaves_has_seen_no_greater_membership(
+def test_leaving_is_refused_after_a_greater_membership(
     timelines: Timelines, membership: Membership, problem: str
 ) -> None:
     leader = joined_leader(timelines)
@@ -270,7 +272,9 @@ def test_who_leaves_has_seen_no_greater_membership(
     assert timelines.get(TIMELINE).state is TimelineState.ACTIVE
 
 
-def test_leaving_again_is_answered_the_same_and_adopts_what_is_newer(timelines: Timelines) -> None:
+def test_leaving_again_is_answered_the_same_and_adopts_a_newer_membership(
+    timelines: Timelines,
+) -> None:
     joined_leader(timelines)
     left(timelines)
     assert left(timelines).control.membership == without_four(A, 1)
@@ -292,12 +296,12 @@ def test_a_damaged_member_that_was_replaced_leaves(tmp_path: Path) -> None:
         assert left(timelines).state is TimelineState.LEFT
 
 
-def test_who_has_no_such_timeline_cannot_leave_it(timelines: Timelines) -> None:
+def test_a_timeline_that_does_not_exist_cannot_be_left(timelines: Timelines) -> None:
     with pytest.raises(TimelineError, match="no such timeline"):
         timelines.leave(TIMELINE, OUTSIDE)
 
 
-def test_a_failing_disk_stops_the_one_that_leaves_and_the_next_try_goes_on(
+def test_a_failing_disk_stops_a_timeline_that_is_left_and_the_next_attempt_continues(
     timelines: Timelines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timeline = joined_leader(timelines).timeline
@@ -310,7 +314,7 @@ def test_a_failing_disk_stops_the_one_that_leaves_and_the_next_try_goes_on(
     assert left(timelines).state is TimelineState.LEFT
 
 
-def test_files_that_could_not_be_removed_go_with_the_next_try(
+def test_files_that_could_not_be_removed_are_removed_by_the_next_attempt(
     timelines: Timelines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined_leader(timelines)

@@ -1,4 +1,4 @@
-"""One that has left joins again (condition A2), and what of before must not come in between."""
+"""A safekeeper that has left joins again (condition A2); nothing of the old log may interfere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def timelines(tmp_path: Path) -> Iterator[Timelines]:
 # ---- joining again (condition A2)
 
 
-def test_who_left_joins_again_with_an_empty_log(timelines: Timelines) -> None:
+def test_a_safekeeper_that_left_joins_again_with_an_empty_log(timelines: Timelines) -> None:
     joined_leader(timelines)
     greeted = left(timelines)
     old = Pusher(greeted)
@@ -58,17 +58,17 @@ def test_who_left_joins_again_with_an_empty_log(timelines: Timelines) -> None:
     assert (timeline.control.promised, timeline.control.membership) == (B1, without_four(B1, 2))
 
 
-def test_the_same_leader_may_have_it_join_again(timelines: Timelines) -> None:
+def test_the_same_leader_may_let_it_join_again(timelines: Timelines) -> None:
     joined_leader(timelines)
     left(timelines, without_four(A, 2))
     again = joined_leader(timelines, offer_of(A, 3))
     assert again.timeline.positions.flush_lsn == again.log.lsn
 
 
-def test_who_still_reads_the_log_of_before_does_not_touch_the_new_one(
+def test_a_reader_of_the_old_log_does_not_touch_the_new_one(
     timelines: Timelines,
 ) -> None:
-    """A scrub, a donor's stream: the names are the same, the bytes may be others."""
+    """A scrub, a donor's stream: the names are the same, the bytes may differ."""
     old = joined_leader(timelines).timeline
     before = old.store.checked.read(JOIN_LSN, 8192, old.store.facts(JOIN_LSN))
     left(timelines)
@@ -90,11 +90,11 @@ def test_who_still_reads_the_log_of_before_does_not_touch_the_new_one(
         (offer_of(NodeId(1, b"A" * 16)), "was promised before it was left"),
         (offer_of(A, 1), f"membership {A}/1 is older than {A}/2"),
         (offer_of(A, 2, membership=replace(without_four(A, 2), roster=())), "has the sets"),
-        (offer_of(B1, server=replace(SERVER, system_id=9)), "has other parameters"),
+        (offer_of(B1, server=replace(SERVER, system_id=9)), "with other parameters"),
     ],
     ids=["a lesser ballot", "a lesser stamp", "another membership", "another system"],
 )
-def test_a2_who_left_keeps_promise_and_stamp(
+def test_a2_a_safekeeper_that_left_keeps_promise_and_stamp(
     tmp_path: Path, offer: TimelineOffer, problem: str
 ) -> None:
     with opened(tmp_path) as timelines:
@@ -117,7 +117,7 @@ def test_a_stamp_that_was_adopted_by_leaving_binds_though_its_author_was_never_p
     timelines.join(TIMELINE, offer_of(C, 3))
 
 
-def test_joining_again_that_failed_leaves_one_that_has_left(
+def test_a_failed_attempt_to_join_again_leaves_it_as_left(
     timelines: Timelines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined_leader(timelines)
@@ -142,7 +142,7 @@ def test_no_timeline_is_made_where_one_of_its_system_was_left(timelines: Timelin
         server, members = replace(SERVER, system_id=system_id), Membership(Stamp.FIRST, (4,))
         timelines.create(OTHER, server, members, START_LSN, TimelineHistory(1))
 
-    with pytest.raises(TimelineError, match="was left here, and lives on") as caught:
+    with pytest.raises(TimelineError, match="was left here, and continues on") as caught:
         create(SERVER.system_id)
     assert caught.value.sqlstate == "55000"
     assert "1 at 10.0.0.1:5454" in caught.value.hint

@@ -1,7 +1,7 @@
 """A power loss before each file operation of JOIN_TIMELINE and LEAVE_TIMELINE: all or nothing.
 
-After it the safekeeper is as it was before the command, or as it is after it; once the command was
-answered, as it is after it. What has left has no WAL, and what has joined none but its own.
+After it the safekeeper is as before the command, or as after it; once the command was answered, as
+after it. A timeline that was left has no WAL, and one that was joined only its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.simulation.planting import Patch, Plant, planted
 
 SHM = Path("/dev/shm")
 PIECES, PIECE_BYTES = 8, 6000
-#: What is known of the timeline from outside: nothing; or what has it, and how far.
+#: The visible state of the timeline: None; or the control state, and how far the log reaches.
 Known = tuple[TimelineState, NodeId, Membership, int] | None
 
 
@@ -76,7 +76,7 @@ class LossyMember:
         self.directory.close()
 
     def do(self, command: str, argument: TimelineOffer | Membership, after: Known) -> None:
-        """JOIN or LEAVE; `after` is what is known once it is answered."""
+        """JOIN or LEAVE; `after` is the visible state once it is answered."""
         before = known(self.timelines)
         self._allowed = [before, after]
         self.disk.before = self.try_losses
@@ -116,7 +116,7 @@ class LossyMember:
             check(not timeline.slots.all(), "has slots of before")
 
     def fill(self, offer: TimelineOffer) -> None:
-        """The leader streams all of the log to it, and this is on disk."""
+        """The leader streams all of the log to it; it is on disk."""
         self._connections += 1
         node_id, number = offer.node_id, self._connections
         pusher = Pusher(self.timelines.get(TIMELINE), number, node_id, self.log)
@@ -133,10 +133,10 @@ class LossyMember:
             )
         )  # fmt: skip
         pusher.timeline.slots.create("standby", JOIN_LSN)
-        pusher.timeline.keep_house()
+        pusher.timeline.maintain_files()
 
     def stream(self, offer: TimelineOffer) -> None:
-        """The first of its WAL comes in small pieces: the rest of a record, and whole ones."""
+        """The first WAL comes in small pieces: the rest of a record, and whole ones."""
         node_id, lsn = offer.node_id, offer.start_lsn
         assert lsn not in self.log.ends, "it begins inside a record"
         pusher = Pusher(self.timelines.get(TIMELINE), 1, node_id, self.log)
@@ -216,7 +216,7 @@ def run(folder: Path) -> LossyMember:
     return world
 
 
-def test_joining_and_leaving_is_whole_or_not(folder: Path) -> None:
+def test_joining_and_leaving_is_atomic(folder: Path) -> None:
     assert run(folder / "world").losses > 200
 
 
@@ -230,10 +230,10 @@ def stream(folder: Path) -> LossyMember:
     return world
 
 
-def test_a_log_that_begins_inside_a_record_is_believed_from_its_first_answer_on(
+def test_a_log_that_begins_inside_a_record_is_trusted_from_its_first_answer_on(
     folder: Path,
 ) -> None:
-    """No checksum proves the rest of that record: torn sectors in it are seen by nobody."""
+    """No checksum covers the rest of that record: torn sectors in it cannot be detected."""
     assert stream(folder / "world").losses > 100
 
 
@@ -269,7 +269,7 @@ def promise_forgotten(patch: Patch) -> None:
 
 
 def joined_in_place(patch: Patch) -> None:
-    """Not atomic: the control file's name is there before the folder is whole."""
+    """Not atomic: the control file has its name before the folder is complete."""
 
     def write_new(self: Timelines, state: ControlState) -> None:
         folder = self.data_directory.folder(state.timeline)
@@ -293,7 +293,7 @@ def test_a_planted_bug_is_caught(folder: Path, bug: Plant) -> None:
         run(folder / "world")
 
 
-def test_a_log_that_is_believed_too_early_is_caught(folder: Path) -> None:
+def test_a_log_that_is_trusted_too_early_is_caught(folder: Path) -> None:
     def believed(patch: Patch) -> None:
         patch(ControlState, "is_unproven", property(lambda self: False))
 

@@ -1,4 +1,4 @@
-"""Damage of the log's end is told from a torn tail: the member gives no vote until it is whole."""
+"""Damage of the log's end differs from a torn tail: the member grants no vote until repaired."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wal_of(folder: Path) -> dict[str, bytes]:
 
 
 def saved_by_the_vote(folder: Path, log: WalLog) -> None:
-    """The power fails after a vote: it told where the log ends."""
+    """The power fails after a vote, which saved the end of the log."""
     pusher = leading_pusher(folder)
     pusher.log = log
     pusher.push()
@@ -39,7 +39,7 @@ def saved_by_the_vote(folder: Path, log: WalLog) -> None:
     voter.vote()
 
 
-def saved_by_the_housekeeper(folder: Path, log: WalLog) -> None:
+def saved_by_housekeeping(folder: Path, log: WalLog) -> None:
     """The power fails some seconds after the last answer."""
     pusher = leading_pusher(folder)
     pusher.log = log
@@ -52,11 +52,11 @@ def saved_by_an_orderly_end(folder: Path, log: WalLog) -> None:
 
 
 Ending = Callable[[Path, WalLog], None]
-ENDINGS: list[Ending] = [saved_by_the_vote, saved_by_the_housekeeper, saved_by_an_orderly_end]
+ENDINGS: list[Ending] = [saved_by_the_vote, saved_by_housekeeping, saved_by_an_orderly_end]
 
 
 @pytest.mark.parametrize("end", ENDINGS)
-def test_rot_above_the_commit_is_no_torn_tail(tmp_path: Path, end: Ending) -> None:
+def test_damage_above_the_commit_is_no_torn_tail(tmp_path: Path, end: Ending) -> None:
     log = log_of(1_500_000)
     end(tmp_path, log)
     flip(tmp_path, log.ends[-3] - 100)
@@ -70,7 +70,7 @@ def test_rot_above_the_commit_is_no_torn_tail(tmp_path: Path, end: Ending) -> No
 
 @pytest.mark.parametrize("end", ENDINGS)
 def test_a_page_that_names_another_timeline_is_found(tmp_path: Path, end: Ending) -> None:
-    """No checksum covers it, and no record shows it: not even in the last page of the log."""
+    """No checksum covers it, and no record shows it: also in the last page of the log."""
     log = log_of(1_500_000)
     end(tmp_path, log)
     page_lsn = log.lsn - log.lsn % WAL_PAGE_SIZE
@@ -81,7 +81,7 @@ def test_a_page_that_names_another_timeline_is_found(tmp_path: Path, end: Ending
 
 
 def test_a_last_segment_that_is_missing_is_a_lost_end(tmp_path: Path) -> None:
-    """Its end is that of the last whole record before, which began in an older segment."""
+    """The log ends at the last whole record before, which began in an older segment."""
     log = log_of(2_500_000, record_bytes=700_000)
     filled_timeline(tmp_path, log, commit_lsn=log.lsn)
     last_lsn = log.lsn - log.lsn % WAL_SEG_SIZE
@@ -92,8 +92,8 @@ def test_a_last_segment_that_is_missing_is_a_lost_end(tmp_path: Path) -> None:
     assert timeline.control.lost_lsn == log.lsn
 
 
-def test_it_follows_without_a_vote_and_votes_when_it_is_whole(tmp_path: Path) -> None:
-    """Also below the commit; and a restart on the way forgets nothing."""
+def test_it_follows_without_a_vote_and_votes_when_it_is_repaired(tmp_path: Path) -> None:
+    """Also with damage below the commit; a restart meanwhile changes nothing."""
     log = log_of(1_500_000)
     filled_timeline(tmp_path, log, commit_lsn=log.lsn)
     flip(tmp_path, log.ends[-3] - 100)
@@ -112,7 +112,7 @@ def test_it_follows_without_a_vote_and_votes_when_it_is_whole(tmp_path: Path) ->
 
 
 def vote_of(timeline: Timeline) -> VoteResponse:
-    """It promises as any other does."""
+    """It promises like any other member."""
     assert timeline.state is TimelineState.ACTIVE
     voter = Pusher(timeline, number=9, node_id=C)
     timeline.connect(voter)
@@ -163,7 +163,7 @@ def is_whole_after(acceptor: Acceptor, length: int, commit_lsn: int = 0) -> bool
 
 
 def test_rule_9_a_newer_ballot_needs_the_start_of_its_term() -> None:
-    """It was won without this member, so it has all that was committed before."""
+    """It was elected without this member, so it has everything that was committed before."""
     acceptor = following(history((A, START_LSN), (C, LOST_LSN + 500)))
     assert not is_whole_after(acceptor, 0)
     assert not is_whole_after(acceptor, LOST_LSN - END_LSN)
@@ -171,14 +171,14 @@ def test_rule_9_a_newer_ballot_needs_the_start_of_its_term() -> None:
 
 
 def test_rule_9_the_same_ballot_needs_its_commit_too() -> None:
-    """It may have committed on the strength of what was lost, before it heard of the loss."""
+    """It may have counted the lost WAL for a commit before it knew of the loss."""
     acceptor = following(history((A, START_LSN)))
     assert not is_whole_after(acceptor, 0, commit_lsn=LOST_LSN)
     assert not is_whole_after(acceptor, LOST_LSN - END_LSN - 8)
     assert is_whole_after(acceptor, 8)
 
 
-def test_rule_9_without_news_of_the_commit_it_is_not_whole() -> None:
+def test_rule_9_without_the_leaders_commit_it_is_not_whole() -> None:
     acceptor = following(history((A, START_LSN)))
     assert acceptor.flush_lsn >= START_LSN
     assert not [a for a in acceptor.step(BatchEnded(1)) if isinstance(a, PersistControl)]

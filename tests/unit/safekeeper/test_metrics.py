@@ -1,4 +1,4 @@
-"""The metrics of many timelines: bounded, and whatever is in trouble is among them."""
+"""The metrics of many timelines: bounded, with all timelines that have problems."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def scrape(timelines: Timelines, timelines_max: int) -> list[str]:
 
 
 def with_series(lines: list[str]) -> set[int]:
-    """The numbers of the timelines that have some."""
+    """The numbers of the timelines that have series."""
     found = [line for line in lines if line.startswith("sk_timeline_flush_lsn{")]
     return {int(line.partition('timeline_id="')[2][:2], 16) for line in found}
 
@@ -74,7 +74,7 @@ def test_few_have_all_their_series_asleep_or_not(timelines: Timelines) -> None:
     assert timelines.awake() == [], "a scrape wakes nobody"
 
 
-def test_of_many_those_in_trouble_come_first_then_those_awake(timelines: Timelines) -> None:
+def test_of_many_those_with_problems_come_first_then_those_awake(timelines: Timelines) -> None:
     timelines.get(NAMES[6]).sleep.wake()
     rotten = Pusher(timelines.get(NAMES[4])).lead()
     fill(rotten.log, 2.5 * WAL_SEG_SIZE)

@@ -1,4 +1,4 @@
-"""Enough open files, or no start; and a listener that runs out of them says so once."""
+"""A start needs enough open files; a listener that runs out of them logs it once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS = ConnectionLimits()
 
 
 class Limit:
-    """Stands in for the process's own."""
+    """Replaces the process's own limit."""
 
     def __init__(self, soft: int, hard: int, refuses: type[Exception] | None = None) -> None:
         self.now = soft, hard
@@ -47,13 +47,13 @@ def test_the_soft_limit_is_raised_to_the_hard_one(monkeypatch: pytest.MonkeyPatc
     assert limit.now == (4096, 4096)
 
 
-def test_too_few_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_are_refused_with_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, Limit(12, 12))
     with pytest.raises(AccessError) as caught:
         raise_limit(files_needed(LIMITS, 0), LIMITS)
     needed = files_needed(LIMITS, 0)
     assert (
-        str(caught.value) == f"the limit of open files is 12, and 200 connections may need {needed}"
+        str(caught.value) == f"the limit of open files is 12, but 200 connections may need {needed}"
     )
     assert "ulimit -n" in caught.value.hint
     assert "--connections-max" in caught.value.hint
@@ -71,7 +71,7 @@ def test_fewer_connections_need_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("refuses", [ValueError, OSError])
-def test_a_limit_that_cannot_be_raised_may_do(
+def test_a_limit_that_cannot_be_raised_may_suffice(
     monkeypatch: pytest.MonkeyPatch, refuses: type[Exception]
 ) -> None:
     given(monkeypatch, Limit(1024, resource.RLIM_INFINITY, refuses))
@@ -83,7 +83,7 @@ def test_no_limit_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     assert raise_limit(files_needed(LIMITS, 4), LIMITS) == resource.RLIM_INFINITY
 
 
-def test_trouble_is_said_once_and_its_end_once() -> None:
+def test_a_problem_is_logged_once_and_its_end_once() -> None:
     with capture_logs() as lines:
         trouble = AcceptTrouble(structlog.get_logger(), "wal")
         trouble.accepted()
@@ -93,9 +93,9 @@ def test_trouble_is_said_once_and_its_end_once() -> None:
         trouble.accepted()
         trouble.failed(OSError(24, "Too many open files"))
     assert [line["event"] for line in lines] == [
-        "could not accept connections, trying on",
+        "could not accept connections, retrying",
         "connections are accepted again",
-        "could not accept connections, trying on",
+        "could not accept connections, retrying",
     ]
     assert lines[0]["reason"] == "Too many open files"
     assert lines[1]["failed_tries"] == 100

@@ -1,4 +1,4 @@
-"""A power loss at any place of all that a timeline does on disk: what was answered stays."""
+"""A power loss at any place of all disk operations of a timeline: answered data stays."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def fill_segment(log: WalLog, name: str) -> None:
         log.fill_page(f"{name}{log.lsn:X}")
 
 
-# ---- what happens on disk, shape by shape
+# ---- disk operations, case by case
 
 
 def appends(world: LossyTimeline) -> None:
-    """Records, also one that goes over the end of a segment and comes in two pieces."""
+    """Records, also one that crosses the end of a segment and comes in two pieces."""
     world.take_over(START_LSN)
     world.log.append("R1")
     world.push()
@@ -71,7 +71,7 @@ def truncation_inside_a_segment(world: LossyTimeline) -> None:
 
 
 def truncation_at_a_segments_start(world: LossyTimeline) -> None:
-    """The old bytes would go on just where the log ends."""
+    """The old bytes would continue exactly where the log ends."""
     three_segments(world)
     world.take_over(START_LSN + WAL_SEG_SIZE)
     world.log.append("new", 3000)
@@ -89,7 +89,7 @@ def three_segments(world: LossyTimeline) -> None:
 
 
 def truncation_of_a_long_tail(world: LossyTimeline) -> None:
-    """Which is discarded, not written over."""
+    """The tail is discarded, not overwritten."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wal_store, "ZEROS_BYTES_MAX", 100_000)
         truncation_inside_a_segment(world)
@@ -108,10 +108,10 @@ def timeline_switch(world: LossyTimeline) -> None:
 
 
 def house_kept(world: LossyTimeline) -> None:
-    """Spares, hints, and the removal of segments that nobody needs."""
+    """Spares, hints, and the removal of segments that are not needed."""
     three_segments(world)
     world.push(commits=True)
-    world.timeline.keep_house()
+    world.timeline.maintain_files()
     fill_segment(world.log, "c")
     world.log.append("R", 2000)
     world.push(commits=True)
@@ -119,7 +119,7 @@ def house_kept(world: LossyTimeline) -> None:
 
 
 def configured(world: LossyTimeline) -> None:
-    """The members change while WAL comes; another leader takes over in the middle of it."""
+    """The members change while WAL comes; another leader takes over meanwhile."""
     world.take_over(START_LSN)
     world.log.append("R1", 20_000)
     world.push(commits=True)
@@ -136,7 +136,7 @@ def configured(world: LossyTimeline) -> None:
 
 
 def killed_processes(world: LossyTimeline) -> None:
-    """What the page cache alone has is found by the next process, which tells of it."""
+    """The next process finds bytes that are only in the page cache, and reports them."""
     world.take_over(START_LSN)
     world.log.append("R1", 20_000)
     world.push()
@@ -151,11 +151,11 @@ def killed_processes(world: LossyTimeline) -> None:
 
 
 class Killed(BaseException):
-    """Not an Exception: nobody on the way may handle it."""
+    """Not an Exception: no handler on the way may catch it."""
 
 
 def killed_in_the_middle(world: LossyTimeline) -> None:
-    """Of an election, before each call to the disk. The next process tells what it finds."""
+    """In an election, before each call to the disk. The next process reports what it finds."""
     world.take_over(START_LSN)
     world.log.append("R1", 20_000)
     world.push()
@@ -181,7 +181,7 @@ def killed_in_the_middle(world: LossyTimeline) -> None:
     world.disk.before = world.try_losses
 
 
-#: The cheap ones first.
+#: The fast ones first.
 SHAPES: tuple[Callable[[LossyTimeline], None], ...] = (
     killed_in_the_middle,
     timeline_switch,
@@ -208,12 +208,12 @@ def run(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-def test_what_was_answered_survives(folder: Path, shape: Callable[[LossyTimeline], None]) -> None:
+def test_answered_data_survives(folder: Path, shape: Callable[[LossyTimeline], None]) -> None:
     world = run(folder, shape)
     assert world.losses > 20
 
 
-# ---- anything, in any order
+# ---- random operations
 
 
 def live(world: LossyTimeline, random: Random) -> None:
@@ -246,7 +246,7 @@ def _write_unflushed(world: LossyTimeline, random: Random) -> None:
 
 
 def _end(world: LossyTimeline, random: Random) -> None:
-    """Of the process, or of the machine."""
+    """The process ends, or the machine."""
     if random.random() < 0.5:
         world.kill()
     else:
@@ -263,19 +263,19 @@ def _configure(world: LossyTimeline, random: Random) -> None:
         world.configure(membership.joint_with(stamp, tuple(map(Member, new))))
 
 
-def _keep_house(world: LossyTimeline, random: Random) -> None:
-    world.timeline.keep_house()
+def _run_housekeeping(world: LossyTimeline, random: Random) -> None:
+    world.timeline.maintain_files()
     commit_lsn = world.timeline.positions.commit_lsn  # one from before a power loss may be greater
     lsn = commit_lsn - commit_lsn % WAL_SEG_SIZE
     if random.random() < 0.5 and lsn > world.timeline.control.local_start_lsn:
         world.remove_wal(lsn)
 
 
-DEEDS = (_write, _write, _write, _take_over, _write_unflushed, _end, _keep_house, _configure)
+DEEDS = (_write, _write, _write, _take_over, _write_unflushed, _end, _run_housekeeping, _configure)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_was_answered_survives_whatever_happens(folder: Path, seed: int) -> None:
+def test_answered_data_survives_random_operations(folder: Path, seed: int) -> None:
     world = LossyTimeline(folder / "world", seed, every=8)
     with world.disk.watching():
         world.create()
@@ -289,8 +289,8 @@ def test_what_was_answered_survives_whatever_happens(folder: Path, seed: int) ->
 
 
 class LossyDataDirectory:
-    """A data directory on a disk whose power may fail before every operation: what was answered of
-    the timeline's existence holds, and nothing is found damaged."""
+    """A data directory on a disk whose power may fail before every operation: an answered creation
+    or deletion stays, and nothing is found damaged."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "machine" / "data"
@@ -322,7 +322,7 @@ class LossyDataDirectory:
         check(not self.was_deleted or directory.has_tombstone(TIMELINE), "its name is free")
 
 
-def test_a_timeline_is_created_and_deleted_whole_or_not(folder: Path) -> None:
+def test_a_timeline_is_created_and_deleted_atomically(folder: Path) -> None:
     world = LossyDataDirectory(folder)
     with world.disk.watching():
         world.exists = False

@@ -1,6 +1,6 @@
 """A stream with nothing to send: what ends its wait, at once and not with the next keepalive.
 
-Keepalives are a minute away here, so that what is waited for must have woken the sender itself.
+Keepalives are a minute apart here, so the awaited event itself must have woken the sender.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TIMEOUT_S = 10.0
 
 
 class Quiet:
-    """A replica that has everything there is, on the other end of a socket."""
+    """A replica that has all WAL, on the other end of a socket."""
 
     def __init__(self, folder: Path) -> None:
         self.pusher: Pusher = leading_pusher(folder)
@@ -44,7 +44,7 @@ class Quiet:
             self.ended = error
 
     def wait_quiet(self) -> None:
-        """Its sender waits for what the client says."""
+        """Waits until its sender waits for the client."""
         self.say(StandbyStatus(0, 0, 0, 0, reply_requested=True))
         assert isinstance(self.hear(), Keepalive)
 
@@ -97,12 +97,12 @@ def test_a_lost_connection_while_answers_are_not_waited_for(
     quiet: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(send_wal, "ANSWERS_WAIT_SECONDS", 60.0)
-    quiet.pass_wal("R1")  # from now on it only looks whether the client is there
+    quiet.pass_wal("R1")  # from now on it only checks whether the client is connected
     quiet.client.socket.close()
     assert quiet.ending() is CopyEnd.DISCONNECT
 
 
-def test_goodbye(quiet: Quiet) -> None:
+def test_terminate(quiet: Quiet) -> None:
     quiet.client.send(Terminate())
     assert quiet.ending() is CopyEnd.TERMINATE
 
@@ -121,11 +121,11 @@ def test_a_cancel_request(quiet: Quiet) -> None:
     quiet.client.receive_until(State.IDLE)
 
 
-def test_a_cancel_request_after_the_end_is_heard_by_nobody(quiet: Quiet) -> None:
+def test_a_cancel_request_after_the_end_has_no_effect(quiet: Quiet) -> None:
     quiet.client.send(CopyDone())
     quiet.ending()
     quiet.session.close()
-    assert quiet.session.cancel(quiet.session.key.secret_key)  # the key is right; that is all
+    assert quiet.session.cancel(quiet.session.key.secret_key)  # the key is right
 
 
 def test_new_wal(quiet: Quiet) -> None:

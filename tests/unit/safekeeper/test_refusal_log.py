@@ -1,4 +1,4 @@
-"""What clients were refused: each of it is said, and nobody who asks again fills the log."""
+"""The log of refused requests: each refusal is logged, but repetitions do not fill the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def said(refusals: RefusalLog, client: str, reason: str) -> list[dict[str, objec
     return [dict(line) for line in lines]
 
 
-def test_the_same_is_said_once_a_minute_with_how_often_it_came() -> None:
+def test_an_equal_refusal_is_logged_once_a_minute_with_its_count() -> None:
     clock = Clock()
     refusals = RefusalLog(clock)
     assert said(refusals, "10.0.0.1:40000", "stopped") == [
@@ -42,7 +42,7 @@ def test_the_same_is_said_once_a_minute_with_how_often_it_came() -> None:
     assert refusals.count == 122
 
 
-def test_another_client_and_another_reason_are_said_at_once() -> None:
+def test_another_client_and_another_reason_are_logged_at_once() -> None:
     refusals = RefusalLog(Clock())
     assert said(refusals, "10.0.0.1:40000", "stopped")
     assert said(refusals, "10.0.0.2:40000", "stopped")
@@ -50,10 +50,10 @@ def test_another_client_and_another_reason_are_said_at_once() -> None:
     assert not said(refusals, "10.0.0.1:40002", "stopped")
 
 
-def test_what_was_said_long_ago_is_forgotten_first() -> None:
+def test_the_oldest_refusal_is_forgotten_first() -> None:
     refusals = RefusalLog(Clock())
     for number in range(REFUSALS_MAX + 1):
         assert said(refusals, "10.0.0.1:40000", f"reason {number}")
     assert not said(refusals, "10.0.0.1:40000", "reason 1")
     assert said(refusals, "10.0.0.1:40000", "reason 0")
-    assert len(refusals._said) == REFUSALS_MAX
+    assert len(refusals._logged) == REFUSALS_MAX

@@ -1,4 +1,4 @@
-"""Which timeline a replica may stream, from where, and what comes after it."""
+"""Which timeline a replica may stream, from where, and which one follows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HISTORY = TimelineHistory.parse(7, "1\t0/2500\ta\n\n2\t0/2500\tb\n\n5\t0/6000\tc
     [(0, 1), (0x2500, 1), (0x2501, 5), (0x6000, 5), (0x6001, 7), (0x9000, 7)],
 )
 def test_a_switch_counts_when_something_beyond_it_is_committed(committed: int, tli: int) -> None:
-    """Until then another primary may go on with the older timeline."""
+    """Until then another primary may continue the older timeline."""
     assert committed_tli(HISTORY, committed) == tli
 
 
-def test_what_comes_after_a_timeline() -> None:
+def test_the_next_timeline() -> None:
     assert [next_tli(HISTORY, tli) for tli in (1, 2, 5)] == [2, 5, 7]
 
 

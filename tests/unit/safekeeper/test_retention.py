@@ -1,4 +1,4 @@
-"""Which WAL is kept and for whom; what becomes of a slot that needs too much."""
+"""Which WAL is kept, for which use, and what happens to a slot that needs too much."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from safekeeper.retention import (
 )
 
 MB = 1 << 20
-# 100 segments of 1 MB, the last of them begun; nobody lags; wal_keep is 10, slots may hold 40.
+# 100 segments of 1 MB, the last of them begun; no lag; wal_keep is 10, slots may hold 40.
 LOG = LogExtent(0, 100 * MB + 5, 100 * MB, MB)
 POLICY = RetentionPolicy(10 * MB, 40 * MB, max_member_wal_keep_bytes=70 * MB)
 
@@ -34,7 +34,7 @@ POLICY = RetentionPolicy(10 * MB, 40 * MB, max_member_wal_keep_bytes=70 * MB)
         ({"truncate_lsn": 40 * MB + 1}, ("s", 80 * MB), Horizon(40 * MB, "members")),
         ({"truncate_lsn": 0}, None, Horizon(30 * MB, "members")),  # beyond its limit
         ({"truncate_lsn": 0, "archived_lsn": 20 * MB}, None, Horizon(20 * MB, "archive")),
-        ({"local_start_lsn": 95 * MB}, None, Horizon(95 * MB, "wal_keep")),  # gone is gone
+        ({"local_start_lsn": 95 * MB}, None, Horizon(95 * MB, "wal_keep")),  # removed before
         ({"commit_lsn": 3 * MB, "truncate_lsn": 3 * MB}, None, Horizon(0, "wal_keep")),
     ],
 )
@@ -47,14 +47,14 @@ def test_the_least_horizon_decides(
 @pytest.mark.parametrize(
     ("changes", "pageserver_lsn", "expected"),
     [
-        ({}, 95 * MB, Horizon(90 * MB, "wal_keep")),  # it lets nothing go earlier
+        ({}, 95 * MB, Horizon(90 * MB, "wal_keep")),  # it never allows an earlier removal
         ({"truncate_lsn": 40 * MB}, 95 * MB, Horizon(40 * MB, "members")),
         ({"archived_lsn": 70 * MB}, 95 * MB, Horizon(70 * MB, "archive")),
         ({}, 80 * MB + 7, Horizon(80 * MB, "pageserver")),
         ({"archived_lsn": 99 * MB}, 80 * MB + 7, Horizon(80 * MB, "pageserver")),
         ({}, 30 * MB, Horizon(60 * MB, "pageserver")),  # beyond the limit
         ({}, 0, Horizon(60 * MB, "pageserver")),  # it has made nothing durable yet
-        ({"local_start_lsn": 85 * MB}, 80 * MB, Horizon(85 * MB, "pageserver")),  # gone is gone
+        ({"local_start_lsn": 85 * MB}, 80 * MB, Horizon(85 * MB, "pageserver")),  # removed before
     ],
 )
 def test_a_pageserver_holds_what_it_has_not_made_durable(
@@ -66,7 +66,7 @@ def test_a_pageserver_holds_what_it_has_not_made_durable(
     assert found.lsn <= wal_horizon(POLICY, extent, None).lsn
 
 
-def test_the_tail_is_kept_whatever_is_configured() -> None:
+def test_the_tail_is_kept_with_every_configuration() -> None:
     """A proposer compares the last segment before it leads."""
     horizon = wal_horizon(RetentionPolicy(0, 1), LOG, None)
     assert horizon == Horizon(98 * MB, "tail")
@@ -89,7 +89,7 @@ def test_without_a_limit_a_slot_may_hold_everything() -> None:
         ({"truncate_lsn": 3, "local_start_lsn": 30 * MB, "archived_lsn": 90 * MB}, False, None),
     ],
 )
-def test_a_member_that_is_away_is_left_behind_at_its_limit(
+def test_a_lagging_member_is_left_behind_at_its_limit(
     changes: dict[str, int], is_left_behind: bool, safe_bytes: int | None
 ) -> None:
     extent = replace(LOG, **changes)
@@ -129,7 +129,7 @@ def test_the_status_of_a_slot(restart_lsn: int, is_lost: bool, status: WalStatus
     assert wal_status(POLICY, extent, restart_lsn, is_lost=is_lost) is status
 
 
-def test_how_much_a_slot_may_still_see_written() -> None:
+def test_how_much_may_be_written_before_a_slot_is_lost() -> None:
     assert slot_limit_lsn(POLICY, LOG) == 60 * MB
     assert safe_wal_bytes(POLICY, LOG, 75 * MB + 3) == 15 * MB
     assert safe_wal_bytes(POLICY, LOG, 0) is None

@@ -1,4 +1,4 @@
-"""The scrub finds what nobody reads, names it, and goes on behind it."""
+"""The scrub finds damage in WAL that no client reads, reports it, and continues behind it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def scrub_once(timeline: Timeline) -> Scrub:
     return scrub
 
 
-def test_a_whole_log_is_gone_through(timeline: Timeline) -> None:
+def test_a_whole_log_is_checked(timeline: Timeline) -> None:
     scrub = scrub_once(timeline)
     assert cold_end_lsn(timeline) == START_LSN + 5 * WAL_SEG_SIZE
     assert scrub.scrubbed_bytes == 5 * WAL_SEG_SIZE
@@ -77,8 +77,10 @@ def test_every_damage_is_found_in_one_pass(timeline: Timeline) -> None:
         assert f"at {format_lsn(START_LSN + number * WAL_SEG_SIZE)} is damaged" in text
 
 
-def test_what_came_damaged_is_found_by_its_records(timeline: Timeline, tmp_path: Path) -> None:
-    """Its checksums were computed from damaged bytes: those of the records are the primary's."""
+def test_wal_that_was_damaged_when_it_came_is_found_by_its_records(
+    timeline: Timeline, tmp_path: Path
+) -> None:
+    """Its checksums were computed from damaged bytes, but those of the records by the primary."""
     for path in (tmp_path / "checksums").iterdir():
         path.unlink()
     flip(timeline, START_LSN + WAL_SEG_SIZE + 300_000)
@@ -93,13 +95,13 @@ def test_what_came_damaged_is_found_by_its_records(timeline: Timeline, tmp_path:
     assert list(loaded.holes.all()) == [segno]
 
 
-def test_a_rate_of_nothing_is_no_scrub(timeline: Timeline) -> None:
+def test_a_rate_of_0_disables_the_scrub(timeline: Timeline) -> None:
     timelines = cast(Timelines, SimpleNamespace(all=lambda: [timeline]))
     Scrub(timelines, ScrubSettings(bytes_per_second=0)).run(Event())
 
 
 def test_it_keeps_to_its_rate(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it waits for makes up for what it reads."""
+    """Its pauses correspond to the bytes that it reads."""
     waited: list[float] = []
 
     class Stopping(Event):
@@ -115,8 +117,8 @@ def test_it_keeps_to_its_rate(timeline: Timeline, monkeypatch: pytest.MonkeyPatc
     assert sum(waited[1:-1]) == pytest.approx(scrub.scrubbed_bytes / (1 << 20))
 
 
-def test_a_promotion_while_it_goes_on(tmp_path: Path) -> None:
-    """The segment in which the timelines part is looked at by the history of that moment."""
+def test_a_promotion_during_the_scrub(tmp_path: Path) -> None:
+    """The segment in which the timelines diverge is checked by the history of that moment."""
     pusher = leading_pusher(tmp_path)
     timeline, log = pusher.timeline, pusher.log
     fill(log, 2.5 * WAL_SEG_SIZE)

@@ -1,6 +1,6 @@
-"""Whatever the size of a segment: nothing holds the interpreter for long, or takes memory like it.
+"""Segments of every size: no step holds the interpreter for long, or needs memory in proportion.
 
-A process on the way of a commit has other threads that must answer: within HELD_SECONDS_MAX.
+A process on the path of a commit has other threads that must answer: within HELD_SECONDS_MAX.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PIECE_BYTES = 128 * 1024
 
 @pytest.fixture(params=SEGMENT_SIZES, ids=lambda size: f"{size // MIB} MiB")
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """What is durable is not of interest here, and hundreds of megabytes would have to be."""
+    """fsync is disabled: the test is not about durability, and it would sync hundreds of MB."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
     return World(tmp_path / "wal", request.param)
@@ -43,7 +43,7 @@ def log_of(wal_seg_size: int) -> WalLog:
 
 
 class World:
-    """A log of some records and of the first part of a large one, of which a segment has some."""
+    """A log of some records and of the first part of a large one, which crosses a segment."""
 
     def __init__(self, folder: Path, wal_seg_size: int) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class World:
             )
 
     def make_stale(self) -> None:
-        """What a process finds after a crash: the torn record, and old bytes at the end."""
+        """The state after a crash: the torn record, and old bytes at the end."""
         self.make()
         self.store.close()
         path = next(self.folder.glob("0*"))
@@ -90,7 +90,7 @@ class World:
     def make_spare(self) -> None:
         (self.folder / "next-segment").unlink(missing_ok=True)
 
-    # ---- what is measured
+    # ---- the measured operations
 
     def recover(self) -> None:
         self.store = self._store()
@@ -113,7 +113,7 @@ class World:
         assert [path.name[:8] for path in files] == ["00000001", "00000002"]
 
     def go_on(self) -> None:
-        """A segment is made, and its successor."""
+        """Creates a segment, and the next one."""
         self.store.prepare_next_segment()
 
 

@@ -1,4 +1,4 @@
-"""Which timeline a client gets: the one it names, or the only one there is."""
+"""Which timeline a client gets: the one it names, or the only one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_only_one_needs_no_name(timelines: Timelines) -> None:
     assert error.value.sqlstate == "22023"
 
 
-def test_one_is_named_with_its_tenant_or_has_none(timelines: Timelines) -> None:
+def test_a_timeline_is_named_with_its_tenant_or_has_none(timelines: Timelines) -> None:
     create(timelines, TIMELINE)
     create(timelines, OF_NO_TENANT)
     named = {"timeline_id": TIMELINE.timeline_id.hex(), "tenant_id": TIMELINE.tenant_id.hex()}
@@ -61,7 +61,7 @@ def test_one_is_named_with_its_tenant_or_has_none(timelines: Timelines) -> None:
 
 
 def test_a_lone_tenant_means_its_only_timeline(timelines: Timelines) -> None:
-    """And never that of another one."""
+    """And never a timeline of another tenant."""
     create(timelines, TIMELINE)
     tenant = {"tenant_id": TIMELINE.tenant_id.hex()}
     assert select_timeline(timelines, tenant).control.timeline == TIMELINE
@@ -71,8 +71,8 @@ def test_a_lone_tenant_means_its_only_timeline(timelines: Timelines) -> None:
     assert select_timeline(timelines, tenant).control.timeline == TIMELINE
 
 
-def test_one_that_was_left_is_meant_only_where_there_is_no_other(timelines: Timelines) -> None:
-    """Its consumers are sent on; those of another timeline need not know of it."""
+def test_a_timeline_that_was_left_is_selected_only_without_another(timelines: Timelines) -> None:
+    """Its consumers are sent to other members; those of another timeline are not concerned."""
     create(timelines, TIMELINE)
     timelines.activate(TIMELINE)
     timelines.leave(TIMELINE, Membership(Stamp(NodeId(1, b"a" * 16), 2), (2, 3)))

@@ -1,5 +1,5 @@
-"""A timeline that nobody uses sleeps, and whoever comes meets it as after a start; also when he
-comes at the very moment."""
+"""An unused timeline sleeps; every user finds it as after a start, also if it comes at the moment
+of going to sleep."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FAST = ScrubSettings(bytes_per_second=1e12)
 
 
 def left(folder: Path, segments: float = 2.5) -> Pusher:
-    """A proposer that has pushed and committed so much, and has gone."""
+    """A proposer that has pushed and committed so much, and has disconnected."""
     pusher = leading_pusher(folder)
     fill(pusher.log, segments * WAL_SEG_SIZE)
     pusher.push()
@@ -65,12 +65,12 @@ def asleep(folder: Path, segments: float = 2.5) -> Pusher:
 
 
 def is_asleep(timeline: Timeline) -> bool:
-    """Now, whatever it was before."""
+    """Now, regardless of earlier results."""
     return timeline.sleep.is_asleep
 
 
 def come_back(pusher: Pusher, number: int = 7) -> Pusher:
-    """The proposer begins where it ended."""
+    """The proposer continues where it ended."""
     again = Pusher(pusher.timeline, number, log=pusher.log, terms=history((A, START_LSN)))
     return again.lead(int(pusher.log.lsn))
 
@@ -81,10 +81,10 @@ def open_files_below(folder: Path) -> list[str]:
     return [name for name in names if name.startswith(str(folder))]
 
 
-# ---- what it is
+# ---- asleep
 
 
-def test_nothing_is_open_and_what_others_ask_for_is_there(tmp_path: Path) -> None:
+def test_no_file_is_open_and_the_state_is_available(tmp_path: Path) -> None:
     pusher = left(tmp_path)
     timeline = pusher.timeline
     timeline.store.prepare_next_segment()
@@ -104,7 +104,7 @@ def test_nothing_is_open_and_what_others_ask_for_is_there(tmp_path: Path) -> Non
     assert timeline.streaming is None
 
 
-def test_what_it_forgets_is_on_disk(tmp_path: Path) -> None:
+def test_dropped_state_is_on_disk(tmp_path: Path) -> None:
     pusher = asleep(tmp_path)
     loaded = load_timeline(tmp_path)
     assert loaded.positions == pusher.timeline.positions
@@ -120,11 +120,11 @@ def test_a_proposer_wakes_it(tmp_path: Path) -> None:
     assert not is_asleep(pusher.timeline)
 
 
-def test_a_reader_holds_it_awake(tmp_path: Path) -> None:
+def test_a_reader_keeps_it_awake(tmp_path: Path) -> None:
     """Also its tail can be read, whose checksums are not on disk."""
     pusher = asleep(tmp_path)
     timeline = pusher.timeline
-    with timeline.sleep.held_off():
+    with timeline.sleep.prevented():
         timeline.sleep.maybe_begin(0)
         assert not timeline.sleep.is_asleep
         lsn = pusher.log.lsn - 1000
@@ -157,7 +157,7 @@ def test_not_before_its_time(tmp_path: Path) -> None:
 
 
 def test_not_while_a_proposer_is_connected(tmp_path: Path) -> None:
-    """Whether it streams or not."""
+    """Streaming or not."""
     pusher = leading_pusher(tmp_path)
     pusher.timeline.sleep.maybe_begin(0)
     assert not pusher.timeline.sleep.is_asleep
@@ -178,7 +178,7 @@ def test_not_while_a_replica_streams(tmp_path: Path) -> None:
         (ArchiverState.ARCHIVING, False),
     ],
 )
-def test_not_before_all_of_it_was_seen_in_the_archive(
+def test_not_before_all_of_it_was_found_in_the_archive(
     tmp_path: Path, state: ArchiverState, is_archived: bool
 ) -> None:
     pusher = left(tmp_path)
@@ -208,7 +208,7 @@ def test_not_when_it_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # ---- a disk that fails meanwhile
 
 
-def test_a_failed_flush_stops_it_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_flush_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timeline = left(tmp_path).timeline
     monkeypatch.setattr(os, "fdatasync", raising(OSError(errno.EIO, "Input/output error")))
     with pytest.raises(StorageError, match="could not fdatasync"):
@@ -229,7 +229,7 @@ def test_positions_that_cannot_be_saved_keep_it_awake(
     assert come_back(pusher).vote().granted
 
 
-def test_what_cannot_be_read_on_waking_stops_it(
+def test_an_unreadable_log_stops_it_on_waking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timeline = asleep(tmp_path).timeline
@@ -239,16 +239,16 @@ def test_what_cannot_be_read_on_waking_stops_it(
     assert state_of(timeline) is TimelineState.STOPPED
 
 
-def test_who_could_not_wake_it_does_not_hold_it_awake(
+def test_a_failed_wake_up_does_not_keep_it_awake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """He never says that it may sleep again."""
+    """That user never calls `allow`."""
     sleep = asleep(tmp_path).timeline.sleep
     with monkeypatch.context() as failing:
         failing.setattr(sleep, "_load", raising(OSError(errno.EMFILE, "Too many open files")))
         with pytest.raises(OSError, match="Too many open files"):
-            sleep.hold_off()
-    with sleep.held_off():
+            sleep.prevent()
+    with sleep.prevented():
         assert not sleep.is_asleep
     sleep.maybe_begin(0)
     assert sleep.is_asleep
@@ -263,7 +263,7 @@ def in_thread(run: Callable[[], object]) -> Thread:
     return thread
 
 
-def test_who_comes_while_it_falls_asleep_waits_and_wakes_it(
+def test_a_user_that_comes_while_it_goes_to_sleep_waits_and_wakes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pusher = left(tmp_path)
@@ -290,19 +290,19 @@ def test_who_comes_while_it_falls_asleep_waits_and_wakes_it(
     assert not is_asleep(timeline)
 
 
-def test_it_stays_awake_for_who_came_first(tmp_path: Path) -> None:
-    """The housekeeper saw nobody, and had to wait for the lock."""
+def test_it_stays_awake_for_a_user_that_comes_first(tmp_path: Path) -> None:
+    """Housekeeping saw no user, and had to wait for the lock."""
     timeline = left(tmp_path).timeline
     with timeline.lock:
         sleeping = in_thread(lambda: timeline.sleep.maybe_begin(0))
-        sleeping.join(0.05)  # it waits for the lock, or comes to it later: both are meant
-        timeline.sleep._users += 1  # what hold_off does under the lock
+        sleeping.join(0.05)  # it waits for the lock, or reaches it later: both are covered
+        timeline.sleep._users += 1  # what prevent does under the lock
     sleeping.join(TIMEOUT)
     assert not timeline.sleep.is_asleep
 
 
-def test_everybody_at_once(tmp_path: Path) -> None:
-    """A proposer that comes and goes, a reader, the housekeeper: nothing is lost or breaks."""
+def test_all_users_at_once(tmp_path: Path) -> None:
+    """A proposer that comes and goes, a reader, housekeeping: nothing is lost and nothing fails."""
     pusher = left(tmp_path, 0.5)
     timeline, failures, ended = pusher.timeline, list[BaseException](), Event()
 
@@ -318,17 +318,17 @@ def test_everybody_at_once(tmp_path: Path) -> None:
         return loop
 
     def read() -> None:
-        with timeline.sleep.held_off():
+        with timeline.sleep.prevented():
             end_lsn = timeline.positions.flush_lsn
             assert read_wal(timeline, end_lsn - 500, 500) == pusher.log.read(end_lsn - 500, end_lsn)
-        ended.wait(0.005)  # or nobody else would ever find the timeline unused
+        ended.wait(0.005)  # otherwise no other thread would find the timeline unused
 
-    def keep_house() -> None:
+    def run_housekeeping() -> None:
         timeline.save_positions()
         remove_old_wal(timeline)
         timeline.sleep.maybe_begin(0)
 
-    threads = [in_thread(until_the_end(run)) for run in (read, keep_house, keep_house)]
+    threads = [in_thread(until_the_end(run)) for run in (read, run_housekeeping, run_housekeeping)]
     slept = 0
     try:
         for number in range(10, 90):
@@ -351,17 +351,17 @@ def test_everybody_at_once(tmp_path: Path) -> None:
     assert loaded.store.read(START_LSN, 1000) == pusher.log.read(START_LSN, START_LSN + 1000)
 
 
-def test_deleted_in_its_sleep_it_is_not_woken(tmp_path: Path) -> None:
-    """Who found it before must not make its folder anew."""
+def test_a_timeline_that_is_deleted_asleep_is_not_woken(tmp_path: Path) -> None:
+    """A user that looked it up before must not create its folder again."""
     timeline = asleep(tmp_path).timeline
     timeline.close("it was deleted")
     with pytest.raises(TimelineError, match="is stopped: it was deleted"):
         timeline.connect(Pusher(timeline, 9))
-    with timeline.sleep.held_off():
+    with timeline.sleep.prevented():
         assert timeline.state is TimelineState.STOPPED
 
 
-# ---- what goes on meanwhile
+# ---- other work meanwhile
 
 
 def scrub_once(timeline: Timeline) -> Scrub:
@@ -374,7 +374,7 @@ def scrub_once(timeline: Timeline) -> Scrub:
     return scrub
 
 
-def test_the_scrub_wakes_it_and_finds_what_has_rotted(tmp_path: Path) -> None:
+def test_the_scrub_wakes_it_and_finds_damage(tmp_path: Path) -> None:
     timeline = asleep(tmp_path).timeline
     flip(tmp_path, START_LSN + 8192 + 22)
     assert scrub_once(timeline).damages_count == 1
@@ -385,14 +385,14 @@ def test_the_scrub_wakes_it_and_finds_what_has_rotted(tmp_path: Path) -> None:
     assert len(damage_of(timeline)) == 1, "it is told in its sleep, too"
 
 
-def test_the_scrub_lets_it_sleep_when_nothing_of_it_is_cold(tmp_path: Path) -> None:
+def test_the_scrub_does_not_wake_it_without_cold_segments(tmp_path: Path) -> None:
     timeline = asleep(tmp_path, 0.5).timeline
     scrub_once(timeline)
     assert timeline.sleep.is_asleep
 
 
 def test_retention_has_nothing_left_to_do(tmp_path: Path) -> None:
-    """It went before, and nobody moves what it goes by."""
+    """WAL was removed before, and no position changes."""
     pusher = left(tmp_path, 8.5)
     timeline = pusher.timeline
     timeline.retention = RetentionPolicy(0)
@@ -405,10 +405,10 @@ def test_retention_has_nothing_left_to_do(tmp_path: Path) -> None:
     assert sorted((tmp_path / "wal").iterdir()) == before
 
 
-# ---- a start that had not the time
+# ---- a start without the time for all
 
 
-def test_a_start_believes_what_was_saved_until_somebody_comes(tmp_path: Path) -> None:
+def test_a_start_trusts_the_saved_positions_until_the_first_use(tmp_path: Path) -> None:
     log = log_of(1_500_000)
     filled_timeline(tmp_path, log, commit_lsn=log.lsn)
     timeline = load_timeline(tmp_path, is_awake=False)
@@ -421,7 +421,7 @@ def test_a_start_believes_what_was_saved_until_somebody_comes(tmp_path: Path) ->
     assert timeline.sleep.is_checked
 
 
-def test_rot_in_the_end_is_found_before_a_vote(tmp_path: Path) -> None:
+def test_damage_at_the_end_is_found_before_a_vote(tmp_path: Path) -> None:
     log = log_of(1_500_000)
     filled_timeline(tmp_path, log, commit_lsn=log.lsn)
     flip(tmp_path, log.lsn - 100)
@@ -435,7 +435,7 @@ def test_rot_in_the_end_is_found_before_a_vote(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("segment", [0, 1, 2], ids=["the first", "a middle one", "the last"])
 @pytest.mark.parametrize("how", ["missing", "short"])
-def test_a_lost_segment_is_told_by_the_start(tmp_path: Path, segment: int, how: str) -> None:
+def test_a_lost_segment_is_reported_by_the_start(tmp_path: Path, segment: int, how: str) -> None:
     log = log_of(2_500_000)
     filled_timeline(tmp_path, log, commit_lsn=log.lsn)
     path = segment_file(tmp_path, START_LSN + segment * WAL_SEG_SIZE)
@@ -448,7 +448,7 @@ def test_a_lost_segment_is_told_by_the_start(tmp_path: Path, segment: int, how: 
     assert damage_of(timeline) or timeline.state is TimelineState.DAMAGED
 
 
-def test_a_loss_that_is_remembered_is_told_by_each_start(tmp_path: Path) -> None:
+def test_a_loss_that_is_saved_is_reported_by_each_start(tmp_path: Path) -> None:
     log = log_of(1_500_000)
     filled_timeline(tmp_path, log, commit_lsn=log.lsn)
     flip(tmp_path, log.lsn - 100)
@@ -459,10 +459,10 @@ def test_a_loss_that_is_remembered_is_told_by_each_start(tmp_path: Path) -> None
     assert again.positions.flush_lsn < lost_lsn
 
 
-def test_the_archive_is_believed_to_be_as_it_was_until_it_counts(
+def test_the_saved_archive_position_is_trusted_until_it_matters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Awake, WAL may be removed: then only what was seen in the archive since the start counts."""
+    """Awake, WAL may be removed: then only WAL found in the archive since the start counts."""
     pusher = leading_pusher(tmp_path)
     fill(pusher.log, WAL_SEG_SIZE)
     pusher.timeline.archive = ArchiveProgress(ArchiveSettings("memory://", {}), pusher.log.lsn)

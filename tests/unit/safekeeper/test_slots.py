@@ -1,4 +1,4 @@
-"""Slots: Postgres's names and codes, what survives a restart, and what becomes of their file."""
+"""Slots: Postgres's names and codes, what survives a restart, and damage of their file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sqlstate_of(error: pytest.ExceptionInfo[SafekeeperError]) -> str:
     return error.value.sqlstate
 
 
-def test_what_was_created_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_a_created_slot_exists_after_a_restart(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
     slots.create("archive", 0)
     slots.create("standby", 0x1000)
@@ -30,7 +30,7 @@ def test_what_was_created_is_there_after_a_restart(tmp_path: Path) -> None:
     assert [(s.name, s.restart_lsn) for s in again.all()] == [("archive", 0), ("standby", 0x1000)]
 
 
-def test_a_position_is_saved_later_and_never_goes_back(tmp_path: Path) -> None:
+def test_a_position_is_saved_later_and_never_decreases(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
     slot = slots.create("s", 0)
     for flush_lsn in (0x2000, 0, 0x1000):
@@ -108,10 +108,10 @@ def test_a_lost_slot_stays_lost(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path) -> None:
-    """Every single byte counts."""
+    """For damage of every single byte."""
     slots = Slots(tmp_path)
     slots.create("archive", 0x1000)
-    slots.introduce(0x700000300001A)
+    slots.register(0x700000300001A)
     file = tmp_path / SLOTS_FILE_NAME
     good = file.read_bytes()
     for at in range(len(good)):
@@ -119,18 +119,18 @@ def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path) -> None:
         damaged = Slots(tmp_path)
         assert damaged.damaged is not None
         for use in (lambda d: d.find("archive"), lambda d: d.create("x", 0),
-                    lambda d: d.introduce(1 << 63), lambda d: d.forget_pageserver()):  # fmt: skip
+                    lambda d: d.register(1 << 63), lambda d: d.forget_pageserver()):  # fmt: skip
             with pytest.raises(SafekeeperError) as error:
                 use(damaged)
             assert sqlstate_of(error) == "XX001"
         damaged.save()
-    assert file.read_bytes() != good  # a save wrote nothing over the evidence
+    assert file.read_bytes() != good  # a save did not overwrite the evidence
     for length in range(len(good)):
         with pytest.raises(SafekeeperError):
             decode_slots(good[:length], "slots")
 
 
-def test_the_file_says_what_was_put_in(request: pytest.FixtureRequest) -> None:
+def test_the_file_is_read_back(request: pytest.FixtureRequest) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -144,8 +144,8 @@ def test_the_file_says_what_was_put_in(request: pytest.FixtureRequest) -> None:
         assert found == SavedHolders(tuple(slots), known)
 
 
-def test_a_file_of_a_release_before_is_read_and_written_as_it_was(tmp_path: Path) -> None:
-    """As long as no pageserver is known."""
+def test_a_file_of_an_older_release_is_read_and_written_in_its_format(tmp_path: Path) -> None:
+    """While no pageserver is known."""
     old = bytes.fromhex("51534c5400000001000000010761726368697665000000000000100000d092c21a")
     (tmp_path / SLOTS_FILE_NAME).write_bytes(old)
     slots = Slots(tmp_path)
@@ -154,27 +154,27 @@ def test_a_file_of_a_release_before_is_read_and_written_as_it_was(tmp_path: Path
     slots.advance(slots.all()[0], 0x2000)
     slots.save()
     assert (tmp_path / SLOTS_FILE_NAME).read_bytes()[:8] == b"QSLT\0\0\0\1"
-    slots.introduce(7)
+    slots.register(7)
     assert (tmp_path / SLOTS_FILE_NAME).read_bytes()[:8] == b"QSLT\0\0\0\2"
     slots.forget_pageserver()
     assert (tmp_path / SLOTS_FILE_NAME).read_bytes()[:8] == b"QSLT\0\0\0\1"
 
 
-def test_a_pageserver_is_known_before_it_streams_and_its_horizon_is_saved_later(
+def test_a_pageserver_is_saved_before_it_streams_and_its_horizon_later(
     tmp_path: Path,
 ) -> None:
     slots = Slots(tmp_path)
     slots.create("s", 5)
-    slots.introduce(7)
+    slots.register(7)
     assert Slots(tmp_path).trim == Trim(7)
     slots.report(7, 0x1000)
     assert (slots.trim, Slots(tmp_path).trim) == (Trim(7, 0x1000), Trim(7))
     slots.save()
     again = Slots(tmp_path)
     assert (again.trim, len(again.all())) == (Trim(7, 0x1000), 1)
-    again.introduce(9)
+    again.register(9)
     with pytest.raises(SafekeeperError, match="is stale: 0000000000000009 has") as error:
-        again.introduce(8)
+        again.register(8)
     assert sqlstate_of(error) == "55006"
     for use in (lambda: again.report(7, 0x9000), lambda: again.check_newest(7)):
         with pytest.raises(SafekeeperError, match="is stale"):
@@ -188,18 +188,18 @@ def test_a_pageserver_is_known_before_it_streams_and_its_horizon_is_saved_later(
     assert sqlstate_of(error) == "42704"
 
 
-def test_a_pageserver_is_not_known_before_the_disk_knows_it(
+def test_a_pageserver_is_not_known_before_it_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slots = Slots(tmp_path)
-    slots.introduce(7)
+    slots.register(7)
 
     def fail(*_: object) -> None:
         raise StorageError("pulled")
 
     monkeypatch.setattr(durable, "replace_file", fail)
     with pytest.raises(StorageError):
-        slots.introduce(9)
+        slots.register(9)
     assert slots.trim == Trim(7)
     with pytest.raises(StorageError):
         slots.forget_pageserver()

@@ -1,4 +1,4 @@
-"""A start with more timelines than it has the time for: who is loaded; all are looked at."""
+"""A start with more timelines than its time allows: which are loaded, and that all are checked."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def folder_of(timeline: Timeline) -> Path:
     return timeline.directory
 
 
-def test_what_there_is_no_time_for_sleeps_and_is_known(path: Path) -> None:
+def test_timelines_beyond_the_time_sleep_and_are_known(path: Path) -> None:
     with started(path) as timelines:
         assert asleep(timelines) == NAMES
         assert [t.control.timeline for t in timelines.all()] == NAMES
@@ -82,7 +82,7 @@ def test_those_that_were_written_last_are_loaded_first(
         assert [t.control.timeline for t in timelines.awake()] == [NAMES[1], NAMES[3]]
 
 
-def test_rot_in_the_end_of_one_that_sleeps_is_found_soon(path: Path) -> None:
+def test_damage_at_the_end_of_a_sleeping_log_is_found_soon(path: Path) -> None:
     with started(path) as timelines:
         rotten = timelines.get(NAMES[2])
         flip(folder_of(rotten), rotten.positions.flush_lsn - 100)
@@ -144,10 +144,10 @@ def spoil_all(folder: Path) -> None:
 
 @pytest.mark.parametrize("start_seconds", [0, 60], ids=["asleep", "loaded"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_whatever_is_wrong_with_one_the_others_are_there(
+def test_a_problem_of_one_timeline_does_not_affect_the_others(
     path: Path, damage: str, start_seconds: float
 ) -> None:
-    """It is told of, it takes part or not, and nothing that is done for all ends with it."""
+    """It is reported, the timeline takes part or not, and no work for the others ends."""
     with started(path) as timelines:
         folder = folder_of(timelines.get(NAMES[2]))
     DAMAGES[damage](folder)
@@ -168,7 +168,7 @@ def test_whatever_is_wrong_with_one_the_others_are_there(
         assert len(timelines.all()) + len(timelines.damaged) == len(NAMES)
 
 
-def test_one_that_breaks_the_check_does_not_end_it(
+def test_a_timeline_that_breaks_the_check_does_not_end_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with started(path) as timelines:

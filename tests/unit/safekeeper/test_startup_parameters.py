@@ -1,4 +1,5 @@
-"""What a client may set when it connects. A walsender beside it: test_walsender_refusals.py."""
+"""Parameters that a client may set when it connects. Compared with a walsender:
+test_walsender_refusals.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The steady path does what the general one does: the same bytes, answers, errors and state.
+"""The steady path does the same as the general one: the same bytes, answers, errors and state.
 
-Both are fed the same batches, odd ones among them, and events in between that end a steady state.
+Both get the same batches, including unusual ones, and events in between that end a steady state.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from storage import durable
 from storage.errors import StorageError
 from tests.steady_batch import receive_batch
 
-#: Of the WAL of one Append; large ones reach a segment's end in a few batches.
+#: Lengths of an Append's WAL; large ones reach a segment's end in a few batches.
 LENGTHS = st.sampled_from([0, 0, 1, 7, 100, 8192, 30_000, 130_000, 400_000])
-#: What makes an Append something else than just the next bytes of the log.
+#: Reasons why an Append is not just the next bytes of the log.
 ODDITIES: dict[str, Callable[[bytes], bytes]] = {
     "of a lower ballot": lambda payload: ballot(payload, 0),
     "of a greater ballot": lambda payload: ballot(payload, 9),
@@ -55,7 +55,7 @@ ODDITIES: dict[str, Callable[[bytes], bytes]] = {
 EVENTS = ("feedback", "holes", "vote", "reconnect", "another leader", "positions saved")
 EVENTS += ("configured", "configured again", "told to go back")
 RARELY_ODD: st.SearchStrategy[str | None] = st.sampled_from([None] * 80 + sorted(ODDITIES))
-#: So many bytes of the next record are there.
+#: So many bytes of the next record follow.
 RESTS = st.sampled_from([0, 0, 3])
 BATCHES = st.lists(st.tuples(LENGTHS, RESTS, RARELY_ODD), min_size=1, max_size=4)
 STEPS = st.integers(0, 7).flatmap(lambda n: BATCHES if n else st.sampled_from(EVENTS))
@@ -79,7 +79,7 @@ class Keeper:
         self.said: list[object] = []
 
     def do(self, act: Callable[[], object]) -> None:
-        """What it answers, or how it fails, and its state afterwards."""
+        """Records its answer or its error, and its state afterwards."""
         if not self.is_steady:
             self.timeline._end_steady()
         try:
@@ -158,7 +158,7 @@ class Keeper:
 
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How long each file's content was when it was flushed; really to do it takes milliseconds."""
+    """The length of each file when it was flushed; a real flush takes milliseconds."""
     found: list[int] = []
     monkeypatch.setattr(durable, "sync_data", lambda fd, _: found.append(zlib.crc32(content(fd))))
     return found
@@ -182,7 +182,7 @@ def play(
 
 
 def compare(folder: Path, syncs: list[int], path: type[SteadyPath]) -> tuple[int, int]:
-    """How many batches the steady path took, and how many it met and left."""
+    """Returns how many batches the steady path took, and how many it left."""
     counts = [0, 0]
 
     @settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.generate])
@@ -220,7 +220,7 @@ def stale_ballot_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def another_event_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on with what the acceptor said before: a vote, another leader, a membership."""
+    """It continues with the acceptor's old state: a vote, another leader, a membership."""
     run = Timeline._run
 
     def kept(self: Timeline, events: Any) -> Any:
@@ -272,7 +272,7 @@ def the_next_segment_in_the_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
         the_next_segment_in_the_open_file,
     ],
 )
-def test_a_planted_bug_is_seen(
+def test_a_planted_bug_is_caught(
     tmp_path: Path,
     syncs: list[int],
     bug: Callable[[pytest.MonkeyPatch], None],

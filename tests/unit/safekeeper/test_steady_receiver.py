@@ -103,7 +103,7 @@ def connection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Conne
 
 @pytest.mark.parametrize("end", [CopyDone(), CopyFail("it says"), Terminate()], ids=repr)
 def test_the_end_in_one_segment_with_an_append(connection: Connection, end: Message) -> None:
-    """Nothing more comes, so nothing may be waited for."""
+    """Nothing more comes, so it may not wait."""
     frames = framed([connection.append_of(800).data])
     connection.client.socket.sendall(frames + end.encode())
     answer = connection.hear()
@@ -112,7 +112,7 @@ def test_the_end_in_one_segment_with_an_append(connection: Connection, end: Mess
     assert connection.join() is None
 
 
-def test_what_is_no_frame_behind_an_append(connection: Connection) -> None:
+def test_an_invalid_frame_behind_an_append(connection: Connection) -> None:
     wal = connection.append_of(800)
     connection.client.socket.sendall(framed([wal.data]) + b"d\xff\xff\xff\xff")
     assert isinstance(connection.hear(), AppendResponse)
@@ -120,7 +120,7 @@ def test_what_is_no_frame_behind_an_append(connection: Connection) -> None:
 
 
 def test_a_frame_that_begins_behind_the_last_one(connection: Connection) -> None:
-    """The rest of it is waited for, by whoever has the beginning."""
+    """The path that has its beginning waits for the rest."""
     whole = framed([connection.append_of(800).data, connection.append_of(1600).data])
     for begin, end in ((0, 1000), (1000, 1003), (1003, len(whole) - 1)):
         connection.client.socket.sendall(whole[begin:end])

@@ -1,7 +1,7 @@
 """A stream that is cut anywhere, on a real socket: by the steady path and by the general one.
 
-The same answers, state and files, and the same system calls in the same order, of the interpreted
-and of the compiled one. Laws that a difference alone would not name are looked at for themselves.
+The same answers, state and files, and the same system calls in the same order, interpreted and
+compiled. Laws that a difference alone would not show are checked separately.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.call_log import AnsweredBeforeFlush, Call, CallLog, NotFlushed, with_
 from tests.call_log import check_order as check_calls
 from tests.steady_batch import framed
 
-#: What makes the frame of an Append something else than just the next bytes of the log.
+#: Reasons why the frame of an Append is not just the next bytes of the log.
 ODDITIES: dict[str, Callable[[bytes], bytes]] = {
     "of a lower ballot": lambda payload: ballot(payload, 0),
     "of a greater ballot": lambda payload: ballot(payload, 9),
@@ -53,9 +53,9 @@ ODDITIES: dict[str, Callable[[bytes], bytes]] = {
     "commits all": lambda payload: changed(payload, commit_lsn=1 << 40),
     "truncates": lambda payload: changed(payload, truncate_lsn=START_LSN + 100),
 }
-#: Of these the log has the WAL.
+#: Those with WAL of the log.
 SOUND = (None, "commits", "commits all", "truncates")
-#: Of the proposer, between its Appends.
+#: Messages of the proposer between its Appends.
 MESSAGES = ("configured", "configured again", "elected again", "follow")
 #: How a stream ends, or breaks.
 ENDS: dict[str, bytes] = {
@@ -67,10 +67,10 @@ ENDS: dict[str, bytes] = {
 }
 EVENTS = ("feedback", "holes", "positions saved")
 
-#: Of the WAL of one Append; how much of it is the beginning of the next record.
+#: Lengths of an Append's WAL; how much of it begins the next record.
 LENGTHS = (0, 0, 1, 7, 100, 100, 100, 100, 8192, 30_000, 200_000)
 RESTS = (0, 0, 3)
-#: So many bytes come together.
+#: So many bytes arrive together.
 CUTS = (1, 3, 5, 40, 59, 61, 200, 200, 900, 900, 9000, 60_000)
 SEEDS = 50
 
@@ -102,7 +102,7 @@ class Keeper:
         self.client.socket.setblocking(False)
         os.set_blocking(self.client.server_socket.fileno(), False)
         self.receiver = WalReceiver(self.number, self.session, "here")
-        #: What has been cut off, and does not come yet.
+        #: Bytes that were cut off, and arrive later.
         self.waiting = bytearray()
         self.lsn = self.timeline.positions.flush_lsn
         self.timeline.connect(self.receiver)
@@ -115,7 +115,7 @@ class Keeper:
         return bytes(framed([encode(vote_request(A, 1).message), encode(event.message)]))
 
     def come(self, data: bytes) -> None:
-        """It is in the socket, and served."""
+        """Puts it into the socket, and serves it."""
         self.client.socket.sendall(data)
         with self.calls.noting():
             try:
@@ -129,13 +129,13 @@ class Keeper:
                 self.is_open = False
             notes = self.calls.take()
         check_calls(notes)
-        # Of the segments alone: another file is replaced, and its number may be used again.
+        # Only of segments: other files are replaced, and their numbers may be reused.
         files = {path.stat().st_ino: path.name for path in (self.folder / "wal").iterdir()}
         self.notes += [(n.kind.name, files.get(n.inode), n.offset, n.count) for n in notes]
         self.hear([n.count for n in notes if n.kind is Call.SEND])
 
     def serve(self) -> None:
-        """What `WalReceiver.run` does, while something is there."""
+        """Does what `WalReceiver.run` does, while there is data."""
         while True:
             steady = self.timeline.steady_path(self.number) if self.is_steady else None
             if steady is not None:
@@ -153,7 +153,7 @@ class Keeper:
             while part := self.client.socket.recv(1 << 16):
                 data += part
         except BlockingIOError:
-            pass  # that was all
+            pass  # no more answers
         self.answers += len(sent)
         self.said.append((bytes(data), state_of(self.timeline), self.receiver.closed_reason))
         if self.timeline.positions.written_lsn > self.lsn:
@@ -226,7 +226,7 @@ def random_step(random: Random) -> Any:
 
 
 def play(keeper: Keeper, seed: int) -> dict[str, Any]:
-    """What is compared, by its name."""
+    """The compared results, by name."""
     random = Random(f"steady stream {seed}")
     cuts = (random.choice(CUTS) for _ in itertools.count())
     try:
@@ -240,7 +240,7 @@ def play(keeper: Keeper, seed: int) -> dict[str, Any]:
 
 
 def compare(folder: Path, calls: CallLog, path: type[SteadyPath]) -> tuple[int, int]:
-    """How many answers the steady path gave, and how many the general one beside it."""
+    """Returns how many answers the steady path gave, and how many the general one."""
     steady_answers = general_answers = 0
     for seed in range(SEEDS):
         steady = Keeper(folder / "steady", path, calls)
@@ -260,7 +260,7 @@ def keep_the_laws(folder: Path, calls: CallLog) -> None:
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk() -> None:
-    """The library that notes the calls does not wait either."""
+    """The library that records the calls does not wait for the disk either."""
 
 
 @pytest.mark.parametrize("name", ["steady_path", "steady_path_compiled"])
@@ -293,7 +293,7 @@ def an_answer_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_stale_ballot_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the head of an Append only tag and generation are looked at."""
+    """Only tag and generation of an Append's head are compared."""
     monkeypatch.setattr(
         steady_path, "is_at", lambda memory, at, head: memory[at : at + 5] == head[:5]
     )
@@ -307,7 +307,7 @@ def a_stale_ballot_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
         (a_stale_ballot_accepted, StaleBallotAccepted),
     ],
 )
-def test_a_planted_bug_is_seen_as_what_it_is(
+def test_a_planted_bug_is_caught_as_what_it_is(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     bug: Callable[[pytest.MonkeyPatch], None],

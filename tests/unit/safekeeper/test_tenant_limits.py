@@ -1,4 +1,4 @@
-"""What a tenant may have: it is told when it has it, and no other tenant is touched."""
+"""Limits of a tenant: it gets an error when it reaches one, and no other tenant is affected."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_one_timeline_too_many_is_refused(timelines: Timelines) -> None:
 # ---- WAL
 
 
-def test_a_full_quota_stops_the_one_that_would_grow(timelines: Timelines) -> None:
+def test_a_full_quota_stops_the_timeline_that_would_grow(timelines: Timelines) -> None:
     first, second = (Pusher(create(timelines, ONE, number), number).lead() for number in (1, 2))
     other = Pusher(create(timelines, OTHER, 3), 3).lead()
     fill(first.log, 2.5 * WAL_SEG_SIZE)
@@ -86,21 +86,21 @@ def test_a_full_quota_stops_the_one_that_would_grow(timelines: Timelines) -> Non
     assert other.push().flush_lsn == other.log.lsn
 
 
-def test_it_comes_back_when_there_is_room_again(timelines: Timelines) -> None:
+def test_it_resumes_when_there_is_room_again(timelines: Timelines) -> None:
     first, second = (Pusher(create(timelines, ONE, number), number).lead() for number in (1, 2))
     fill(first.log, 3.5 * WAL_SEG_SIZE)
     first.push()
     fill(second.log, 0.5 * WAL_SEG_SIZE)
     with pytest.raises(StorageError):
         second.push()
-    second.timeline.maybe_heal(1 << 50)
+    second.timeline.maybe_resume(1 << 50)
     assert second.timeline.state is TimelineState.STOPPED
     timelines.delete(first.timeline.control.timeline)
-    second.timeline.maybe_heal(1 << 50)
+    second.timeline.maybe_resume(1 << 50)
     assert state_of(second.timeline) is TimelineState.ACTIVE
 
 
-def test_the_wal_of_those_that_sleep_counts(timelines: Timelines) -> None:
+def test_the_wal_of_sleeping_timelines_counts(timelines: Timelines) -> None:
     first, second = (Pusher(create(timelines, ONE, number), number).lead() for number in (1, 2))
     fill(first.log, 3.5 * WAL_SEG_SIZE)
     first.push()
@@ -112,8 +112,8 @@ def test_the_wal_of_those_that_sleep_counts(timelines: Timelines) -> None:
         second.push()
 
 
-def test_another_ones_folder_that_cannot_be_read_stops_nobody(timelines: Timelines) -> None:
-    """It counts with what was seen last; a deletion that runs meanwhile looks the same."""
+def test_another_timelines_unreadable_folder_stops_no_other(timelines: Timelines) -> None:
+    """Its last known size counts; a deletion that runs meanwhile looks the same."""
     first, second = (Pusher(create(timelines, ONE, number), number).lead() for number in (1, 2))
     fill(first.log, 1.5 * WAL_SEG_SIZE)
     first.push()
@@ -131,7 +131,7 @@ def test_another_ones_folder_that_cannot_be_read_stops_nobody(timelines: Timelin
 # ---- connections
 
 
-def test_a_connection_too_many_is_refused_until_one_leaves() -> None:
+def test_one_connection_too_many_is_refused_until_another_leaves() -> None:
     connections = TenantConnections(LIMITS)
     of_one, of_other = {"tenant_id": ONE.hex()}, {"tenant_id": OTHER.hex()}
     for number in (1, 2):
@@ -146,7 +146,7 @@ def test_a_connection_too_many_is_refused_until_one_leaves() -> None:
     connections.enter(5, of_one, REPLICA)
 
 
-def test_a_crowd_of_readers_does_not_keep_the_proposer_out() -> None:
+def test_many_readers_do_not_keep_the_proposer_out() -> None:
     connections = TenantConnections(LIMITS)
     for number in (1, 2):
         connections.enter(number, {"tenant_id": ONE.hex()}, REPLICA)
@@ -156,13 +156,13 @@ def test_a_crowd_of_readers_does_not_keep_the_proposer_out() -> None:
         connections.enter(5, {"tenant_id": ONE.hex()}, PROPOSER)
 
 
-def test_whose_a_connection_is() -> None:
+def test_the_tenant_of_a_connection() -> None:
     assert tenant_of({"tenant_id": ONE.hex(), "timeline_id": "0" * 32}) == ONE
     assert tenant_of({"timeline_id": "1" * 32}) == bytes(16)
     assert tenant_of({"user": "monitor"}) is None
 
 
-def test_without_limits_nobody_is_counted() -> None:
+def test_without_limits_connections_are_not_counted() -> None:
     connections = TenantConnections(TenantLimits())
     for number in range(1000):
         connections.enter(number, {"tenant_id": ONE.hex()}, REPLICA)

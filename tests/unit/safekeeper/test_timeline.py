@@ -1,4 +1,4 @@
-"""The shell around an acceptor: what is published when, what a start refuses, how a stop looks."""
+"""The shell around an acceptor: what is published when, what a start refuses, how it stops."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_promise_is_readable_only_once_it_is_on_disk(tmp_path: Path) -> None
     assert pusher.timeline.control.promised == ControlFile.read(tmp_path).state.promised == A
 
 
-def test_readers_are_woken_by_news(tmp_path: Path) -> None:
+def test_readers_are_woken_by_new_positions(tmp_path: Path) -> None:
     pusher = leading_pusher(tmp_path)
     pusher.log.append("R1")
     timeline, seen = pusher.timeline, []
@@ -88,31 +88,31 @@ def test_readers_are_woken_by_news(tmp_path: Path) -> None:
 
 
 def test_hints_are_never_ahead_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The housekeeper runs while a flush is under way; the power may fail before that is done.
+    """Housekeeping runs during a flush; the power may fail before the flush is done.
 
-    A commit_lsn on disk beyond the end of the log would make the next start call it damaged.
+    A commit_lsn on disk beyond the end of the log would make the next start report damage.
     """
     pusher = leading_pusher(tmp_path)
     pusher.log.append("R1")
     saved = []
 
     def flush() -> None:
-        pusher.timeline.keep_house()
+        pusher.timeline.maintain_files()
         saved.append(ControlFile.read(tmp_path).state.commit_lsn)
 
     monkeypatch.setattr(pusher.timeline.store, "flush", flush)
     pusher.push(commit_lsn=pusher.log.lsn)
     assert saved == [START_LSN]
-    pusher.timeline.keep_house()
+    pusher.timeline.maintain_files()
     assert ControlFile.read(tmp_path).state.commit_lsn == pusher.log.lsn
 
 
-def test_a_promise_does_not_take_the_hints_back(tmp_path: Path) -> None:
-    """What a start must decode, and how much of it is known to be good, depends on them."""
+def test_a_promise_does_not_lower_the_hints(tmp_path: Path) -> None:
+    """They determine what a start must decode, and how much of it should be valid."""
     pusher = leading_pusher(tmp_path)
     pusher.log.append("R1")
     pusher.push(commit_lsn=pusher.log.lsn, truncate_lsn=pusher.log.lsn)
-    pusher.timeline.keep_house()
+    pusher.timeline.maintain_files()
     other = Pusher(pusher.timeline, number=2, node_id=C)
     other.timeline.connect(other)
     other.vote()
@@ -121,7 +121,7 @@ def test_a_promise_does_not_take_the_hints_back(tmp_path: Path) -> None:
     assert state.commit_lsn == state.truncate_lsn == pusher.log.lsn
 
 
-def test_the_housekeeper_is_called_when_the_hints_lag_too_far(
+def test_housekeeping_is_called_when_the_hints_lag_too_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They bound what a start must decode."""
@@ -135,7 +135,7 @@ def test_the_housekeeper_is_called_when_the_hints_lag_too_far(
         pusher.push(commit_lsn=pusher.log.lsn)
     ends = list(pusher.log.ends)
     assert calls == ends[2:], "again and again until it comes"
-    pusher.timeline.keep_house()
+    pusher.timeline.maintain_files()
     pusher.push(commit_lsn=pusher.log.lsn)
     assert calls == ends[2:]
 
@@ -149,7 +149,7 @@ def test_an_orderly_end_saves_the_hints(tmp_path: Path) -> None:
 # ---- connections
 
 
-def test_a_newer_connection_closes_the_older_and_what_it_still_delivers(tmp_path: Path) -> None:
+def test_a_newer_connection_closes_the_older_and_its_messages_are_refused(tmp_path: Path) -> None:
     """Its thread may hold messages that it read before it was closed."""
     older = leading_pusher(tmp_path)
     newer = Pusher(older.timeline, number=2).lead()
@@ -161,8 +161,8 @@ def test_a_newer_connection_closes_the_older_and_what_it_still_delivers(tmp_path
     assert older.timeline.streaming is newer
 
 
-def test_who_only_came_does_not_hide_who_led(tmp_path: Path) -> None:
-    """A deposed one greets, and is fenced; the leader lives on without a connection."""
+def test_a_proposer_that_only_connected_does_not_hide_the_last_leader(tmp_path: Path) -> None:
+    """A deposed one greets, and is fenced; the leader runs on without a connection."""
     leader = leading_pusher(tmp_path)
     timeline = leader.timeline
     deposed = Pusher(timeline, 2)
@@ -184,7 +184,7 @@ def test_a_refusal_ends_the_connection_and_not_the_timeline(tmp_path: Path) -> N
     assert again.push().flush_lsn == again.log.lsn
 
 
-def test_what_came_before_a_refusal_in_its_batch_is_kept_and_flushed(tmp_path: Path) -> None:
+def test_messages_before_a_refusal_in_a_batch_are_kept_and_flushed(tmp_path: Path) -> None:
     pusher = leading_pusher(tmp_path)
     wal = pusher.log.append("R1")
     good = append(A, START_LSN, len(wal), wal=wal)
@@ -195,7 +195,7 @@ def test_what_came_before_a_refusal_in_its_batch_is_kept_and_flushed(tmp_path: P
     assert load_timeline(tmp_path).positions.flush_lsn == pusher.log.lsn
 
 
-def test_leaving_twice_harms_nothing(tmp_path: Path) -> None:
+def test_disconnecting_twice_is_harmless(tmp_path: Path) -> None:
     pusher = leading_pusher(tmp_path)
     pusher.timeline.disconnect(pusher)
     assert pusher.timeline.streaming is None
@@ -211,7 +211,7 @@ def test_a_closed_timeline_refuses_everything(tmp_path: Path) -> None:
             command()
     pusher.timeline.disconnect(pusher)
     pusher.timeline.close("again")
-    pusher.timeline.keep_house()
+    pusher.timeline.maintain_files()
 
 
 # ---- activation
@@ -245,7 +245,7 @@ def test_rule_7_a_start_finds_the_end_by_decoding(tmp_path: Path) -> None:
 
 
 def test_a_torn_tail_above_the_commit_is_cut(tmp_path: Path) -> None:
-    """Nothing on disk says that it was flushed: no vote was asked for, no second has passed."""
+    """Nothing on disk shows that it was flushed: there was no vote, and no second has passed."""
     pusher = leading_pusher(tmp_path)
     pusher.log = log = log_of(1_500_000)
     pusher.push(commit_lsn=log.ends[-3])
@@ -258,7 +258,7 @@ def test_a_torn_tail_above_the_commit_is_cut(tmp_path: Path) -> None:
 
 
 def check_damaged(timeline: Timeline, *words: str) -> None:
-    """It says why, refuses everything, and has touched nothing."""
+    """It reports the reason, refuses everything, and has changed nothing."""
     assert timeline.state is TimelineState.DAMAGED
     for word in words:
         assert word in timeline.stopped_reason, timeline.stopped_reason
@@ -268,14 +268,14 @@ def check_damaged(timeline: Timeline, *words: str) -> None:
         with pytest.raises(TimelineError, match="is damaged: ") as caught:
             command()
         assert caught.value.sqlstate == "XX001"
-    timeline.keep_house()
-    timeline.maybe_heal(1 << 50)
+    timeline.maintain_files()
+    timeline.maybe_resume(1 << 50)
     timeline.close("the test is over")
     assert timeline.state is TimelineState.DAMAGED
     assert files_of(timeline.directory) == before
 
 
-def test_a_commit_on_a_segment_boundary_needs_no_file_behind_it(tmp_path: Path) -> None:
+def test_a_commit_on_a_segment_boundary_needs_no_next_file(tmp_path: Path) -> None:
     log = WalLog()
     while log.lsn < START_LSN + WAL_SEG_SIZE:
         log.fill_page(f"F{len(log.ends)}")
@@ -289,7 +289,7 @@ def test_a_commit_on_a_segment_boundary_needs_no_file_behind_it(tmp_path: Path) 
     assert list(timeline.holes.all()) == [START_LSN // WAL_SEG_SIZE]
 
 
-def test_a_short_file_that_has_the_whole_log_is_made_whole(tmp_path: Path) -> None:
+def test_a_short_file_with_the_whole_log_is_extended(tmp_path: Path) -> None:
     log = log_of(2_500_000)
     filled_timeline(tmp_path, log, commit_lsn=log.lsn)
     path = segment_file(tmp_path, log.lsn)
@@ -308,7 +308,7 @@ def test_a_record_over_segment_boundaries_is_found_whole(tmp_path: Path) -> None
 
 
 def test_two_proposers_in_turn_on_disk(tmp_path: Path) -> None:
-    """Truncation and adoption, with the real store: the tail of the first is gone for good."""
+    """Truncation and adoption, with the real store: the tail of the first is removed."""
     first = leading_pusher(tmp_path)
     first.log = log_of(2_300_000)
     first.push(commit_lsn=first.log.ends[10])

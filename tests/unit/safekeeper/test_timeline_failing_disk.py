@@ -1,4 +1,4 @@
-"""A disk that fails under a timeline: it stops at once, believes nothing, and retries no fsync."""
+"""A disk that fails under a timeline: it stops at once, trusts nothing, and retries no fsync."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EDQUOT = OSError(errno.EDQUOT, "Disk quota exceeded")
 
 
 class FailingCall:
-    """Stands in for a function of `os`: counts, and fails from now on."""
+    """Replaces a function of `os`: counts calls, and fails from now on."""
 
     def __init__(self, patch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
         self.calls = 0
@@ -68,8 +68,8 @@ def check_stopped(pusher: Pusher, reason: str) -> None:
 def test_a_failed_fsync_stops_the_timeline_and_is_never_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
-    """The kernel may have dropped the pages and called them clean: a second fsync that succeeds
-    proves nothing. Not even when the reason was a full disk, as on thin or copy-on-write volumes.
+    """The kernel may have dropped the pages and marked them clean: a second fsync that succeeds
+    proves nothing. This is also so if the disk was full, as on thin or copy-on-write volumes.
     """
     pusher = with_one_record(tmp_path)
     acknowledged_lsn = pusher.log.lsn
@@ -83,8 +83,8 @@ def test_a_failed_fsync_stops_the_timeline_and_is_never_retried(
     check_stopped(pusher, os.strerror(error.errno or 0))
     timeline = pusher.timeline
     timeline.disconnect(pusher)
-    timeline.keep_house()
-    timeline.maybe_heal(1 << 50)
+    timeline.maintain_files()
+    timeline.maybe_resume(1 << 50)
     timeline.close("the process ends")
     assert (fdatasync.calls, fsync.calls) == (1, 0)
     assert timeline.state is TimelineState.STOPPED
@@ -102,7 +102,7 @@ def test_a_failed_fsync_of_a_full_segment_stops_as_well(
     check_stopped(pusher, "Input/output error")
 
 
-def test_a_promise_that_was_not_persisted_is_not_given(
+def test_a_promise_that_was_not_persisted_is_not_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pusher = leading_pusher(tmp_path)
@@ -133,7 +133,7 @@ def test_nothing_is_answered_when_the_rename_of_the_control_file_fails(
 
 
 @pytest.mark.parametrize("error", [ENOSPC, EDQUOT], ids=["ENOSPC", "EDQUOT"])
-def test_a_full_disk_heals_with_all_that_was_acknowledged(
+def test_a_timeline_resumes_after_a_full_disk_with_all_that_was_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
     pusher = with_one_record(tmp_path)
@@ -144,11 +144,11 @@ def test_a_full_disk_heals_with_all_that_was_acknowledged(
         with pytest.raises(StorageError, match="could not write") as caught:
             pusher.push()
         assert caught.value.sqlstate == "53100"
-        assert "comes back by itself" in caught.value.hint
+        assert "resumes without a restart" in caught.value.hint
         check_stopped(pusher, os.strerror(error.errno or 0))
-        pusher.timeline.maybe_heal(free_bytes=WAL_SEG_SIZE)
+        pusher.timeline.maybe_resume(free_bytes=WAL_SEG_SIZE)
         assert state_of(pusher.timeline) is TimelineState.STOPPED, "too little space yet"
-    pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+    pusher.timeline.maybe_resume(free_bytes=100 * WAL_SEG_SIZE)
     assert state_of(pusher.timeline) is TimelineState.ACTIVE
     assert pusher.timeline.stopped_reason == ""
     assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
@@ -157,10 +157,10 @@ def test_a_full_disk_heals_with_all_that_was_acknowledged(
     assert load_timeline(tmp_path).positions.flush_lsn == pusher.log.lsn
 
 
-def test_a_half_written_record_is_cut_when_the_disk_heals(
+def test_a_half_written_record_is_cut_when_there_is_space_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pwrite takes some bytes, then says that the disk is full."""
+    """pwrite takes some bytes, then reports that the disk is full."""
     pusher = with_one_record(tmp_path)
     acknowledged_lsn = pusher.log.lsn
     pusher.log.append("R2", 50_000)
@@ -170,13 +170,13 @@ def test_a_half_written_record_is_cut_when_the_disk_heals(
         full.setattr(os, "pwrite", lambda *args: next(answers)(*args))
         with pytest.raises(StorageError):
             pusher.push()
-    pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+    pusher.timeline.maybe_resume(free_bytes=100 * WAL_SEG_SIZE)
     assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
     tail = pusher.timeline.store.read(acknowledged_lsn, WAL_SEG_SIZE)
     assert not tail.strip(b"\0")
 
 
-def test_a_disk_that_is_still_full_when_it_heals_stops_again(
+def test_a_disk_that_is_still_full_stops_the_timeline_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pusher = with_one_record(tmp_path)
@@ -187,13 +187,13 @@ def test_a_disk_that_is_still_full_when_it_heals_stops_again(
         full.setattr(os, "pwrite", lambda *args: next(answers)(*args))
         with pytest.raises(StorageError):
             pusher.push()
-        pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+        pusher.timeline.maybe_resume(free_bytes=100 * WAL_SEG_SIZE)
         assert state_of(pusher.timeline) is TimelineState.STOPPED
-    pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+    pusher.timeline.maybe_resume(free_bytes=100 * WAL_SEG_SIZE)
     assert state_of(pusher.timeline) is TimelineState.ACTIVE
 
 
-def test_a_full_disk_in_the_middle_of_a_new_segment_gives_its_space_back(
+def test_a_full_disk_in_the_middle_of_a_new_segment_frees_its_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pusher = leading_pusher(tmp_path)
@@ -205,14 +205,14 @@ def test_a_full_disk_in_the_middle_of_a_new_segment_gives_its_space_back(
     assert list((tmp_path / "wal").iterdir()) == []
 
 
-def test_a_housekeeper_on_a_full_disk_harms_nothing(
+def test_housekeeping_on_a_full_disk_is_harmless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pusher = with_one_record(tmp_path)
     with monkeypatch.context() as full:
         FailingCall(full, "pwrite", ENOSPC)
         with pytest.raises(StorageError):
-            pusher.timeline.keep_house()
+            pusher.timeline.maintain_files()
     assert state_of(pusher.timeline) is TimelineState.ACTIVE
     pusher.log.append("R2")
     assert pusher.push().flush_lsn == pusher.log.lsn
@@ -225,7 +225,7 @@ def test_a_housekeeper_on_a_full_disk_harms_nothing(
 def test_a_bug_while_executing_stops_the_timeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """The acceptor is ahead of the disk then: a later flush would confirm what is not written."""
+    """The acceptor is ahead of the disk then: a later flush would confirm unwritten WAL."""
     pusher = with_one_record(tmp_path)
     acknowledged_lsn = pusher.log.lsn
     pusher.log.append("R2")
@@ -235,7 +235,7 @@ def test_a_bug_while_executing_stops_the_timeline(
             pusher.push()
     check_stopped(pusher, "unexpected OSError")
     pusher.timeline.disconnect(pusher)
-    pusher.timeline.maybe_heal(1 << 50)
+    pusher.timeline.maybe_resume(1 << 50)
     assert state_of(pusher.timeline) is TimelineState.STOPPED
     assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
 

@@ -1,4 +1,4 @@
-"""Timelines of a data directory: creation in two steps, deletion for good, and no amnesia."""
+"""Timelines of a data directory: creation in two steps, deletion for good, no lost promises."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER = TimelineId(b"other tenant".ljust(16), b"other timeline".ljust(16))
 
 @contextmanager
 def opened(path: Path, safekeeper_id: int = 1) -> Iterator[Timelines]:
-    """As a process does between its start and its orderly end."""
+    """Timelines as between a start and an orderly end of the process."""
     directory = DataDirectory(path, safekeeper_id)
     timelines = Timelines(directory, HOOKS)
     try:
@@ -110,7 +110,10 @@ def test_creating_again_with_other_facts_is_refused(
         ({"start_lsn": 0}, "start 0 is not a segment's start"),
         ({"start_lsn": START_LSN + 8}, "start 100008 is not a segment's start"),
         ({"membership": first_membership(2, 3)}, "safekeeper 1 is not one of the members"),
-        ({"membership": MEMBERS.stamped(Stamp(NodeId.ZERO, 2))}, "not that of a new timeline"),
+        (
+            {"membership": MEMBERS.stamped(Stamp(NodeId.ZERO, 2))},
+            "not the first one of a new timeline",
+        ),
         (
             {"membership": replace(MEMBERS, roster=(Member(1, b"another!"),))},
             "the membership says 616e6f7468657221",
@@ -152,7 +155,7 @@ DURABLE_CALLS = ("make_directory", "replace_file", "publish_file", "sync_directo
 def test_an_interrupted_creation_leaves_all_of_it_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """The process dies after the first `steps` steps on the disk; the next start sweeps."""
+    """The process dies after the first `steps` steps on the disk; the next start cleans up."""
     with opened(tmp_path) as timelines, monkeypatch.context() as patch:
         left = [steps]
         for name in DURABLE_CALLS:
@@ -197,7 +200,7 @@ def test_a_creation_that_failed_can_be_repeated_in_the_same_process(
 # ---- deletion
 
 
-def test_a_deleted_timeline_is_gone_for_good(tmp_path: Path) -> None:
+def test_a_deleted_timeline_never_exists_again(tmp_path: Path) -> None:
     with opened(tmp_path) as timelines:
         create(timelines)
         create(timelines, OTHER)
@@ -212,7 +215,7 @@ def test_a_deleted_timeline_is_gone_for_good(tmp_path: Path) -> None:
     assert not folder_of(tmp_path).exists()
 
 
-def test_a_connected_proposer_is_sent_away_by_the_deletion(tmp_path: Path) -> None:
+def test_a_deletion_disconnects_the_proposer(tmp_path: Path) -> None:
     with opened(tmp_path) as timelines:
         create(timelines)
         timelines.activate(TIMELINE)
@@ -228,7 +231,7 @@ def test_a_connected_proposer_is_sent_away_by_the_deletion(tmp_path: Path) -> No
 def test_an_interrupted_deletion_is_finished_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tombstone comes first: from then on the timeline does not exist."""
+    """The tombstone is written first: from then on the timeline does not exist."""
     with opened(tmp_path) as timelines:
         create(timelines)
         with monkeypatch.context() as patch:
@@ -243,7 +246,7 @@ def test_an_interrupted_deletion_is_finished_by_the_next_start(
             create(timelines)
 
 
-def test_deleting_what_is_not_there_is_refused_and_leaves_no_tombstone(tmp_path: Path) -> None:
+def test_deleting_a_missing_timeline_is_refused_and_leaves_no_tombstone(tmp_path: Path) -> None:
     with opened(tmp_path) as timelines:
         with pytest.raises(TimelineError, match="no such timeline"):
             timelines.delete(TIMELINE)
@@ -254,7 +257,7 @@ def test_deleting_what_is_not_there_is_refused_and_leaves_no_tombstone(tmp_path:
 
 
 @pytest.mark.parametrize("lost", ["the control file", "everything in its folder"])
-def test_amnesia_a_member_that_forgot_its_promises_does_not_begin_anew(
+def test_amnesia_a_member_that_lost_its_promises_does_not_begin_again(
     tmp_path: Path, lost: str
 ) -> None:
     """It could vote a second time, and committed WAL could be lost."""
@@ -316,7 +319,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def test_it_belongs_to_one_safekeeper(tmp_path: Path) -> None:
-    """A member's promises under another member's name would be votes twice."""
+    """Another member with these promises could vote twice."""
     with opened(tmp_path, safekeeper_id=1):
         pass  # only created
     with pytest.raises(DataDirError, match="belongs to safekeeper 1, not 2"):
@@ -368,7 +371,7 @@ def test_a_directory_of_an_older_release_gets_its_instance_and_keeps_it(tmp_path
         assert timelines.data_directory.instance == instance
 
 
-def test_files_of_strangers_among_the_timelines_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_among_the_timelines_are_not_touched(tmp_path: Path) -> None:
     with opened(tmp_path) as timelines:
         create(timelines)
     stranger = tmp_path / "timelines" / "lost+found"

@@ -1,4 +1,4 @@
-"""Which pageserver is believed, and where its horizon is."""
+"""Which pageserver counts, and where its horizon is."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import random
 import pytest
 
 from safekeeper.errors import SafekeeperError
-from safekeeper.trim_rule import Trim, check_newest, introduced, parse_suffix, reported
+from safekeeper.trim_rule import Trim, check_newest, parse_suffix, registered, reported
 
 OLD, NEW = 0x700000300001A, 0x800000200001B
 
 
-def test_the_greatest_suffix_is_the_one_that_counts() -> None:
-    first = introduced(None, OLD)
+def test_only_the_greatest_suffix_counts() -> None:
+    first = registered(None, OLD)
     assert first == Trim(OLD)
-    assert introduced(first, OLD) is first
+    assert registered(first, OLD) is first
     moved = reported(first, OLD, 100)
-    second = introduced(moved, NEW)
+    second = registered(moved, NEW)
     assert second == Trim(NEW, 100, is_inherited=True)
-    for late in (introduced, lambda known, suffix: reported(known, suffix, 900), check_newest):
+    for late in (registered, lambda known, suffix: reported(known, suffix, 900), check_newest):
         with pytest.raises(SafekeeperError, match="000700000300001A is stale: 000800") as error:
             late(second, OLD)
         assert error.value.sqlstate == "55006"
-        assert "A newer pageserver has the timeline" in error.value.hint
+        assert "run sk generations advance" in error.value.hint
 
 
 def test_the_horizon_moves_up_within_a_suffix() -> None:
@@ -34,7 +34,7 @@ def test_the_horizon_moves_up_within_a_suffix() -> None:
 
 
 def test_a_newer_one_may_need_more_than_the_one_before() -> None:
-    second = introduced(Trim(OLD, 100), NEW)
+    second = registered(Trim(OLD, 100), NEW)
     assert reported(second, NEW, 0) is second
     assert reported(second, NEW, 100) == Trim(NEW, 100)
     lower = reported(second, NEW, 60)
@@ -42,8 +42,8 @@ def test_a_newer_one_may_need_more_than_the_one_before() -> None:
     assert reported(lower, NEW, 50) is lower
 
 
-def test_whatever_comes_in_whatever_order() -> None:
-    """The suffix never goes down; the horizon does only with the first word of a newer one."""
+def test_any_reports_in_any_order() -> None:
+    """The suffix never decreases; the horizon only with the first report of a newer one."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -52,7 +52,7 @@ def test_whatever_comes_in_whatever_order() -> None:
         suffix, lsn = dice.randrange(40), dice.randrange(1000)
         before = known
         try:
-            known = introduced(known, suffix)
+            known = registered(known, suffix)
             if dice.random() < 0.7:
                 known = reported(known, suffix, lsn)
         except SafekeeperError:
@@ -65,7 +65,7 @@ def test_whatever_comes_in_whatever_order() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "000700000300001a", "0x0300001A", "0" * 17, "é" * 16])
-def test_what_is_no_suffix(text: str) -> None:
+def test_invalid_suffixes(text: str) -> None:
     with pytest.raises(SafekeeperError, match="expected a suffix of 16 hex digits") as error:
         parse_suffix(text)
     assert error.value.sqlstate == "22023"
@@ -73,4 +73,4 @@ def test_what_is_no_suffix(text: str) -> None:
 
 def test_a_suffix() -> None:
     assert parse_suffix("000700000300001A") == OLD
-    assert introduced(None, OLD).suffix_text == "000700000300001A"
+    assert registered(None, OLD).suffix_text == "000700000300001A"

@@ -1,4 +1,4 @@
-"""WAL that nobody needs goes, in an order that a crash may interrupt anywhere."""
+"""WAL that is not needed is removed, in an order that a crash may interrupt anywhere."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def pusher(tmp_path: Path) -> Pusher:
     pusher.push()
     pusher.push(commit_lsn=pusher.log.lsn, truncate_lsn=pusher.log.lsn)
     assert segments_of(tmp_path) == list(range(1, SEGMENTS + 2))
-    pusher.timeline.keep_house()
+    pusher.timeline.maintain_files()
     return pusher
 
 
-def test_the_tail_stays_and_the_rest_goes(pusher: Pusher, tmp_path: Path) -> None:
+def test_the_tail_stays_and_the_rest_is_removed(pusher: Pusher, tmp_path: Path) -> None:
     remove_old_wal(pusher.timeline)
     assert segments_of(tmp_path) == [7, 8, 9]
     assert pusher.timeline.control.local_start_lsn == 7 * WAL_SEG_SIZE
@@ -62,11 +62,11 @@ def test_the_tail_stays_and_the_rest_goes(pusher: Pusher, tmp_path: Path) -> Non
     [(START_LSN, True, 1), (START_LSN, False, 1), (7 * WAL_SEG_SIZE, False, 5)],
     ids=["gone", "gone, without checksums", "the one before is gone, without checksums"],
 )
-def test_what_goes_while_it_is_read_is_no_damage(
+def test_wal_that_is_removed_while_it_is_read_is_not_damaged(
     pusher: Pusher, tmp_path: Path, lsn: int, has_checksums: bool, at_read: int
 ) -> None:
-    """A slow reader, or the scrub, is overtaken; without checksums it decodes the segment before,
-    too. The member keeps its vote, and what it still has is read."""
+    """The removal overtakes a slow reader, or the scrub. Without checksums these also decode the
+    segment before. The member keeps its vote, and the WAL that it still has can be read."""
     timeline = pusher.timeline
     if not has_checksums:
         for path in (tmp_path / "checksums").iterdir():
@@ -90,17 +90,17 @@ def test_what_goes_while_it_is_read_is_no_damage(
     assert reader.vote().granted
 
 
-def test_a_promise_after_the_removal_keeps_where_the_log_begins(
+def test_a_promise_after_the_removal_keeps_the_start_of_the_log(
     pusher: Pusher, tmp_path: Path
 ) -> None:
-    """The acceptor's copy of the control state is older than that."""
+    """The acceptor's copy of the control state is older."""
     remove_old_wal(pusher.timeline)
     pusher.vote()
     pusher.timeline.close("the test goes on")
     assert load_timeline(tmp_path).control.local_start_lsn == 7 * WAL_SEG_SIZE
 
 
-def test_a_slot_holds_what_it_needs_until_its_limit(pusher: Pusher, tmp_path: Path) -> None:
+def test_a_slot_holds_its_wal_until_its_limit(pusher: Pusher, tmp_path: Path) -> None:
     timeline = pusher.timeline
     slot = timeline.slots.create("s", 6 * WAL_SEG_SIZE + 5)
     assert horizon_of(timeline) == Horizon(6 * WAL_SEG_SIZE, "slot s")
@@ -115,9 +115,9 @@ def test_a_slot_holds_what_it_needs_until_its_limit(pusher: Pusher, tmp_path: Pa
 
 
 def test_a_pageserver_holds_what_it_has_not_made_durable(pusher: Pusher, tmp_path: Path) -> None:
-    """Also after a restart, and not beyond the limit; what has gone is gone for a newer one."""
+    """Also after a restart, up to the limit; a newer one does not get removed WAL back."""
     timeline = pusher.timeline
-    timeline.slots.introduce(7)
+    timeline.slots.register(7)
     timeline.slots.report(7, 6 * WAL_SEG_SIZE + 5)
     assert horizon_of(timeline) == Horizon(6 * WAL_SEG_SIZE, "pageserver")
     remove_old_wal(timeline)
@@ -126,7 +126,7 @@ def test_a_pageserver_holds_what_it_has_not_made_durable(pusher: Pusher, tmp_pat
     again = load_timeline(tmp_path)
     again.retention = timeline.retention
     assert again.slots.trim == Trim(7, 6 * WAL_SEG_SIZE + 5)
-    again.slots.introduce(8)
+    again.slots.register(8)
     again.slots.report(8, 3 * WAL_SEG_SIZE)
     assert horizon_of(again) == Horizon(6 * WAL_SEG_SIZE, "pageserver")
     again.retention = RetentionPolicy(0, 2 * WAL_SEG_SIZE)
@@ -137,10 +137,10 @@ def test_a_pageserver_holds_what_it_has_not_made_durable(pusher: Pusher, tmp_pat
 
 
 @pytest.mark.parametrize("holder", ["slot", "archive"])
-def test_a_full_disk_is_given_room_by_who_lets_go(
+def test_dropping_a_slot_frees_space_on_a_full_disk(
     pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: str
 ) -> None:
-    """A stopped timeline comes back by the room that its own old WAL leaves."""
+    """A stopped timeline resumes with the space of its own old WAL."""
     timeline = pusher.timeline
     if holder == "slot":
         timeline.slots.create("s", 3 * WAL_SEG_SIZE)
@@ -161,7 +161,7 @@ def test_a_full_disk_is_given_room_by_who_lets_go(
     remove_old_wal(timeline)
     assert segments_of(tmp_path)[0] == 7
     assert timeline.state is TimelineState.STOPPED
-    timeline.maybe_heal(1 << 40)
+    timeline.maybe_resume(1 << 40)
     assert state_of(timeline) is TimelineState.ACTIVE
     assert timeline.control.local_start_lsn == 7 * WAL_SEG_SIZE
 
@@ -169,7 +169,7 @@ def test_a_full_disk_is_given_room_by_who_lets_go(
 def test_nothing_is_removed_after_another_failure(
     pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be believed any more is evidence."""
+    """Files that cannot be trusted are evidence."""
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", raising(OSError(errno.EIO, "Input/output error")))
         pusher.log.append("R")
@@ -179,7 +179,7 @@ def test_nothing_is_removed_after_another_failure(
     assert segments_of(tmp_path)[0] == 1
 
 
-def test_a_position_that_is_not_saved_holds_nothing_back_but_is_saved_first(
+def test_an_unsaved_position_does_not_hold_wal_and_is_saved_first(
     pusher: Pusher, tmp_path: Path
 ) -> None:
     timeline = pusher.timeline
@@ -196,7 +196,7 @@ def test_a_position_that_is_not_saved_holds_nothing_back_but_is_saved_first(
 def test_an_interrupted_removal_is_finished_by_the_next(
     pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, nth: int
 ) -> None:
-    """Whatever fails: what the control file says to be there is there."""
+    """At every failure: the WAL that the control file names exists."""
     timeline = pusher.timeline
     timeline.slots.create("s", 3 * WAL_SEG_SIZE)
     real, count = getattr(durable, operation), 0
@@ -209,7 +209,7 @@ def test_an_interrupted_removal_is_finished_by_the_next(
         real(*arguments)
 
     monkeypatch.setattr(durable, operation, fail)
-    with suppress(StorageError):  # not every operation is done so often
+    with suppress(StorageError):  # not every operation occurs so often
         remove_old_wal(timeline)
     monkeypatch.undo()
     again = load_timeline(tmp_path)
@@ -217,7 +217,7 @@ def test_an_interrupted_removal_is_finished_by_the_next(
     assert again.state is TimelineState.ACTIVE
     first = again.control.local_start_lsn // WAL_SEG_SIZE
     assert set(segments_of(tmp_path)) >= set(range(first, SEGMENTS + 2))
-    for _ in range(2):  # the slot is lost, and then holds nothing any more
+    for _ in range(2):  # the slot is lost, and then holds nothing
         remove_old_wal(again)
     assert again.slots.all()[0].is_lost
     assert again.control.local_start_lsn == 7 * WAL_SEG_SIZE

@@ -1,4 +1,4 @@
-"""WalStore on a real disk: segments, flushes, truncation, and what a start finds after a crash."""
+"""WalStore on a real disk: segments, flushes, truncation, and starts after a crash."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build_log(size_bytes: int, record_bytes: int = 60_000, tli: int = 1) -> WalL
 
 
 def write_all(store: WalStore, log: WalLog, chunk_bytes: int = 128 * 1024) -> None:
-    """What the store lacks of the log, in chunks."""
+    """Writes the part of the log that the store lacks, in chunks."""
     while store.end_lsn < log.lsn:
         store.write(store.end_lsn, log.read(store.end_lsn, store.end_lsn + chunk_bytes))
 
@@ -59,7 +59,7 @@ def segment(number: int, tli: int = 1) -> str:
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 8192, 128 * 1024, 3 * MIB])
-def test_a_log_goes_through_segments_whatever_the_chunks(tmp_path: Path, chunk_bytes: int) -> None:
+def test_a_log_spans_segments_for_all_chunk_sizes(tmp_path: Path, chunk_bytes: int) -> None:
     log = build_log(20_000 if chunk_bytes < 100 else 3 * MIB + 500_000)
     store = open_store(tmp_path)
     write_all(store, log, chunk_bytes)
@@ -75,7 +75,7 @@ def test_a_log_goes_through_segments_whatever_the_chunks(tmp_path: Path, chunk_b
 def test_a_full_segment_is_flushed_before_the_next_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log with a hole below its end could not be found by decoding."""
+    """The end of a log with a hole could not be found by decoding."""
     store = open_store(tmp_path)
     synced: list[str] = []
     sync_data = durable.sync_data
@@ -104,8 +104,8 @@ def test_the_next_segment_is_prepared_off_the_append_path(
     assert names(tmp_path) == [segment(1), segment(2)]
 
 
-def test_zeros_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No spare is ready: the next segment is allocated, the one that is being filled is left."""
+def test_appends_do_not_wait_for_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No spare is ready: the next segment is allocated; the spare being filled is not used."""
     store = open_store(tmp_path)
     log = build_log(2 * MIB)
     write_all(store, log.cut(log.ends[0]))
@@ -170,7 +170,7 @@ def test_garbage_behind_the_end_is_zeroed_before_the_first_write(tmp_path: Path,
 
 
 def test_a_stale_tail_is_never_found_again(tmp_path: Path) -> None:
-    """Records of the same sizes: after a rewrite the old ones behind would fit by their links."""
+    """Records of the same sizes: after a rewrite, the old ones behind would fit by their links."""
     old = WalLog()
     for i in range(20):
         old.append(f"old{i}")
@@ -186,8 +186,8 @@ def test_a_stale_tail_is_never_found_again(tmp_path: Path) -> None:
     assert read_all(store, new.lsn) == new.wal
 
 
-def test_a_short_last_file_is_made_whole(tmp_path: Path) -> None:
-    """As a crash of an older release, or a copy that was cut, leaves it."""
+def test_a_short_last_file_is_extended(tmp_path: Path) -> None:
+    """As left by a crash of an older release, or by a truncated copy."""
     log = build_log(1_300_000)
     last = crashed(tmp_path, log)
     os.truncate(last, log.starts[-1] % WAL_SEG_SIZE + 500)
@@ -205,7 +205,7 @@ def test_segments_behind_the_end_are_removed(tmp_path: Path) -> None:
     assert names(tmp_path) == [segment(1), segment(2)]
 
 
-def test_an_end_below_what_is_known_touches_nothing(tmp_path: Path) -> None:
+def test_an_end_below_the_known_position_changes_nothing(tmp_path: Path) -> None:
     log = build_log(2_500_000)
     crashed(tmp_path, log)
     overwrite(tmp_path / "wal" / segment(2), 2 * MIB + 50 * PAGE_SIZE, b"damage")
@@ -217,10 +217,10 @@ def test_an_end_below_what_is_known_touches_nothing(tmp_path: Path) -> None:
     assert {name: (tmp_path / "wal" / name).read_bytes() for name in names(tmp_path)} == before
 
 
-def test_what_was_read_is_synced_before_it_is_believed(
+def test_recovered_bytes_are_synced_before_they_are_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have been in the page cache only: a vote on it would not survive the next crash."""
+    """They may be only in the page cache: a vote on them would not survive the next crash."""
     crashed(tmp_path, build_log(2_500_000))
     synced: list[str] = []
     monkeypatch.setattr(durable, "sync_file", lambda path: synced.append(path.name))
@@ -228,7 +228,7 @@ def test_what_was_read_is_synced_before_it_is_believed(
     assert sorted(synced) == [segment(1), segment(2), segment(3)]
 
 
-def test_files_of_strangers_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_are_not_touched(tmp_path: Path) -> None:
     log = build_log(1000)
     crashed(tmp_path, log)
     strangers = [segment(9) + ".partial", "README", segment(9).lower() + "x"]
@@ -301,7 +301,7 @@ def switched_log(log: WalLog, switch_lsn: int, size_bytes: int) -> WalLog:
 def test_a_switch_inside_a_segment_begins_a_file_that_repeats_the_prefix(
     tmp_path: Path, reopened: bool
 ) -> None:
-    """As Postgres writes it: the old file keeps its bytes, the new one has them as well."""
+    """As Postgres does: the old file keeps its bytes, and the new one repeats them."""
     old = build_log(1_400_000)
     new = switched_log(old, old.lsn, 3_300_000)
     store = open_store(tmp_path)
@@ -326,7 +326,7 @@ def test_a_switch_inside_a_segment_begins_a_file_that_repeats_the_prefix(
 
 
 def test_a_catch_up_through_the_switch_writes_both_files(tmp_path: Path) -> None:
-    """A member that was away gets one chunk with bytes of both timelines."""
+    """A lagging member gets one chunk with bytes of both timelines."""
     old = build_log(500_000)
     new = switched_log(old, old.lsn, 900_000)
     store = open_store(tmp_path, promoted(old.lsn))
@@ -387,11 +387,11 @@ def test_reading_never_raises_a_bare_os_error(
         store.read(START_LSN, 100)
 
 
-# ---- a switch whose record a segment's end cuts
+# ---- a switch whose record crosses a segment's end
 
 
-def test_a_segment_that_is_only_the_padding_of_a_switch_is_no_damage(tmp_path: Path) -> None:
-    """The record begins 8 bytes before: what is left of it, and zeros, fill the next segment."""
+def test_a_segment_that_is_only_the_padding_of_a_switch_is_not_damaged(tmp_path: Path) -> None:
+    """The record begins 8 bytes before: its rest, and zeros, fill the next segment."""
     log = WalLog()
     while log.lsn < START_LSN + WAL_SEG_SIZE - PAGE_SIZE:
         log.fill_page(f"R{len(log.ends)}")

@@ -1,4 +1,4 @@
-"""A timeline in a folder, and a proposer's connection to it that needs no network."""
+"""A timeline in a folder, and a proposer's connection to it without a network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def log_of(size_bytes: int, record_bytes: int = 30_000) -> WalLog:
 
 
 def fill(log: WalLog, size_bytes: float, record_bytes: int = 30_000) -> None:
-    """So that it has at least so much WAL."""
+    """Extends the log to at least so much WAL."""
     while log.lsn < START_LSN + size_bytes:
         log.append(f"R{len(log.ends)}", record_bytes)
 
@@ -43,7 +43,7 @@ def segment_file(folder: Path, lsn: int) -> Path:
 
 
 def flip(folder: Path, lsn: int) -> None:
-    """A bit of that byte rots."""
+    """Flips a bit of that byte."""
     path = segment_file(folder, lsn)
     content = bytearray(path.read_bytes())
     content[lsn % WAL_SEG_SIZE] ^= 0x10
@@ -59,13 +59,13 @@ def create_timeline(folder: Path, **control: Any) -> Timeline:
 
 
 def load_timeline(folder: Path, hooks: TimelineHooks = HOOKS, *, is_awake: bool = True) -> Timeline:
-    """As a start of the process does; it has not the time for all."""
+    """Loads it like a start; without `is_awake`, like a start without the time for it."""
     return Timeline(1, INSTANCE, folder, ControlFile.read(folder), hooks, is_awake=is_awake)
 
 
 @dataclass(eq=False)
 class Pusher:
-    """The proposer's end of a connection, which `log` is pushed through."""
+    """The proposer's end of a connection; sends the WAL of `log`."""
 
     timeline: Timeline
     number: int = 1
@@ -74,7 +74,7 @@ class Pusher:
     closed_reason: str = ""
     terms: TermHistory = field(default_factory=lambda: history((A, START_LSN)))
     silent_seconds: float = 0.0
-    #: It was told to take its WAL from there.
+    #: The order to take the WAL from another safekeeper.
     order: TakeWal | None = None
 
     def describe(self) -> dict[str, object]:
@@ -102,7 +102,7 @@ class Pusher:
         return self
 
     def push(self, commit_lsn: int = 0, **fields: Any) -> AppendResponse:
-        """All of the log that the timeline has not been sent."""
+        """Sends all WAL of the log that was not sent yet."""
         begin_lsn = self.timeline.positions.written_lsn
         wal = self.log.read(begin_lsn, self.log.lsn)
         event = append(self.node_id, begin_lsn, len(wal), commit_lsn=commit_lsn, wal=wal, **fields)
@@ -116,7 +116,7 @@ def leading_pusher(folder: Path, **control: Any) -> Pusher:
 
 
 def filled_timeline(folder: Path, log: WalLog, *, commit_lsn: int = 0) -> None:
-    """A timeline whose process ended in good order, with this log."""
+    """A timeline whose process ended orderly, with this log."""
     pusher = leading_pusher(folder)
     pusher.log = log
     pusher.push()
@@ -126,7 +126,7 @@ def filled_timeline(folder: Path, log: WalLog, *, commit_lsn: int = 0) -> None:
 
 
 def state_of(timeline: Timeline) -> TimelineState:
-    """What it is now, whatever was known of it before."""
+    """The present state, regardless of earlier results."""
     return timeline.state
 
 

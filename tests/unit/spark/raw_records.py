@@ -1,4 +1,4 @@
-"""Records put together by hand, and an index of them as RecordIndexer would make it."""
+"""Hand-made records, and an index of them as RecordIndexer would create it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ RELATION = struct.pack("<III", 1663, 5, 16384)
 def raw_record(
     body: bytes, *, rmgr_id: int = 10, info: int = 0, xid: int = 700, prev_lsn: int = 0x1000000
 ) -> bytes:
-    """A header, whose checksum is not filled in, and `body`."""
+    """A header without a checksum, followed by `body`."""
     return HEADER.pack(HEADER.size + len(body), xid, prev_lsn, info, rmgr_id, 0) + body
 
 
 def main_data(data: bytes) -> bytes:
-    """With its header, when nothing comes between the two."""
+    """Main data with its header, if nothing is between the two."""
     if len(data) < 256:
         return struct.pack("<BB", 255, len(data)) + data
     return struct.pack("<BI", 254, len(data)) + data
 
 
 def index_of(records: Sequence[bytes], start_lsn: int = START_LSN) -> RecordIndex:
-    """They follow each other as if there were no pages."""
+    """Adjacent records, as if there were no pages."""
     padded = [record.ljust(len(record) + 7 & ~7, b"\0") for record in records]
     lengths = np.array([len(record) for record in padded], np.int64)
     end = np.cumsum(lengths)
@@ -45,7 +45,7 @@ def index_of(records: Sequence[bytes], start_lsn: int = START_LSN) -> RecordInde
 
 
 def record_of(raw: bytes, start_lsn: int = START_LSN) -> Record:
-    """As the pure decoder takes it."""
+    """The record in the form of the pure decoder."""
     length, xid, prev_lsn, info, rmgr_id, _ = HEADER.unpack_from(raw)
     end_lsn = Lsn(start_lsn + (length + 7 & ~7))
     return Record(Lsn(start_lsn), end_lsn, length, Lsn(prev_lsn), xid, rmgr_id, info, raw)

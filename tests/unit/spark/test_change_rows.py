@@ -1,4 +1,4 @@
-"""What is left out of a transaction's changes, where no server can be made to write it at will."""
+"""Changes that are removed or summarized, where a server cannot be made to write them at will."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def gathered(*rows: dict[int, Any]) -> Gathered:
     return Gathered(changes, np.zeros(1, np.uint8), {})
 
 
-def test_speculative_insertion_that_is_taken_back() -> None:
-    """The row may be inserted at the same place again: only what was there before goes."""
+def test_a_cancelled_speculative_insertion() -> None:
+    """The row may be inserted at the same place again: only the insertion before is removed."""
     place, old_place = {BLOCK: 3, OFFSET: 7}, {OLD_BLOCK: 3, OLD_OFFSET: 7}
     found = arrange(
         gathered(
@@ -71,7 +71,7 @@ def test_speculative_insertion_that_is_taken_back() -> None:
     assert found.notes == {}
 
 
-def test_order_is_of_commits_and_then_of_lsns() -> None:
+def test_the_order_is_by_commits_and_then_by_lsns() -> None:
     found = arrange(
         gathered(
             {OPERATION: INSERT, COMMIT: 1},
@@ -84,7 +84,7 @@ def test_order_is_of_commits_and_then_of_lsns() -> None:
     assert found.changes[LSN].tolist() == [101, 103, 100, 102]
 
 
-def test_unknown_file_is_one_row_a_transaction() -> None:
+def test_an_unknown_file_is_one_row_per_transaction() -> None:
     unknown = {CODE: UNKNOWN, RELFILENODE: 17000, OPERATION: INSERT}
     found = arrange(
         gathered({**unknown}, {**unknown}, {**unknown, COMMIT: 1}, {OPERATION: INSERT}), catalog()
@@ -96,7 +96,7 @@ def test_unknown_file_is_one_row_a_transaction() -> None:
     assert found.notes[2].startswith("1 changes of relation 5/17000")
 
 
-def test_rows_that_are_not_there_are_said() -> None:
+def test_missing_rows_are_reported() -> None:
     found = arrange(
         gathered(
             {OPERATION: UPDATE, NEW_LENGTH: 0},

@@ -1,4 +1,4 @@
-"""Stored values as text: those that a server rarely stores, and damage."""
+"""Stored values as text: values that a server rarely stores, and damage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark.changes.datum_jsonb import jsonb_text
 from spark.changes.datum_numeric import numeric_text
 from spark.changes.datum_varlena import DatumError, decompress_pglz, parse_pointer, plain_varlena
 
-#: what damage may raise: a reader of rows catches these
+#: the errors that damage may cause; a reader of rows catches these
 DAMAGE = (ValueError, IndexError, struct.error, RecursionError)
 
 
@@ -41,7 +41,7 @@ def stored_numeric(
 
 
 def test_numerics(rng: random.Random) -> None:
-    """Against decimal arithmetic."""
+    """Compared with decimal arithmetic."""
     for _ in range(2000):
         is_long = rng.random() < 0.5
         weight = rng.randint(-40, 40) if is_long else rng.randint(-60, 60)
@@ -88,11 +88,11 @@ def test_floats(value: np.floating, text: str) -> None:
     assert print_it(value.tobytes()) == text
 
 
-def test_damaged_values_raise_what_is_caught(rng: random.Random) -> None:
+def test_damaged_values_raise_expected_errors(rng: random.Random) -> None:
     element = Element(-1, 4, bytes.hex, bytes.hex)
     for _ in range(5000):
         data = rng.randbytes(rng.randint(0, 60))
-        if rng.random() < 0.5:  # more of it is read
+        if rng.random() < 0.5:  # so that more of it is read
             data = bytes(byte & rng.choice((0xFF, 0x07)) for byte in data)
         for read in (
             numeric_text, jsonb_text, plain_varlena, parse_pointer,
@@ -102,32 +102,32 @@ def test_damaged_values_raise_what_is_caught(rng: random.Random) -> None:
             try:
                 read(data)
             except DAMAGE:
-                pass  # that is what a reader of rows says in the row
+                pass  # a reader of rows reports it in the row
 
 
 @pytest.mark.parametrize("print_it", [array_text, array_json])
 @pytest.mark.parametrize("lengths", [(1 << 30, -5), (-5, -5), (1 << 20, 1 << 20)])
-def test_an_array_of_more_than_can_be_is_refused_at_once(
+def test_an_array_that_is_too_large_is_refused_at_once(
     print_it: Callable[[bytes, Element], str], lengths: tuple[int, ...]
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(f"array of {lengths[0]} x {lengths[1]} elem")):
         print_it(stored_array(lengths), Element(4, 4, bytes.hex, bytes.hex))
 
 
-def test_an_array_with_a_dimension_of_nothing_is_empty() -> None:
-    """As array_out prints it, however long the other dimensions say they are."""
+def test_an_array_with_an_empty_dimension_is_empty() -> None:
+    """As array_out prints it, whatever the other dimensions are."""
     data = stored_array((1 << 30, 0))
     assert array_text(data, Element(4, 4, bytes.hex, bytes.hex)) == "{}"
     assert array_json(data, Element(4, 4, bytes.hex, bytes.hex)) == "[]"
 
 
 def stored_array(lengths: tuple[int, ...]) -> bytes:
-    """Without a byte of its elements."""
+    """Without any byte of its elements."""
     lower_bounds = (1,) * len(lengths)
     return struct.pack(f"<iiI{2 * len(lengths)}i", len(lengths), 0, 23, *lengths, *lower_bounds)
 
 
-def test_jsonb_whose_entries_lie_in_each_other_is_refused() -> None:
+def test_jsonb_with_overlapping_entries_is_refused() -> None:
     """Forty arrays of three that all begin at the same byte would be read 3 ** 40 times."""
     level = struct.pack("<4I", 0x40000003, *[0xD0000000] * 3)
     with pytest.raises(DAMAGE):

@@ -1,4 +1,4 @@
-"""Records of the heap that no Postgres writes are refused, and values end within their tuple."""
+"""Records of the heap that Postgres does not write are refused; values end within their tuple."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_main_data_that_is_too_short(info: int, rmgr_id: int, size: int) -> None
         scan_heap(index_of([record]), wal_version(16), with_images=False)
 
 
-def test_headers_that_say_more_than_there_is() -> None:
+def test_headers_longer_than_the_record() -> None:
     record = heap_record(struct.pack("<HB", 9, 8), TUPLE)
     longer = record[:-6] + record[-3:]
     longer = struct.pack("<I", len(longer)) + longer[4:]

@@ -1,4 +1,4 @@
-"""The seam between the archive and the safekeepers, while both move on."""
+"""The change from the archive to the safekeepers, while both advance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAL = bytes(page % 251 for page in range(4 * MIB // WAL_PAGE_SIZE) for _ in rang
 
 
 class Part:
-    """It has [begin_lsn, end_lsn) of WAL, which others may move while it is read."""
+    """It has [begin_lsn, end_lsn) of WAL, which may change while it is read."""
 
     def __init__(self, begin_lsn: int, end_lsn: int) -> None:
         self.begin_lsn = begin_lsn
@@ -38,18 +38,18 @@ def joined(archive: Part, safekeepers: Part) -> JoinedInput:
     return JoinedInput(cast("Any", archive), cast("Any", safekeepers))
 
 
-def test_what_is_archived_and_removed_meanwhile_is_read_from_the_archive() -> None:
+def test_wal_archived_and_removed_meanwhile_is_read_from_the_archive() -> None:
     archive, safekeepers = Part(0, MIB), Part(MIB, len(WAL))
     chunks = joined(archive, safekeepers).read(0, len(WAL))
     found = next(chunks).data
-    # A slow reader: the others go on archiving and removing.
+    # A slow reader: meanwhile WAL is archived and removed.
     archive.end_lsn = safekeepers.begin_lsn = 3 * MIB
     found += b"".join(chunk.data for chunk in chunks)
     assert found == WAL
     assert safekeepers.reads == [MIB, 3 * MIB]
 
 
-def test_what_neither_has_is_lost() -> None:
+def test_wal_that_neither_has_is_lost() -> None:
     chunks = joined(Part(0, MIB), Part(2 * MIB, len(WAL))).read(0, len(WAL))
     assert next(chunks).data == WAL[:MIB]
     with pytest.raises(LostWal) as lost:

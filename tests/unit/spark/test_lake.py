@@ -1,5 +1,5 @@
-"""The lake: batches planned once and committed once, rows in the folder of their hour, and small
-files that become large ones whenever a driver is killed."""
+"""The lake: batches are planned once and committed once, rows are in the folder of their hour, and
+small files are merged although a driver is killed at any step."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_two_drivers_execute_the_same_plan(store: ObjectStore) -> None:
     assert other.plan(later) == BATCH == other.planned(BATCH.start_lsn)
 
 
-def test_the_newest_commit_is_where_it_goes_on(store: ObjectStore) -> None:
+def test_a_driver_continues_at_the_newest_commit(store: ObjectStore) -> None:
     lake = Lake(store)
     assert lake.last_commit() is None
     file = LakeFile("date=2026-11-21/hour=10/x.parquet", 3, 100)
@@ -106,13 +106,13 @@ def test_a_lake_takes_one_job(store: ObjectStore) -> None:
             lake.begin(other)
 
 
-def test_a_damaged_log_is_said(store: ObjectStore) -> None:
+def test_a_damaged_log_is_reported(store: ObjectStore) -> None:
     store.put("_ingest/job.json", b'{"rows": 1}')
     with pytest.raises(LakeError, match="damaged"):
         Lake(store).begin(JOB)
 
 
-def test_ranges_end_where_segments_do() -> None:
+def test_ranges_end_at_segments() -> None:
     assert cut(5, 25, 10) == ((5, 10), (10, 20), (20, 25))
     assert cut(10, 20, 10) == ((10, 20),)
     assert cut(11, 12, 10) == ((11, 12),)
@@ -133,7 +133,7 @@ def small_files(store: ObjectStore) -> ObjectStore:
 
 def test_small_files_of_an_hour_become_one(small_files: ObjectStore, tmp_path: Path) -> None:
     before = lsns_by_folder(tmp_path)
-    (plan,) = plan_compactions(small_files)  # more may come in the newest hour
+    (plan,) = plan_compactions(small_files)  # the newest hour may still grow
     compact(small_files, plan)
     assert lsns_by_folder(tmp_path) == before
     names = sorted(path.name for path in tmp_path.glob("date=*/hour=10/*"))
@@ -143,7 +143,7 @@ def test_small_files_of_an_hour_become_one(small_files: ObjectStore, tmp_path: P
     assert len(plan_compactions(small_files, open_hours=True)) == 1
 
 
-def test_large_files_are_left_alone(
+def test_large_files_are_not_merged(
     small_files: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "SMALL_BYTES", 1)
@@ -151,11 +151,11 @@ def test_large_files_are_left_alone(
 
 
 @pytest.mark.parametrize("calls", range(7))
-def test_a_killed_compaction_is_ended_by_the_next_driver(
+def test_the_next_driver_completes_a_killed_compaction(
     small_files: ObjectStore, tmp_path: Path, calls: int
 ) -> None:
-    """Killed at its first, second, ... call of the store: no row is missing at any moment, and
-    none is there twice in the end."""
+    """Killed at its first, second, ... call of the store: no row is missing at any moment, and none
+    is duplicated at the end."""
     before = lsns_by_folder(tmp_path)
     (plan,) = plan_compactions(small_files)
     with pytest.raises(Killed):
@@ -169,11 +169,11 @@ def test_a_killed_compaction_is_ended_by_the_next_driver(
 
 
 class Killed(Exception):
-    """In place of the process's end."""
+    """Simulates the end of the process."""
 
 
 class MortalStore:
-    """Does so many changes and then no more."""
+    """Allows a number of changes and then fails."""
 
     def __init__(self, store: ObjectStore, calls: int) -> None:
         self._store = store

@@ -1,5 +1,5 @@
-"""Safekeepers that have removed WAL, are away, or are behind: WAL is lost only when every one of
-them has removed it, since each keeps its own slots; the log's own start is said by one alone."""
+"""Safekeepers that have removed WAL, are unavailable, or lag. WAL is lost only if every one of them
+has removed it, because each keeps its own slots. For the start of the log one answer is enough."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Member = Callable[[str, int], bytes]
 
 
 def keeps_from(begin_lsn: int, end_lsn: int = COMMIT_LSN) -> Member:
-    """What it has from an LSN on; nothing where it is behind."""
+    """It has WAL from an LSN on; b"" where it lags."""
 
     def piece(name: str, lsn: int) -> bytes:
         if lsn < begin_lsn:
@@ -53,7 +53,7 @@ WHOLE = keeps_from(START_LSN)
 
 
 class Session:
-    """One connection, by which a member does what it does."""
+    """A connection whose answers come from its member."""
 
     members: ClassVar[dict[str, Member]] = {}
 
@@ -64,7 +64,7 @@ class Session:
             away(self.name, 0)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def position(self) -> Position:
         return Position(SERVER, TimelineHistory(1), COMMIT_LSN, START_LSN)
@@ -79,7 +79,7 @@ class Session:
 @pytest.fixture
 def input_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SafekeeperInput]:
     monkeypatch.setattr(safekeeper_input, "SafekeeperSession", Session)
-    monkeypatch.setattr(safekeeper_input, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(safekeeper_input, "WAIT_SECONDS", 0.05)
     monkeypatch.setattr(safekeeper_input, "RETRY_SECONDS", 0.01)
 
     def make(*members: Member) -> SafekeeperInput:
@@ -94,7 +94,7 @@ InputOf = Callable[..., SafekeeperInput]
 
 
 @pytest.mark.parametrize("members", [(REMOVED,), (REMOVED, REMOVED, REMOVED)])
-def test_what_all_have_removed_is_lost(input_of: InputOf, members: tuple[Member, ...]) -> None:
+def test_wal_that_all_have_removed_is_lost(input_of: InputOf, members: tuple[Member, ...]) -> None:
     wal_input = input_of(*members)
     with pytest.raises(LostWal, match="no safekeeper has WAL from 0/1000000 on") as lost:
         next(wal_input.read(START_LSN))
@@ -108,23 +108,23 @@ def test_what_all_have_removed_is_lost(input_of: InputOf, members: tuple[Member,
         ((REMOVED, away, away), "safekeeper sk2: connection failed.*safekeeper sk3: connection"),
         ((REMOVED, REMOVED, away), "safekeeper sk3: connection failed"),
         ((away, REMOVED), "safekeeper sk1: connection failed"),
-        ((REMOVED, BEHIND), "safekeeper sk2 has not come so far"),
+        ((REMOVED, BEHIND), "safekeeper sk2 has not received it yet"),
         ((REMOVED, damaged), "safekeeper sk2: WAL is damaged"),
     ],
     ids=["two are away", "one is away", "the first is away", "one is behind", "one is damaged"],
 )
-def test_what_another_one_may_have_is_not_lost(
+def test_wal_that_another_one_may_have_is_not_lost(
     input_of: InputOf, members: tuple[Member, ...], text: str
 ) -> None:
     wal_input = input_of(*members)
     for ask in (lambda: next(wal_input.read(START_LSN)), wal_input.extent):
-        with pytest.raises(WalInputError, match=f"another one may: .*{text}") as error:
+        with pytest.raises(WalInputError, match=f"another one may have it: .*{text}") as error:
             ask()
         assert not isinstance(error.value, LostWal)
         assert "option safekeepers" in error.value.hint
 
 
-def test_silence_of_all_is_no_answer(input_of: InputOf) -> None:
+def test_silence_of_all_is_an_error(input_of: InputOf) -> None:
     wal_input = input_of(away, away)
     for ask in (lambda: next(wal_input.read(START_LSN)), wal_input.extent):
         with pytest.raises(WalInputError, match="no safekeeper answers") as error:
@@ -138,8 +138,8 @@ def test_one_that_has_it_is_enough(input_of: InputOf) -> None:
     assert wal_input.extent() == (START_LSN, COMMIT_LSN)
 
 
-def test_below_the_start_of_the_log_there_is_nothing(input_of: InputOf) -> None:
-    """Which every member knows: those that are away cannot have it."""
+def test_below_the_start_of_the_log_there_is_no_wal(input_of: InputOf) -> None:
+    """Every member knows the start, so those that do not answer cannot have it."""
     wal_input = input_of(away, REMOVED)
     with pytest.raises(LostWal, match="the log begins at 0/1000000"):
         next(wal_input.read(START_LSN - MIB))

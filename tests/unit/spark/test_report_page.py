@@ -16,7 +16,7 @@ def test_a_report_of_no_wal() -> None:
     assert "There is none in this WAL" in page(nothing)
 
 
-def test_what_comes_from_outside_is_escaped() -> None:
+def test_outside_text_is_escaped() -> None:
     answer = Answer("Hot blocks", "", ("relation", "records"), (("<script>alert(1)</script>", 3),))
     assert "<script>alert" not in page(Report("<b>", {"records": None}, {"blocks": answer}))
 

@@ -1,4 +1,4 @@
-"""What the compiled loop prints is what the readers of single values print."""
+"""The compiled loop prints what the readers of single values print."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def some_float4(rng: random.Random) -> bytes:
     return struct.pack("<f", rng.choice((*kinds, 1e6, 999999.9, 1e-4, 9e-5, 7.0)))
 
 
-#: type: (stored length, alignment, a stored value)
+#: type -> (stored length, alignment, a stored value)
 VALUES: dict[int, tuple[int, int, Callable[[random.Random], bytes]]] = {
     datum.INT2: (2, 2, lambda rng: rng.randbytes(2)),
     datum.INT4: (4, 4, lambda rng: rng.randbytes(4)),
@@ -105,7 +105,7 @@ def rng() -> random.Random:
 
 
 def heap_tuple(rng: random.Random, oids: list[int]) -> bytes:
-    """From infomask2 on; some values are NULL, varlena have both kinds of headers."""
+    """A tuple from infomask2 on. Some values are NULL; varlena have both kinds of headers."""
     values, bitmap = b"", 0
     for number, oid in enumerate(oids):
         length, align, make = VALUES[oid]

@@ -1,4 +1,4 @@
-"""Rows of records made by hand: shapes that no server at hand writes, and damage inside."""
+"""Rows of hand-made records: shapes that the available servers do not write, and damage."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_row_of_a_record(major: int) -> None:
 
 
 def _commit(major: int, *, stats: bool) -> bytes:
-    """The whole of it: database, subxids, relations, statistics, invalidations, xid, gid."""
+    """All parts: database, subxids, relations, statistics, invalidations, xid, gid."""
     item_size = {15: 12, 16: 12, 17: 12, 18: 16}.get(major, 0)
     has_stats = stats and item_size > 0
     return (
@@ -126,7 +126,7 @@ def test_prepare(major: int) -> None:
     row = _row(raw_record(main_data(data), rmgr_id=1, info=0x10), major)
     assert (row["operation"], row["top_xid"]) == ("PREPARE", 700)
     assert (row["xact_time"], row["subxids"]) == (TIME, [701, 702])
-    assert row["gid"] == "gid\\xe4", "a byte that is no UTF-8"
+    assert row["gid"] == "gid\\xe4", "a byte that is not UTF-8"
 
 
 def test_short_commit_and_abort() -> None:
@@ -135,10 +135,10 @@ def test_short_commit_and_abort() -> None:
     abort = _row(raw_record(data, rmgr_id=1, info=0x20), 16)
     for row in (commit, abort):
         assert (row["xact_time"], row["subxids"], row["gid"]) == (TIME, [], None)
-    assert (commit["top_xid"], abort["top_xid"]) == (700, None), "maybe of a subtransaction"
+    assert (commit["top_xid"], abort["top_xid"]) == (700, None), "may be of a subtransaction"
 
 
-def test_other_transaction_records_end_nothing() -> None:
+def test_other_transaction_records_are_no_ends() -> None:
     for info in (0x50, 0x60):
         row = _row(raw_record(main_data(bytes(8)), rmgr_id=1, info=info), 16)
         assert row["xact_time"] is row["subxids"] is row["gid"] is row["top_xid"] is None
@@ -146,7 +146,7 @@ def test_other_transaction_records_end_nothing() -> None:
 
 def test_transaction_record_that_is_cut() -> None:
     whole = _commit(18, stats=True)
-    # Behind the gid, the origin is not looked at.
+    # The origin, after the gid, is not read.
     for length in range(len(whole) - 16):
         raw = raw_record(main_data(whole[:length]), rmgr_id=1, info=0xB0)
         with pytest.raises(WalFormatError) as failure:
@@ -167,13 +167,13 @@ def test_no_records() -> None:
     assert batch.schema == WAL_SCHEMA
 
 
-def test_only_the_columns_that_are_asked_for() -> None:
-    raw = raw_record(main_data(b""), rmgr_id=1)  # no commit, but nobody looks at it
+def test_only_the_requested_columns() -> None:
+    raw = raw_record(main_data(b""), rmgr_id=1)  # not a valid commit, but it is not read
     batch = WalDecoder(16, ("xid", "lsn")).decode(index_of([raw]))
     assert batch.to_pydict() == {"xid": [700], "lsn": [START_LSN]}
 
 
-def test_room_of_a_decoder_is_its_own() -> None:
+def test_each_decoder_has_its_own_memory() -> None:
     decoder = WalDecoder(16)
     raw = raw_record(TWO_BLOCKS.replace(b"\x03\x9c\x1f", b"\x05\x9c\x1f") + PAYLOAD)
     first = decoder.decode(index_of([raw]))
@@ -191,7 +191,7 @@ def _pure(raw: bytes, lsn: int, major: int) -> RecordBody | WalFormatError:
 
 @pytest.mark.parametrize("major", SUPPORTED_MAJORS)
 def test_damage_inside_is_refused_as_the_pure_decoder_does(major: int) -> None:
-    """Which of the two says no, and how, over records with a few bytes changed or cut off."""
+    """Compares the results of both over records with a few bytes changed or cut off."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -231,7 +231,7 @@ def test_damage_inside_is_refused_as_the_pure_decoder_does(major: int) -> None:
     assert 500 < refused < 2900
 
 
-def test_damage_in_what_does_not_pass_by_its_rmgr_is_not_looked_at() -> None:
+def test_damage_in_records_dropped_by_rmgr_is_not_checked() -> None:
     index = index_of([raw_record(b"\x21"), raw_record(main_data(b"x"), rmgr_id=0)])
     wal_filter = WalFilter(rmgrs=frozenset({"XLOG"}))
     assert WalDecoder(16, ("xid",), wal_filter).decode(index).num_rows == 1

@@ -1,4 +1,4 @@
-"""Which records a filter lets pass, and what it refuses to be."""
+"""The records that a filter passes, and filters that are refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_rows_that_pass(wal_filter: WalFilter, expected: list[int]) -> None:
     assert batch.to_pylist() == [everything[position] for position in expected]
 
 
-def test_filter_travels() -> None:
+def test_a_filter_can_be_pickled() -> None:
     wal_filter = WalFilter(frozenset({"Heap"}), frozenset({1}), frozenset({2}), frozenset({3}))
     assert pickle.loads(pickle.dumps(wal_filter)) == wal_filter
 

@@ -1,4 +1,4 @@
-"""Who is silent for too long is killed; who lives, ends or has no guard is not."""
+"""A silent process is killed; a running or ended one, or one without a guard, is not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print("after", flush=True)
 
 @contextmanager
 def service(timeout_seconds: float, sleep_seconds: float) -> Iterator[subprocess.Popen[str]]:
-    """A process that is inside its guard."""
+    """A process that runs inside its guard."""
     arguments = (sys.executable, "-c", SERVICE, str(timeout_seconds), str(sleep_seconds))
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -44,16 +44,16 @@ def children_of(pid: int) -> list[int]:
         return [int(child) for child in children.read().split()]
 
 
-def test_a_process_that_is_stopped_is_killed() -> None:
+def test_a_stopped_process_is_killed() -> None:
     with service(2, TIMEOUT) as process:
         process.send_signal(signal.SIGSTOP)
         assert process.wait(TIMEOUT) == -signal.SIGKILL
         assert process.stderr is not None
-        assert f"process {process.pid} gave no sign of life for 2 s" in process.stderr.read()
+        assert f"process {process.pid} sent no heartbeat for 2 s" in process.stderr.read()
 
 
-def test_a_process_that_lives_is_not() -> None:
-    """It lives for longer than the timeout, and takes its guard with it."""
+def test_a_running_process_is_not_killed() -> None:
+    """It runs for longer than the timeout, and its guard ends with it."""
     with service(1, 3) as process:
         (killer,) = children_of(process.pid)
         output, errors = process.communicate(timeout=TIMEOUT)
@@ -65,7 +65,7 @@ def test_a_process_that_lives_is_not() -> None:
 def test_a_guard_outlives_no_service_that_was_killed() -> None:
     with service(TIMEOUT, TIMEOUT) as process:
         (killer,) = children_of(process.pid)
-        os.kill(killer, signal.SIGTERM)  # meant for the whole group: the service says when
+        os.kill(killer, signal.SIGTERM)  # sent to the whole group; the service decides when to end
         process.kill()
         process.wait(TIMEOUT)
         wait_until(
@@ -73,7 +73,7 @@ def test_a_guard_outlives_no_service_that_was_killed() -> None:
         )
 
 
-def test_a_service_without_a_guard_goes_on() -> None:
+def test_a_service_without_a_guard_continues() -> None:
     with service(0, 1) as process:
         assert children_of(process.pid) == []
     with service(TIMEOUT, 2) as process:
@@ -81,4 +81,4 @@ def test_a_service_without_a_guard_goes_on() -> None:
         os.kill(killer, signal.SIGKILL)
         output, _ = process.communicate(timeout=TIMEOUT)
         assert process.returncode == 0
-        assert "no guard against a hang any more" in output
+        assert "no guard against hangs any more" in output

@@ -1,4 +1,4 @@
-"""What is sent to a service manager's socket, which is a real one here."""
+"""The messages to a service manager, received by a real socket."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def test_a_socket_without_a_file() -> None:
         assert sock.recv(1000) == b"READY=1"
 
 
-def test_without_a_service_manager_nobody_is_told() -> None:
+def test_without_a_service_manager_nothing_is_sent() -> None:
     manager = ServiceManager({"WATCHDOG_USEC": "1000000"})
     manager.notify("READY=1")
     assert manager.watchdog_seconds == 0
 
 
-def test_one_that_has_gone_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_missing_socket_is_not_an_error(tmp_path: Path) -> None:
     with capture_logs() as lines:
         ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "nowhere")}).notify("READY=1")
-    assert [line["event"] for line in lines] == ["could not tell the service manager"]
+    assert [line["event"] for line in lines] == ["could not notify the service manager"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_watchdog_is_ours_or_not(
     assert ServiceManager(environ(told, **more)).watchdog_seconds == seconds
 
 
-def test_the_watchdog_hears_of_us_while_there_are_signs_of_life(told: socket.socket) -> None:
+def test_the_watchdog_is_notified_while_there_is_progress(told: socket.socket) -> None:
     silent_seconds = 0.0
     usec = str(int(WATCHDOG_SECONDS * 1e6))
     manager = ServiceManager(environ(told, WATCHDOG_USEC=usec))
@@ -79,7 +79,7 @@ def test_the_watchdog_hears_of_us_while_there_are_signs_of_life(told: socket.soc
         silent_seconds = 60.0
         while (message := told.recv(1000)) == b"WATCHDOG=1":
             continue
-        assert message == b"STATUS=the loop stands: the watchdog is told nothing"
+        assert message == b"STATUS=the loop makes no progress: the watchdog is not notified"
         told.settimeout(2 * WATCHDOG_SECONDS)
         with pytest.raises(TimeoutError):
             told.recv(1000)

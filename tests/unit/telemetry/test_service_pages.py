@@ -1,4 +1,4 @@
-"""A service's own pages: who may change something, with what token, and from where."""
+"""A service's own pages: which requests may change something, by token and by address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ask = Callable[..., int]
 
 
 class Service:
-    """It writes down what it was asked."""
+    """It records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bytes]] = []
@@ -51,7 +51,7 @@ def service() -> Service:
 
 @pytest.fixture
 def start(service: Service, tmp_path: Path) -> Iterator[Callable[..., Ask]]:
-    """`ask = start(token=True)`; `ask("POST", bearer=TOKEN)` is the status of the answer."""
+    """`ask = start(token=True)`; `ask("POST", bearer=TOKEN)` returns the status of the answer."""
     with ExitStack() as stack:
 
         def make(*, token: bool = False, admin: bool = False) -> Ask:
@@ -87,7 +87,7 @@ def ask(
         return connection.getresponse().status
 
 
-def test_without_tokens_whoever_is_on_this_machine_may_change_something(
+def test_without_tokens_clients_on_this_machine_may_change_something(
     start: Callable[..., Ask], service: Service
 ) -> None:
     ask = start()
@@ -96,7 +96,7 @@ def test_without_tokens_whoever_is_on_this_machine_may_change_something(
     assert service.asked == [("POST", b"{}"), ("DELETE", b"")]
 
 
-def test_nobody_else_may(
+def test_other_clients_may_not(
     start: Callable[..., Ask], service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = start()
@@ -108,17 +108,17 @@ def test_nobody_else_may(
     assert ask("GET") == HTTPStatus.ACCEPTED
 
 
-def test_a_page_of_another_site_cannot_make_a_browser_do_it(
+def test_a_browser_does_not_obey_a_page_of_another_site(
     start: Callable[..., Ask], service: Service
 ) -> None:
-    """It may send texts and forms unasked, but no JSON."""
+    """Such a page can send texts and forms without permission, but not JSON."""
     ask = start()
     code = ask("POST", body=b"{}", headers={"Content-Type": "text/plain"})
     assert code == HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     assert service.asked == []
 
 
-def test_the_admins_token_alone_changes_something_and_opens_every_page(
+def test_only_the_admins_token_changes_something_and_opens_every_page(
     start: Callable[..., Ask], service: Service
 ) -> None:
     ask = start(token=True, admin=True)
@@ -131,9 +131,7 @@ def test_the_admins_token_alone_changes_something_and_opens_every_page(
         assert ask("GET", "/status", bearer=bearer) == code
 
 
-def test_where_there_is_one_token_it_is_demanded_here_too(
-    start: Callable[..., Ask], service: Service
-) -> None:
+def test_a_single_token_is_required_here_too(start: Callable[..., Ask], service: Service) -> None:
     ask = start(token=True)
     assert ask("POST") == HTTPStatus.UNAUTHORIZED
     assert ask("POST", bearer=TOKEN) == HTTPStatus.ACCEPTED
@@ -142,7 +140,7 @@ def test_where_there_is_one_token_it_is_demanded_here_too(
     assert ask("GET", "/status") == HTTPStatus.OK
 
 
-def test_what_needs_no_admin_needs_a_token_all_the_same(
+def test_pages_without_admin_still_need_a_token(
     start: Callable[..., Ask], service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = start(token=True, admin=True)
@@ -158,7 +156,7 @@ def test_what_needs_no_admin_needs_a_token_all_the_same(
     elsewhere = {**JSON, "Host": "evil.example"}
     assert bare("POST", "/open", headers=elsewhere) == HTTPStatus.FORBIDDEN
     assert ask("POST", "/open", bearer=TOKEN, headers=elsewhere) == HTTPStatus.ACCEPTED
-    # A port that was opened to others without tokens, by --insecure, is open to those for this.
+    # A port that is open to others without tokens, by --insecure, is also open for this.
     monkeypatch.setattr(status_pages, "is_loopback", lambda host: False)
     assert bare("POST", "/open", headers=elsewhere) == HTTPStatus.ACCEPTED
     assert bare("POST", headers=elsewhere) == HTTPStatus.FORBIDDEN
@@ -188,14 +186,14 @@ def test_an_api_refuses_in_json_and_may_block(service: Service) -> None:
         assert waiting.result(30) == HTTPStatus.OK
 
 
-def test_other_methods_and_pages_are_not_there(start: Callable[..., Ask]) -> None:
+def test_other_methods_and_pages_do_not_exist(start: Callable[..., Ask]) -> None:
     ask = start()
     assert ask("PUT") == HTTPStatus.METHOD_NOT_ALLOWED
     assert ask("POST", "/status") == HTTPStatus.METHOD_NOT_ALLOWED
     assert ask("GET", "/things") == HTTPStatus.NOT_FOUND
 
 
-def test_the_pages_give_way_to_a_start_but_not_for_ever(
+def test_the_pages_wait_for_a_busy_start_but_not_for_ever(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener, busy = http_listener("127.0.0.1", 0, None, None), Event()
@@ -207,7 +205,7 @@ def test_the_pages_give_way_to_a_start_but_not_for_ever(
         assert ask(server.port, "GET", "/status") == HTTPStatus.OK
     busy.set()
     with StatusServer(listener, service.pages, busy.is_set):
-        pass  # an end waits for nobody
+        pass  # the end does not wait
     monkeypatch.setattr(status_server, "YIELD_SECONDS", 0.1)
     with StatusServer(listener, service.pages, busy.is_set) as server:
         assert ask(server.port, "GET", "/status") == HTTPStatus.OK

@@ -1,4 +1,4 @@
-"""Who is to be stopped is, also when the signal came before he said how."""
+"""Callbacks run on a stop signal, also if it came before they were added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that follow their files, and never follow them into ruin."""
+"""Values that follow their files, except if the files become unusable."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_change_of_the_same_size_in_place_is_seen(numbers: Numbers) -> None:
     assert numbers.watched.current() == 8
 
 
-def test_unusable_files_change_nothing_and_are_told_of_once(numbers: Numbers) -> None:
+def test_unusable_files_change_nothing_and_are_reported_once(numbers: Numbers) -> None:
     with capture_logs() as logs:
         numbers.write(numbers.paths[0], "none")
         assert [numbers.watched.current() for _ in range(3)] == [2, 2, 2]
@@ -98,5 +98,5 @@ def test_a_token_is_one_line_that_cannot_be_guessed(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_what_other_machines_can_reach(host: str, expected: bool) -> None:
+def test_hosts_that_other_machines_can_reach(host: str, expected: bool) -> None:
     assert is_loopback(host) == expected

@@ -14,7 +14,7 @@ CONNINFO = "user=walproposer"
 
 
 def test_what_was_learnt_is_not_given() -> None:
-    """A given address is tried for ever."""
+    """A given address is tried forever."""
     one, two, gone = (SafekeeperAddress(host, 5454, CONNINFO) for host in ("sk1", "sk2", "gone"))
     found = FoundTimeline(TIMELINE, SERVER, first_membership(1, 2), (gone, two, one))
     config = ProposerConfig(PrimaryAddress(""), (one, two))

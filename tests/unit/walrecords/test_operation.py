@@ -1,4 +1,4 @@
-"""Names of operations, and what versions call differently."""
+"""Names of operations, and differences between versions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_custom_resource_managers_have_operations_without_names() -> None:
 
 
 @pytest.mark.parametrize("major", SUPPORTED_MAJORS)
-def test_table_has_every_name_at_its_code(major: int) -> None:
+def test_the_table_has_every_name_at_its_code(major: int) -> None:
     names = operation_names(major)
     assert len(names) == 256 * 16
     assert names[10 << 4 | 0x8] == "INSERT+INIT"

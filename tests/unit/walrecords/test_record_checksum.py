@@ -1,4 +1,4 @@
-"""Both ways to compute a CRC-32C in a compiled loop say what the library says."""
+"""Both ways to compute a CRC-32C in a compiled loop equal the library."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""Any moment behind a cut: a page, a table, a server as of then."""

@@ -1,0 +1,76 @@
+"""`TransactionSummary`: the facts about transactions in a piece of the WAL, small enough to keep.
+
+    running     | transactions 4 | subtransactions 4 | overflow 1, 3 | next 4 | oldest 4 |
+                | latest 4 | xids 4 each, of both |
+    checkpoint  | redo 8 | ..
+
+Source: Postgres `storage/standbydefs.h`, `catalog/pg_control.h`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark.changes.heap_scan import (
+    CHECKPOINT_ONLINE,
+    CHECKPOINT_SHUTDOWN,
+    LSN,
+    MARK_KIND,
+    MARK_LSN,
+    MARK_RECORD,
+    RUNNING_XACTS,
+    XID,
+    HeapScan,
+)
+from spark.changes.transaction_commits import ended_xids
+from walrecords.record_index import Array
+
+_RUNNING = struct.Struct("<iiB3xIII")
+_REDO = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenList:
+    """The transactions that were open at `lsn`, including prepared ones; subtransactions may be
+    missing. `running` None: only prepared ones, at a shutdown."""
+
+    lsn: int
+    running: frozenset[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSummary:
+    """Facts in the order of the records. `first_lsns`: the first changes of `changing_xids`."""
+
+    lists: tuple[OpenList, ...]
+    #: the redo LSN of the last checkpoint in the piece
+    redo_lsn: int | None
+    #: of transactions and subtransactions, committed or aborted
+    ended_xids: Array
+    changing_xids: Array
+    first_lsns: Array
+
+    @classmethod
+    def at(cls, scan: HeapScan) -> TransactionSummary:
+        """Raises WalFormatError, struct.error."""
+        lists, redo_lsn = [], None
+        kinds = (RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE)
+        listing = scan.marks[:, np.isin(scan.marks[MARK_KIND], kinds)]
+        for lsn, kind, record in listing[[MARK_LSN, MARK_KIND, MARK_RECORD]].T.tolist():
+            main_data = scan.body(record).main_data
+            if kind == RUNNING_XACTS:
+                lists.append(OpenList(lsn, _running(main_data)))
+                continue
+            (redo_lsn,) = _REDO.unpack_from(main_data)
+            if kind == CHECKPOINT_SHUTDOWN:
+                lists.append(OpenList(lsn, None))
+        xids, places = np.unique(scan.changes[XID], return_index=True)
+        return cls(tuple(lists), redo_lsn, ended_xids(scan), xids, scan.changes[LSN][places])
+
+
+def _running(main_data: bytes) -> frozenset[int]:
+    count, subxids, *_ = _RUNNING.unpack_from(main_data)
+    return frozenset(struct.unpack_from(f"<{count + subxids}I", main_data, _RUNNING.size))
