@@ -305,7 +305,7 @@ class WalProposer:
         if self._coordination is not None:
             self._coordination.start(self._limbo_max)
         repair = SegmentRepair(
-            self._safekeepers, found.timeline, found.server.wal_seg_size, self._leader
+            self.known_safekeepers, found.timeline, found.server.wal_seg_size, self._leader
         )
         Thread(target=repair.run, args=(self._stopping,), name="repair", daemon=True).start()
         predecessor: NodeId | None = None
@@ -323,7 +323,8 @@ class WalProposer:
             predecessor = incarnation.core.node_id or predecessor
             self._handle_stop(stop)
 
-    def _safekeepers(self) -> Sequence[SafekeeperAddress]:
+    def known_safekeepers(self) -> Sequence[SafekeeperAddress]:
+        """Where the members are, for any thread; those given until they have told more."""
         incarnation = self._incarnation
         return self._addresses if incarnation is None else incarnation.known_addresses
 

@@ -9,12 +9,13 @@ to another machine.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from psycopg import pq
@@ -23,6 +24,8 @@ from psycopg.conninfo import conninfo_to_dict
 from telemetry.loopback import is_loopback
 from walproposer.connection import port_number
 from walproposer.errors import Unreachable
+
+T = TypeVar("T")
 
 TIMEOUT_SECONDS = 3.0
 BODY_BYTES_MAX = 64 * 1024 * 1024
@@ -83,9 +86,28 @@ def ask_page(
     """The HTTP status and the JSON object of the answer. Raises Unreachable, also if the page
     requests a token that we do not have, or the answer is not JSON."""
     request = _Request(method, path, body)
+    return _with_or_without_tls(page, lambda tls: _read(page, access, tls, request))
+
+
+def page_url(page: PageAddress, access: PageAccess) -> str:
+    """Where a browser finds the page for people; it asks for the token itself. Raises
+    Unreachable."""
+
+    def found(encrypted: bool) -> str:
+        code, _ = _send(page, access, encrypted, _Request("GET", "/", None), {})
+        if code not in (HTTPStatus.OK, HTTPStatus.UNAUTHORIZED):
+            raise Unreachable(f"{page} has no page for browsers, it answers {code}")
+        place = str(PageAddress(page.host, page.port))
+        return f"{_HTTPS if encrypted else 'http://'}{place}/"
+
+    return _with_or_without_tls(page, found)
+
+
+def _with_or_without_tls(page: PageAddress, ask: Callable[[bool], T]) -> T:
+    """Raises Unreachable."""
     for encrypted in (False, True) if page.encrypted is None else (page.encrypted,):
         try:
-            return _read(page, access, encrypted, request)
+            return ask(encrypted)
         except (HTTPException, ConnectionResetError) as error:
             failure: Exception = error  # not HTTP: it may be TLS
         except (OSError, ValueError) as error:
