@@ -89,11 +89,11 @@ class ForkServers:
     """One for most commands, one for those of the pageserver."""
 
     def __init__(self, prefix: Sequence[str]) -> None:
-        """`prefix` begins the command lines that they stand for."""
+        """`prefix` begins the command lines that they stand for, and ends with a module."""
         self._prefix = list(prefix)
         self._start_environment = start_environment(os.environ)
-        self._most = ForkServer(MODULES)
-        self._pages = ForkServer((*MODULES, *PAGE_MODULES))
+        self._most = ForkServer(prefix[-1], MODULES)
+        self._pages = ForkServer(prefix[-1], (*MODULES, *PAGE_MODULES))
 
     def find(self, program: Sequence[str], env: Mapping[str, str]) -> ForkServer | None:
         """The one to start the program; None when only an executed process would be the same."""
@@ -115,9 +115,9 @@ class ForkServers:
 class ForkServer:
     """Started when it is first asked for a process."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        """The modules are imported before the first fork."""
-        self._modules = modules
+    def __init__(self, program: str, modules: Sequence[str]) -> None:
+        """A forked process calls main() of the module `program`. All are imported before."""
+        self._modules = (program, *modules)
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -231,17 +231,15 @@ def write_command_line(program: Sequence[str]) -> None:
 
 
 def main() -> None:
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    from cli.main import main as sk
-
-    for module in sys.argv[2:-1]:
+    channel, program = socket.socket(fileno=int(sys.argv[1])), import_module(sys.argv[2])
+    for module in sys.argv[3:-1]:
         import_module(module)
     gc.collect()
     gc.freeze()  # no collection writes to the pages that are shared
     request = serve(channel)
     if request is not None:
         channel.detach()
-        sk()
+        program.main()
 
 
 if __name__ == "__main__":
