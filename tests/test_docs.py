@@ -108,7 +108,7 @@ def test_each_dependency_has_a_reason() -> None:
         project["dependencies"],
         *project["optional-dependencies"].values(),
     )
-    required = {_REQUIREMENT.match(each).group() for names in lists for each in names}  # type: ignore[union-attr]
+    required = {_REQUIREMENT.match(each)[0] for names in lists for each in names}  # type: ignore[index]
     section = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")[2]
     named = [name for name, _, _ in _DEPENDENCY.findall(section.partition("\n## ")[0])]
     assert sorted(named) == sorted(required)

@@ -176,7 +176,7 @@ def test_a_lost_data_directory_is_told_what_to_do(pages: Pages, tmp_path: Path) 
     shutil.rmtree(pageserver.data_dir)
     pageserver.start()
     assert pageserver.wait(TIMEOUT) == 1
-    assert "is in use by incarnation" in pageserver.log_tail()
+    assert "already claimed by" in pageserver.log_tail()
     assert "sk generations advance" in pageserver.log_tail()
     (claim,) = pages.archive.glob("*/*/pages/attachments/*")
     database = pageserver.data_dir / "generations.sqlite"
