@@ -317,7 +317,7 @@ class WalProposer:
             upstream, self._upstream = self._upstream or self._wait_for_primary(found), None
             if upstream is None:
                 return
-            candidacy = _candidacy(self.config, found, self._addresses, predecessor)
+            candidacy = candidacy_of(self.config, found, self._addresses, predecessor)
             incarnation = Incarnation(self.config, candidacy, upstream)
             stop = self._run_incarnation(incarnation, upstream)
             predecessor = incarnation.core.node_id or predecessor
@@ -402,10 +402,10 @@ def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:
 def without_primary(config: ProposerConfig, found: FoundTimeline) -> Incarnation:
     """An incarnation that completes the tail of the log on a quorum, does what it was asked for,
     and stops."""
-    return Incarnation(config, _candidacy(config, found, found.addresses), None)
+    return Incarnation(config, candidacy_of(config, found, found.addresses), None)
 
 
-def _candidacy(
+def candidacy_of(
     config: ProposerConfig,
     found: FoundTimeline,
     addresses: Sequence[SafekeeperAddress],
