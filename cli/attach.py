@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import click
 from psycopg.conninfo import conninfo_to_dict
@@ -53,6 +53,9 @@ from walproposer.primary.synchronous_standby import reset, setting_statement
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.service import WalProposer
 from walproposer.timelines.timeline_creation import FoundTimeline
+
+if TYPE_CHECKING:
+    from telemetry.page.page_view import WebPage
 
 proposer_http_option = click.option(
     "--http",
@@ -184,7 +187,8 @@ def proposer_with_page(
     proposer = WalProposer(config, stopping)
     try:
         is_busy = (lambda: False) if is_ready else proposer.is_starting
-        with StatusServer(listener, proposer.pages(), is_busy) as server:
+        pages = replace(proposer.pages(), web=lambda: _web_page(proposer))
+        with StatusServer(listener, pages, is_busy) as server:
             if is_ready:
                 server.wait_started()  # its imports would take time from a take-over
             proposer.config = replace(config, http=_page_address(listener, server.port))
@@ -211,6 +215,12 @@ def proposer_listener(
     except (OSError, ValueError) as error:
         hint = getattr(error, "hint", "")
         raise CommandError(f"could not secure the HTTP port: {error}", hint) from error
+
+
+def _web_page(proposer: WalProposer) -> WebPage:
+    from cluster.page.proposer_page import ProposerPage  # by who serves it: a start need not wait
+
+    return ProposerPage(proposer).web_page
 
 
 def _page_address(listener: HttpListener, port: int) -> str:

@@ -35,7 +35,7 @@ from pg_server.program import run_program
 from pgclient.questions import identify_system
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.size import bytes_text
-from walproposer.connection import open_connection, refusing
+from walproposer.connection import converting_errors, open_connection
 from walproposer.primary.primary_address import PrimaryAddress
 
 RATE_BYTES_MIN, RATE_BYTES_MAX = 32 << 10, 1 << 30  # as BASE_BACKUP's MAX_RATE
@@ -182,7 +182,7 @@ def _replication(address: PrimaryAddress) -> psycopg.Connection:
 
 
 def _read_server(address: PrimaryAddress, connection: psycopg.Connection) -> BackedUpServer:
-    with refusing("could not identify the server"):
+    with converting_errors("could not identify the server"):
         system = identify_system(connection.pgconn)
     return BackedUpServer(
         system_id=system.system_id,

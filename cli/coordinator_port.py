@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 
 from qsync.coordinator_hosts import hosts_of
 from qsync.errors import UsageError
-from walproposer.connection import open_connection, refusing
+from walproposer.connection import converting_errors, open_connection
 from walproposer.errors import Unreachable, WalProposerError
 
 DEFAULT = "127.0.0.1:5455"
@@ -79,7 +79,7 @@ def _ask(conninfo: str, text: str) -> Rows:
     with closing(open_connection(conninfo, "the coordinator")) as connection:
         cursor = connection.cursor(row_factory=dict_row)
         try:
-            with refusing("the coordinator refused"):
+            with converting_errors("the coordinator refused"):
                 return cursor.execute(text.encode()).fetchall()
         except Unreachable as error:
             hint = error.hint or "It may answer soon, or another does: sk status says who leads."

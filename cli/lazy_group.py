@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import ClassVar
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -26,6 +27,12 @@ class LazyGroup(click.Group):
         module, _, name = self.modules[cmd_name].partition(":")
         command: click.Command = getattr(import_for_good(module), name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names alone: the help of each command would import the modules of all."""
+        names = [name for name in self.modules if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [CompletionItem(name) for name in names] + options
 
 
 def import_for_good(module: str) -> ModuleType:

@@ -7,6 +7,7 @@ command is called, so that a safekeeper does not carry what `sk demo` needs.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 
 from cli.config_file import load_config
 from cli.lazy_group import LazyGroup, configure_command_logs, import_for_good
-from cli.output import LIBRARY_ERRORS, command_error
+from cli.output import LIBRARY_ERRORS, ExitCode, command_error
 
 #: name: the module and the command in it, in the order of the help.
 COMMANDS = {
@@ -42,6 +43,7 @@ COMMANDS = {
     "spark": "cli.spark:spark",
     "dev": "cli.dev:dev",
     "demo": "cli.demo:demo",
+    "completion": "cli.completion:completion",
 }
 
 
@@ -99,7 +101,10 @@ def cli(context: click.Context, log_format: str, log_level: str) -> None:
 
 def main() -> None:
     """The console script."""
-    cli(prog_name="sk")
+    try:
+        cli(prog_name="sk")
+    except click.ClickException:  # click shows all others: of a completion there is none
+        sys.exit(ExitCode.FAILED)
 
 
 if __name__ == "__main__":

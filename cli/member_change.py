@@ -29,11 +29,11 @@ from consensus.membership_page import split_address
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, WalProposerError
 from walproposer.members.change import cancel_change, change_members
-from walproposer.members.telling import tell_to_leave
+from walproposer.members.leave_order import order_to_leave
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.events import ChangeRequest
-from walproposer.timelines.discovery import check_any_tells, discover
+from walproposer.timelines.discovery import check_any_answers, discover
 from walproposer.timelines.survey import folder_name, survey
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,7 +63,7 @@ class MemberChange:
     ) -> MemberChange:
         """Raises WalProposerError."""
         discovery = discover(addresses, http_token)
-        check_any_tells(discovery.safekeepers)
+        check_any_answers(discovery.safekeepers)
         views = [v for v in timeline_views(discovery) if timeline in (None, v.timeline)]
         if not views:
             what = f"timeline {timeline}" if timeline else "any timeline"
@@ -147,7 +147,7 @@ class MemberChange:
         place = place_of(other, self.addresses)
         try:
             instance = bytes.fromhex(other.instance)
-            tell_to_leave(
+            order_to_leave(
                 self._config, place, other.safekeeper_id, instance, self.view.membership,
                 http_token=self.http_token,
             )  # fmt: skip

@@ -34,7 +34,7 @@ from walproposer.attachment import Attachment
 from walproposer.config import ProposerConfig
 from walproposer.failover.failover import Failover
 from walproposer.failover.log_view import LogView
-from walproposer.failover.promotion import Situation, Step, plan
+from walproposer.failover.promotion import FailoverState, Step, plan
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines.timeline_creation import FoundTimeline
@@ -137,10 +137,10 @@ def promote(
     listener = proposer_listener(http, files, http_token_file, insecure, admin_token_file)
     stopping = StopSignal()  # until there is a proposer, a signal just ends this process
     with proposer_with_page(config, listener, stopping) as proposer:
-        found, _, situation = failover.prepare(attaches=attaches)
+        found, _, state = failover.prepare(attaches=attaches)
         click.echo(f"timeline {found.timeline}")
         failover.run(Step.PROMOTE if no_promote else Step.ATTACH)
-        if no_promote and situation.standby.in_recovery:
+        if no_promote and state.standby.in_recovery:
             click.echo("it has the whole log; promote it, then sk attach", err=True)
             return
         if not attaches:
@@ -150,8 +150,8 @@ def promote(
         Attachment(proposer, stopping).run()
 
 
-def _print_plan(found: FoundTimeline, view: LogView, situation: Situation) -> None:
-    standby, members = situation.standby, len(found.membership.members)
+def _print_plan(found: FoundTimeline, view: LogView, state: FailoverState) -> None:
+    standby, members = state.standby, len(found.membership.members)
     click.echo(f"timeline {found.timeline}")
     click.echo(
         f"the quorum's log ends at {format_lsn(view.flush_lsn)} or later "
@@ -163,5 +163,5 @@ def _print_plan(found: FoundTimeline, view: LogView, situation: Situation) -> No
         f"the server is {role}, has received {format_lsn(standby.received_lsn)} and replayed "
         f"{format_lsn(standby.replayed_lsn)}, follows {sources}"
     )
-    for number, step in enumerate(plan(situation), 1):
+    for number, step in enumerate(plan(state), 1):
         click.echo(f"{number}. {step.value}")

@@ -41,34 +41,58 @@ with the field names of the status pages.
 
 def reference() -> str:
     """The whole page."""
-    codes = inspect.cleandoc(output.__doc__ or "").partition("\n\n")[2].partition("\n\n")[0]
-    context = click.Context(cli, info_name="sk", auto_envvar_prefix="SK")
-    return _INTRODUCTION + codes + "\n" + "".join(_sections(cli, context))
+    sections = (_section(*each) for each in each_command(cli, top_context()))
+    return _INTRODUCTION + exit_codes() + "\n" + "".join(sections)
 
 
-def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
-    """This command, then those below it."""
-    yield f"\n## `{context.command_path}`\n\n{inspect.cleandoc(command.help or '')}\n"
-    if not isinstance(command, click.Group):
-        yield f"\n    {command.get_usage(context).removeprefix('Usage: ')}\n"
-    lines = [line for line in map(lambda p: _option(p, context), command.params) if line]
-    if lines:
-        yield "\n" + "\n".join(lines) + "\n"
+def each_command(
+    command: click.Command, context: click.Context
+) -> Iterator[tuple[click.Command, click.Context]]:
+    """This command, then those below it, each with the context that says its whole name."""
+    yield command, context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             assert child is not None, name
-            yield from _sections(child, click.Context(child, info_name=name, parent=context))
+            yield from each_command(child, click.Context(child, info_name=name, parent=context))
 
 
-def _option(parameter: click.Parameter, context: click.Context) -> str:
-    """A list item; "" for an argument, which the text above explains."""
+def top_context() -> click.Context:
+    """The context of `sk` itself."""
+    return click.Context(cli, info_name="sk", auto_envvar_prefix="SK")
+
+
+def usage(command: click.Command, context: click.Context) -> str:
+    """`sk user add [OPTIONS] FILE USER`"""
+    return command.get_usage(context).removeprefix("Usage: ")
+
+
+def option_text(
+    parameter: click.Parameter, context: click.Context
+) -> tuple[str, str, str | None] | None:
+    """The flag, what it does, its variable; None for an argument, which the text explains."""
     record = parameter.get_help_record(context)
     if not isinstance(parameter, click.Option) or record is None:
-        return ""
-    flag, text = record
+        return None
     variable = f"{context.auto_envvar_prefix}_{(parameter.name or '').upper()}"
-    return f"- `{flag}`: {text}" + ("" if flag == "--version" else f" (`{variable}`)")
+    return *record, None if record[0] == "--version" else variable
+
+
+def exit_codes() -> str:
+    """The table in the docstring of `output.py`."""
+    return inspect.cleandoc(output.__doc__ or "").partition("\n\n")[2].partition("\n\n")[0]
+
+
+def _section(command: click.Command, context: click.Context) -> str:
+    text = f"\n## `{context.command_path}`\n\n{inspect.cleandoc(command.help or '')}\n"
+    if not isinstance(command, click.Group):
+        text += f"\n    {usage(command, context)}\n"
+    options = [each for p in command.params if (each := option_text(p, context)) is not None]
+    lines = [
+        f"- `{flag}`: {said}" + (f" (`{variable}`)" if variable else "") + "\n"
+        for flag, said, variable in options
+    ]
+    return text + ("\n" if lines else "") + "".join(lines)
 
 
 if __name__ == "__main__":

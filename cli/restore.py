@@ -39,7 +39,7 @@ from pgwal.lsn import format_lsn
 from telemetry.status_server import HttpListener
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.failover.failover import Failover
 from walproposer.primary.prepared_transactions import read_prepared
 from walproposer.primary.primary_address import PrimaryAddress
@@ -152,7 +152,10 @@ def _restore_copy(request: RestoreRequest, options: dict[str, Any]) -> None:
 def _print_prepared(address: PrimaryAddress) -> None:
     """A moment between a PREPARE and its end is restored as it was; none is listed while it is
     paused there."""
-    with closing(address.connect()) as connection, refusing("could not read what is prepared"):
+    with (
+        closing(address.connect()) as connection,
+        converting_errors("could not read what is prepared"),
+    ):
         prepared = read_prepared(connection)
     if not prepared:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,6 +40,9 @@ from safekeeper.service import Safekeeper
 from telemetry.hang_guard import HANG_TIMEOUT_SECONDS, hang_guard
 from telemetry.status_server import ListenError
 from telemetry.stop_signal import StopSignal
+
+if TYPE_CHECKING:
+    from telemetry.page.page_view import WebPage
 
 
 class Site(click.ParamType[str]):
@@ -278,7 +281,17 @@ def _serve(config: SafekeeperConfig, hang_timeout: float) -> None:
     with hang_guard(hang_timeout):
         stopping = StopSignal().install()
         try:
-            with Safekeeper(config):
+            with Safekeeper(config, _web_page):
                 stopping.wait()
         except ListenError as error:
             raise CommandError(str(error), "Choose another --http.") from error
+
+
+def _web_page(safekeeper: Safekeeper) -> WebPage:
+    from cluster.page.safekeeper_page import SafekeeperPage, Source  # by who serves it: not at once
+
+    archive = safekeeper.config.archive
+    source = Source(
+        safekeeper.status, safekeeper.positions, archive.url if archive is not None else ""
+    )
+    return SafekeeperPage(source).web_page

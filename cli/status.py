@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cli.member_table import member_json
 from cli.output import ExitCode, console, print_json
+from cli.page_opening import open_page
 from cli.parameters import (
     Dsn,
     http_token,
@@ -42,6 +43,12 @@ WATCH_SECONDS = 1.0
     help="Ask this Postgres too: commits that wait, unsafe settings, whether it was deposed.",
 )
 @click.option("--watch", is_flag=True, help="Draw it again every second, until Ctrl-C.")
+@click.option(
+    "--open",
+    "opens_page",
+    is_flag=True,
+    help="Open the web page of the proposer in a browser, or else that of a safekeeper.",
+)
 @json_option
 @click.pass_context
 def status(
@@ -51,6 +58,7 @@ def status(
     http_token_file: Path | None,
     primary: tuple[str, ...],
     watch: bool,
+    opens_page: bool,
     json: bool,
 ) -> None:
     """Show safekeepers, proposer and positions, and what to do when all is not well.
@@ -59,12 +67,15 @@ def status(
     timeline cannot proceed or return without a quorum, or no member can open it; with 4 when no
     safekeeper answers.
     """
-    if watch and json:
-        raise click.UsageError("--watch and --json exclude each other")
+    if watch + json + opens_page > 1:
+        raise click.UsageError("--watch, --open and --json exclude each other")
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     token = http_token(http_token_file)
     if watch:
         _watch(addresses, token, primary)
+        return
+    if opens_page:
+        open_page(discover(addresses, token), safekeeper_conninfo)
         return
     discovery, judged, primaries = _ask(addresses, token, primary)
     if json:

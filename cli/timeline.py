@@ -35,7 +35,7 @@ from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.slot_guard import slot_dropped_on_failure
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.upstream import Upstream
-from walproposer.timelines.discovery import check_any_tells, discover
+from walproposer.timelines.discovery import check_any_answers, discover
 from walproposer.timelines.pageserver_forgetting import ForgettingOutcome, forget_pageservers
 from walproposer.timelines.primary_log import mark_primary, read_primary_log
 from walproposer.timelines.survey import (
@@ -208,7 +208,7 @@ def list_timelines(
     discovery = discover(
         with_conninfo(safekeepers, safekeeper_conninfo), http_token(http_token_file)
     )
-    check_any_tells(discovery.safekeepers)
+    check_any_answers(discovery.safekeepers)
     views = timeline_views(discovery)
     if json:
         print_json([timeline_json(view, judge(view)) for view in views])

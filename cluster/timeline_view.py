@@ -203,7 +203,8 @@ def _proposers(
     statuses: Mapping[int, Status],
     reports: Mapping[str, ProposerReport],
 ) -> tuple[ProposerView, ...]:
-    """All proposers that stream now, and others whose status page answers."""
+    """All proposers that stream now, and others whose status page answers. A proposer whose page
+    names this timeline counts even if no safekeeper names it: it asks about itself."""
     streams_to: dict[str, dict[int, float]] = {}
     node_ids: dict[str, NodeId] = {}
     for safekeeper_id, status in statuses.items():
@@ -212,6 +213,9 @@ def _proposers(
             if "node_id" in named:
                 streams_to[http][safekeeper_id] = float(named.get("silent_seconds", 0.0))
                 node_ids[http] = max(node_ids.get(http, NodeId.ZERO), node_id_of(named["node_id"]))
+    for http, report in reports.items():
+        if report.page is not None and report.page.get("timeline_id") == timeline.timeline_id.hex():
+            streams_to.setdefault(http, {})
     views = [
         _proposer_view(timeline, reports[http], members, node_ids.get(http, NodeId.ZERO))
         for http, members in streams_to.items()

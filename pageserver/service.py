@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -35,6 +35,9 @@ from pgwal.lsn import format_lsn
 from telemetry.status_server import HttpListener, Pages, StatusServer
 from telemetry.stop_signal import StopSignal
 from telemetry.watched_files import unusable_files
+
+if TYPE_CHECKING:
+    from telemetry.page.page_view import WebPage
 
 LOCK_FILE = "pageserver.lock"
 
@@ -73,7 +76,7 @@ class PageserverService:
             stack.callback(self._service.close)
             stack.enter_context(locked(self._config.data_dir))
             collector = PageserverCollector(self.status)
-            pages = Pages(self.status, self.health, lambda: collector.registry)
+            pages = Pages(self.status, self.health, lambda: collector.registry, web=self._web_page)
             http = stack.enter_context(StatusServer(self._listener, pages))
             http.wait_started()
             self._address = f"{self._listener.host}:{http.port}"
@@ -133,6 +136,11 @@ class PageserverService:
             if found:
                 return f"timeline {timeline}: {found}"
         return ""
+
+    def _web_page(self) -> WebPage:
+        from pageserver.web_page import PageserverPage  # when the page is served: a start is faster
+
+        return PageserverPage(self.status, self.health).web_page
 
     def _problem(self, timeline: TimelineId, attached: AttachedTimeline) -> str:
         damage = self._checks.damage(timeline) if self._checks is not None else ""

@@ -1,6 +1,7 @@
-"""Postgres on this machine: its programs, the account that it runs as, a server that recovers.
+"""The Postgres installation on this machine: its programs, the account it runs as, recovery of a
+server.
 
-What the commands need of it, and the fixtures build on. It knows nothing of our services, and no
-test: a connection to a server is handed to it open. Linux only: it ends what it starts with the
-help of PR_SET_PDEATHSIG.
+The commands and the fixtures use this package. It does not import our services or test code. A
+caller passes in an open connection to a server. Linux only: it uses PR_SET_PDEATHSIG to end the
+processes that it starts.
 """

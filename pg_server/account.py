@@ -1,4 +1,5 @@
-"""`server_account`: Postgres refuses to run as root; this is whom it runs as instead."""
+"""`server_account`: the account that Postgres runs as when we are root, which it refuses to run
+as."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ class Account:
 
 
 def server_account() -> Account | None:
-    """The first of ACCOUNT_NAMES that exists; None when we are not root and simply stay who we are.
+    """Returns the first of ACCOUNT_NAMES that exists. Returns None when we are not root: the server
+    then runs as our own user.
 
-    Raises Unavailable when root has no such account.
+    Raises Unavailable when we are root and no such account exists.
     """
     if os.geteuid() != 0:
         return None
@@ -36,13 +38,14 @@ def server_account() -> Account | None:
         return Account(name, entry.pw_uid, entry.pw_gid)
     raise Unavailable(
         f"Postgres does not run as root, and there is no user {' or '.join(ACCOUNT_NAMES)}",
-        hint="create one of them, or run as an ordinary user",
+        hint="Create one of them, or run as an ordinary user.",
     )
 
 
 def account_of(data_dir: Path) -> Account | None:
-    """Whose the server in `data_dir` will be: root gives it to the one who has the empty folder
-    already, or to server_account(); None: our own. Raises Unavailable."""
+    """The account of the server in `data_dir`. When we are root, this is the owner of an existing
+    directory unless the owner is root, else server_account(). None: our own user. Raises
+    Unavailable."""
     account = server_account()
     if account is None or not data_dir.is_dir():
         return account
@@ -51,7 +54,7 @@ def account_of(data_dir: Path) -> Account | None:
 
 
 def give(path: Path, owner: Account | None) -> None:
-    """To the account of a server; a link itself, not what it leads to. None: it stays ours. Raises
-    OSError."""
+    """Change the owner of `path` to the account of a server. Does not follow a symbolic link. Does
+    nothing if `owner` is None. Raises OSError."""
     if owner is not None:
         os.chown(path, owner.uid, owner.gid, follow_symlinks=False)

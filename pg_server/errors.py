@@ -1,9 +1,9 @@
-"""Errors of `pg_server`; `hint`, when there is one, tells the user what to do.
+"""Errors of `pg_server`. `hint`, if not empty, says what the user can do.
 
-PgServerError            anything below
-|-- Unavailable          the machine does not have, or does not permit, what was asked for
+PgServerError            base class
+|-- Unavailable          the machine does not have, or does not permit, the requested thing
 |-- ProgramFailed        a program that should have succeeded exited with an error
-|-- DeadlineExceeded     it did not come true in time (also a TimeoutError)
+|-- DeadlineExceeded     a condition did not come true in time (also a TimeoutError)
 `-- ServerFailed         a server did not start, or ended; carries the end of its log
 """
 
@@ -21,19 +21,21 @@ class PgServerError(Exception):
 
 
 class Unavailable(PgServerError):
-    """Something has to be installed, or permitted, first; a test may be skipped for it."""
+    """The user must first install or permit something. A test may be skipped for it."""
 
 
 class ProgramFailed(PgServerError):
-    """A program exited with an error; the message ends with its output."""
+    """A program exited with an error. The message ends with its output."""
 
 
 class DeadlineExceeded(PgServerError, TimeoutError):
-    """A condition did not come true in time; the message says which and how long it was awaited."""
+    """A condition did not come true in time. The message names the condition and the time
+    waited."""
 
 
 class ServerFailed(PgServerError):
-    """The message ends with the reason in the server's own words, `log_tail` are its last lines."""
+    """The message ends with the reason from the server's log; `log_tail` holds the last log
+    lines."""
 
     def __init__(self, message: str, *, hint: str, log_tail: Sequence[str]) -> None:
         super().__init__(message, hint=hint)

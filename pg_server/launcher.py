@@ -1,16 +1,17 @@
-"""The script that becomes a program: `launcher.py PARENT DEATH_SIGNAL ACCOUNT NETWORK PROGRAM ...`
+"""`launcher.py PARENT DEATH_SIGNAL ACCOUNT NETWORK PROGRAM ...`: sets up the process, then execs.
 
 It runs in the child, after fork and before the program, as a process of its own, because Python
 code between fork and exec (`preexec_fn`) can deadlock in a program that has threads. It may import
-the standard library only: it is run by its path, isolated (`-I -S`), and costs about 20 ms.
+only the standard library, because it runs by its path and isolated (`-I -S`). It takes about 20 ms.
 
-- DEATH_SIGNAL is what the kernel sends to the program when its parent ends, however it ends
-  (PR_SET_PDEATHSIG). The kernel's "parent" is the *thread* that forked.
-- ACCOUNT is `uid:gid` to drop root, or `-`. The program keeps one capability, to pass through and
-  read folders that the account may not: temporary folders are 0700, and a virtual environment may
-  live in root's home. Nothing outside the program's own data is chmoded or chowned for it.
-- NETWORK is `none` for a network namespace of its own, with nothing in it but sockets in the file
-  system; or `-`. Where the kernel allows no namespace (most containers) it has that of the host.
+- DEATH_SIGNAL is the signal that the kernel sends to the program when its parent ends for any
+  reason (PR_SET_PDEATHSIG). The kernel's "parent" is the *thread* that forked.
+- ACCOUNT is `uid:gid` to drop root, or `-`. The program keeps one capability, to search and read
+  directories that the account may not: temporary directories are 0700, and a virtual environment
+  may be in root's home. The launcher does not chmod or chown anything outside the program's own
+  data.
+- NETWORK is `none` for a new network namespace, in which only Unix sockets work; or `-`. Where the
+  kernel does not allow a namespace (most containers), the program uses the network of the host.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ def main(argv: list[str]) -> None:
     if account != "-":
         uid, gid = map(int, account.split(":"))
         drop_root(uid, gid)
-    # After the change of identity, which clears it.
+    # The change of identity clears it, so set it afterwards.
     prctl(PR_SET_PDEATHSIG, int(death_signal))
     if os.getppid() != int(parent_pid):
-        sys.exit(EXIT_NOT_STARTED)  # the parent ended before the line above: nobody to serve
-    # Python ignores these two for itself, and exec would hand that down to the program.
+        sys.exit(EXIT_NOT_STARTED)  # the parent ended before prctl(), so no signal will come
+    # Python ignores these two signals, and the program would inherit that through exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
@@ -63,14 +64,14 @@ def main(argv: list[str]) -> None:
 
 
 def leave_network() -> None:
-    """Only root may do it alone; another account does within a user namespace of its own, in which
-    it is who it was. See user_namespaces(7)."""
+    """Enter a new network namespace. Only root may do that directly. Another account must create a
+    user namespace too, in which it keeps its own uid and gid. See user_namespaces(7)."""
     if libc.unshare(CLONE_NEWNET) != 0 and may_map_itself():
         map_itself()
 
 
 def may_map_itself() -> bool:
-    """Tried by a child: some kernels give the namespace, and nothing may be done in it."""
+    """Try it in a child process: some kernels create the namespace but allow no operation in it."""
     child = os.fork()
     if child == 0:
         try:
@@ -94,21 +95,23 @@ def map_itself() -> None:
 def drop_root(uid: int, gid: int) -> None:
     """Become `uid:gid`, without other groups, keeping at most one capability across exec."""
     capability = searching_capability()
-    # access(2), by which Postgres looks for its programs, heeds the capability only with the first.
+    # access(2), which Postgres uses to find its programs, respects the capability only with
+    # SECBIT_NO_SETUID_FIXUP.
     if not try_prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP | SECBIT_KEEP_CAPS):
         prctl(PR_SET_KEEPCAPS, 1)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-    # Exactly the ambient set may be permitted: with more, exec would count as privileged and clear
-    # the death signal and LD_PRELOAD.
+    # Permit exactly the ambient set. With more, exec would count as privileged and would clear the
+    # death signal and LD_PRELOAD.
     set_capabilities(0 if capability is None else 1 << capability)
     if capability is not None:
         prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
 
 
 def searching_capability() -> int | None:
-    """The weakest capability we have that opens folders; a container's root has only the second."""
+    """The weakest of our capabilities that opens directories. A container's root has only the
+    second."""
     permitted = permitted_capabilities()
     for capability in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE):
         if permitted >> capability & 1:

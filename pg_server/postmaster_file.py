@@ -1,10 +1,11 @@
-"""`postmaster.pid`, by which a running server tells its state. Source: utils/pidfile.h.
+"""`postmaster.pid`, in which a running server reports its state. Source: utils/pidfile.h.
 
     1  pid of the postmaster        4  port                  7  shared memory: key and id
     2  data directory               5  socket directory      8  status, padded with spaces
     3  start, seconds since 1970    6  first listen address
 
-It is written line by line while the server starts; the last line is there when it can be believed.
+The server writes the file line by line while it starts. The file is valid once it has the last
+line.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ POSTMASTER_FILE = "postmaster.pid"
 
 @dataclass(frozen=True, slots=True)
 class PostmasterFile:
-    """`status`: starting, stopping, ready; or standby, the final one of a standby that serves no
-    queries."""
+    """`status`: starting, stopping, ready; or standby, the final status of a standby that does not
+    accept queries."""
 
     pid: int
     port: int
@@ -28,7 +29,7 @@ class PostmasterFile:
 
     @classmethod
     def parse(cls, text: str) -> PostmasterFile | None:
-        """None when it is being written."""
+        """Returns None while the server is still writing the file."""
         lines = text.splitlines()
         try:
             shared_memory = lines[6].split()
@@ -47,7 +48,7 @@ class PostmasterFile:
 
 
 def read_postmaster_file(data_directory: Path) -> PostmasterFile | None:
-    """None when there is no server, or no whole file yet. Raises OSError."""
+    """Returns None when there is no server, or the file is incomplete. Raises OSError."""
     try:
         text = (data_directory / POSTMASTER_FILE).read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
@@ -56,7 +57,7 @@ def read_postmaster_file(data_directory: Path) -> PostmasterFile | None:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Also one of another account; of a number that no process can have it cannot be told."""
+    """Also True for a process of another account, and for a number too large to check."""
     assert pid > 0
     try:
         os.kill(pid, 0)

@@ -1,8 +1,8 @@
-"""`run_program`: a program run to its end, as the account of a server if need be.
+"""`run_program`: runs a program to its end, as the account of a server if required.
 
-Law: nothing outlives the one who started it. The kernel ends the program when we end, however we
-end (see launcher.py). It counts the *thread* that started it as the parent: start from a thread
-that lives as long as the program.
+Law: a program does not outlive the process that started it. The kernel ends the program when we
+end, for any reason (see launcher.py). The kernel takes the *thread* that started the program as its
+parent, so start it from a thread that lives as long as the program.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def launcher_argv(
     *,
     has_network: bool = True,
 ) -> list[str]:
-    """The command line that becomes `program`: as `account`, and ending when this process ends.
-    Without a network where the kernel allows it (see `can_leave_network`)."""
+    """The command line that runs `program` as `account` and ends it when this process ends. Without
+    `has_network` the program has no network, where the kernel allows that (see
+    `can_leave_network`)."""
     identity = "-" if account is None else f"{account.uid}:{account.gid}"
     network = "-" if has_network else "none"
     launcher = [sys.executable, "-I", "-S", LAUNCHER]
@@ -70,7 +71,8 @@ def run_program(
 
 
 def can_leave_network(account: Account | None) -> bool:
-    """Whether a program that is to have no network has none."""
+    """Whether the kernel lets a program run without a network. This runs one and compares its
+    namespace."""
     here = "/proc/self/ns/net"
     done = run_program(["readlink", here], account=account, check=False, has_network=False)
     return done.returncode == 0 and done.stdout.strip() != os.readlink(here)

@@ -1,4 +1,5 @@
-"""The Postgres on a restored data directory: started, and watched until its recovery has ended."""
+"""`RestoredServer`: starts Postgres on a restored data directory and waits for the end of
+recovery."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from pgwal.lsn import Lsn
 
 LOG_FILE = "sk_restore.log"
 LOG_TAIL_LINES = 15
-#: A start returns when the server is consistent: it may have hours of WAL to replay before.
+#: pg_ctl start returns when the server is consistent, which may take hours of WAL replay.
 START_SECONDS_MAX = 7 * 24 * 3600
 CONNECT_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.1
@@ -33,7 +34,7 @@ SELECT pg_is_in_recovery(),
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """How far it has replayed; `last_commit_at` None: there was no transaction in that WAL."""
+    """The replay position; `last_commit_at` is None if the replayed WAL has no transaction."""
 
     lsn: int
     last_commit_at: datetime | None
@@ -46,7 +47,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RestoredServer:
-    """`options` are for the server's command line, as pg_ctl takes them; `log_file` is in the data
+    """`options` go to the server's command line, as pg_ctl takes them. `log_file` is in the data
     directory."""
 
     data_dir: Path
@@ -56,7 +57,8 @@ class RestoredServer:
     log_file: str = LOG_FILE
 
     def start(self) -> None:
-        """Returns when it accepts connections, or runs without. Raises ServerFailed."""
+        """Returns when the server accepts connections, or runs as a standby that accepts none.
+        Raises ServerFailed."""
         program: list[str | Path] = [
             *(self.binaries.program("pg_ctl"), "start", "--wait", "--silent"),
             *("--pgdata", self.data_dir, "--log", self._log_path),
@@ -68,14 +70,14 @@ class RestoredServer:
             raise self._failed("the restored server does not start")
 
     def wait_recovered(self, connect: Callable[[], psycopg.Connection]) -> Recovered:
-        """Returns when its recovery has ended, or is paused at its target. `connect` opens a
-        connection to it. Raises ServerFailed, and what `connect` raises again and again while the
-        server runs."""
+        """Returns when recovery has ended, or is paused at its target. `connect` opens a connection
+        to the server. Raises ServerFailed, and the error of `connect` if it lasts for
+        CONNECT_SECONDS_MAX while the server runs."""
         answered_at = time.monotonic()
         while True:
             try:
                 recovered = _ask(connect)
-            except Exception:  # of `connect`, whatever it is; raised below if it lasts
+            except Exception:  # any error of `connect`; raised below if it lasts
                 if not self._is_running():
                     raise self._failed("the recovery of the restored server failed") from None
                 if time.monotonic() - answered_at > CONNECT_SECONDS_MAX:
@@ -99,16 +101,16 @@ class RestoredServer:
         text = self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
         lines = text.splitlines()
         fatal = [line for line in lines if "FATAL" in line or "PANIC" in line]
-        reason = (fatal or lines or ["it has logged nothing"])[-1]
+        reason = (fatal or lines or ["it logged nothing"])[-1]
         return ServerFailed(
             f"{sentence}: {reason}",
-            hint=f"Its log: {self._log_path}",
+            hint=f"See its log: {self._log_path}",
             log_tail=lines[-LOG_TAIL_LINES:],
         )
 
 
 def _ask(connect: Callable[[], psycopg.Connection]) -> Recovered | None:
-    """None: it still recovers."""
+    """Returns None while the server is still in recovery."""
     with closing(connect()) as connection:
         row = connection.execute(_STATE).fetchone()
     assert row is not None

@@ -1,13 +1,13 @@
 """The client of Postgres' replication protocol, on libpq: for primaries, standbys and safekeepers.
 
-connection    opening a connection; what a safekeeper may ask for
-required_auth which proof of a password our own clients let a safekeeper ask for
-questions     IDENTIFY_SYSTEM, TIMELINE_HISTORY, SHOW, any command with rows: answers, parsed
-results       libpq's results and CopyData, waited for
-stream        WAL from a position on, for those who may block
-errors        what can go wrong; a server's own words come with their SQLSTATE
+connection    opens connections
+required_auth the authentication methods that our own clients accept from a safekeeper
+questions     IDENTIFY_SYSTEM, TIMELINE_HISTORY, SHOW, any command with rows; parses the answers
+results       waits for libpq's results and CopyData
+stream        streams WAL from a position on, for callers that may block
+errors        the errors; a server's own message comes with its SQLSTATE
 
-Laws. Whatever a server sends, these modules raise nothing but `PgClientError`; each package makes
-that an error of its own, in one place. A thread that waits for a server does not keep the
-interpreter from the others. No password becomes part of a message.
+Laws. These modules raise only `PgClientError`, whatever a server sends. Each package converts it to
+an error of its own, in one place. A thread that waits for a server does not hold the interpreter
+lock. No message contains a password.
 """

@@ -1,7 +1,7 @@
-"""Opening connections, by psycopg in autocommit mode.
+"""Opens connections with psycopg, in autocommit mode.
 
-psycopg resolves names itself, where other threads go on, and tries each address of a name: a slow
-name server stalls no commit.
+psycopg resolves host names itself, without blocking other threads, and tries each address of a
+name. So a slow name server does not delay a commit.
 """
 
 from __future__ import annotations
@@ -17,49 +17,51 @@ from pgclient.required_auth import required_auth
 
 CONNECT_TIMEOUT_SECONDS = 5
 
-# An unanswered byte is given up after this, so that a vanished host is noticed while streaming.
+# The kernel closes a connection whose data is not acknowledged for this long, so that a stream
+# notices an unreachable host.
 TCP_USER_TIMEOUT_MS = 15_000
 
-#: A safekeeper that has left a timeline lets in who knows how to go on from there, and sends stock
-#: clients to their next host (`safekeeper/startup_parameters.py`).
+#: A safekeeper that has left a timeline accepts clients that can continue from there. It sends
+#: stock clients to their next host (`safekeeper/startup_parameters.py`).
 OWN_CLIENT = "-c sk.client=on"
 
 NO_PASSWORD = "no password supplied"
-#: What a server says in FATAL, before there is a connection with a SQLSTATE, and what to do. Each
-#: runs: nothing is to be started, and its address is right.
+#: Texts of FATAL errors that a server sends before there is a connection with a SQLSTATE, each with
+#: a hint. In each case the server runs and its address is right.
 ANSWERED = (
     ("replication connection", "Add a line to the server's pg_hba.conf, "
      "host replication USER ADDRESS scram-sha-256 for instance, and reload it."),
     ("pg_hba.conf", "Add a line to the server's pg_hba.conf, host DATABASE USER ADDRESS "
      "scram-sha-256 for instance, and reload it."),
     ("authentication failed", "Correct the user or its password: user=..., passfile=..."),
-    (NO_PASSWORD, "Name the password's file: passfile=..."),
-    ("the database system is", "It starts or stops: try again."),
-    ("too many", "Its places for clients are taken: end some, or allow more."),
+    (NO_PASSWORD, "Give a password file: passfile=..."),
+    ("the database system is", "The server is starting or stopping. Try again."),
+    ("too many", "The server has too many connections. Close some, or raise max_connections."),
     ("does not exist", "Create it on the server, or correct user=... and dbname=..."),
-    ("FATAL", "The server runs and refuses; its log may say more."),
+    ("FATAL", "The server runs but refuses the connection. See its log."),
 )  # fmt: skip
 
 
 def connect(conninfo: str, **overrides: Any) -> psycopg.Connection:
-    """`replication="true"` among the overrides: for questions and streams. Raises NotConnected."""
+    """Open a connection; with `replication="true"` in `overrides` for commands and streams. Raises
+    NotConnected."""
     try:
         settings: dict[str, Any] = {
             "connect_timeout": CONNECT_TIMEOUT_SECONDS,
             "tcp_user_timeout": TCP_USER_TIMEOUT_MS,
-            "client_encoding": "UTF8",  # of a SQL_ASCII database psycopg would return bytes
+            "client_encoding": "UTF8",  # psycopg would return bytes from a SQL_ASCII database
             **conninfo_to_dict(conninfo),
             **overrides,
         }
         return psycopg.Connection.connect(make_conninfo("", **settings), autocommit=True)
-    except (psycopg.Error, OSError, UnicodeError) as error:  # the last of a name that can be none
+    except (psycopg.Error, OSError, UnicodeError) as error:  # UnicodeError: of an invalid host name
         text = first_line(error)
         raise NotConnected(text, hint=_hint_of(text)) from error
 
 
 def connect_safekeeper(conninfo: str, **overrides: Any) -> psycopg.Connection:
-    """A replication connection to a safekeeper, which gets a proof of the password, never the
-    password itself, and hears that it is one of us. Raises NotConnected."""
+    """Open a replication connection to a safekeeper. The client never sends it a plain-text
+    password, and identifies itself as one of ours. Raises NotConnected."""
     try:
         settings = conninfo_to_dict(conninfo)
         proof = required_auth(settings, os.environ)
@@ -72,6 +74,6 @@ def connect_safekeeper(conninfo: str, **overrides: Any) -> psycopg.Connection:
 
 
 def _hint_of(text: str) -> str:
-    """What to do about a server that answers; "" when none does."""
-    is_answer = "FATAL" in text or NO_PASSWORD in text  # the latter is libpq's own word
+    """The hint for an error that a server sent; "" when no server answered."""
+    is_answer = "FATAL" in text or NO_PASSWORD in text  # NO_PASSWORD is a message of libpq itself
     return next((hint for words, hint in ANSWERED if is_answer and words in text), "")

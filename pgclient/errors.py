@@ -1,10 +1,10 @@
 """Errors of `pgclient`.
 
 PgClientError       one sentence, and a hint
-|-- NotConnected    no connection could be opened; the hint is for a server that answers
-|-- ServerError     the server's own words, with their SQLSTATE
-`-- ConnectionLost  it broke, or what came is no answer: the connection is of no use any more
-    `-- Silent      nothing came for too long
+|-- NotConnected    no connection could be opened; has a hint if a server answered
+|-- ServerError     the server's own message, with its SQLSTATE
+`-- ConnectionLost  the connection broke, or an answer was invalid: the connection is unusable
+    `-- Silent      no message came within the time limit
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ UNDEFINED_FILE = "58P01"
 
 
 class PgClientError(Exception):
-    """Base of all."""
+    """Base class."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class PgClientError(Exception):
 
 
 class NotConnected(PgClientError):
-    """Nobody answers there, or the one that does does not let us in."""
+    """No server answered, or the server refused the connection."""
 
 
 class ServerError(PgClientError):
@@ -34,17 +34,18 @@ class ServerError(PgClientError):
 
 
 class ConnectionLost(PgClientError):
-    """It broke, or what came is no answer."""
+    """The connection broke, or an answer was invalid."""
 
 
 class Silent(ConnectionLost):
-    """Nothing came for too long."""
+    """No message came within the time limit."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"nothing was heard for {seconds:g} s")
+        super().__init__(f"no message was received for {seconds:g} s")
 
 
 def first_line(error: Exception | str) -> str:
-    """What libpq says, without its advice ("Is the server running on that host ...?")."""
+    """The first line of a libpq message, without its advice ("Is the server running on that host
+    ...?")."""
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__

@@ -1,10 +1,11 @@
-"""CopyBoth on a connection that is not encrypted, without libpq from its begin to its end.
+"""CopyBoth on an unencrypted connection, read and written on the socket, without libpq.
 
     libpq: connect, authenticate, ask    ours: START_REPLICATION, CopyData both ways
 
-libpq keeps what it has received to itself, and a path of a few system calls needs its bytes where
-they came. Between two commands libpq has nothing buffered, so that is where the socket changes
-hands; after a refusal libpq has it again. What a server says is reported as `results.py` does.
+libpq buffers the bytes that it receives. The commit path makes few system calls and needs the bytes
+where the kernel put them. Between two commands libpq has no buffered bytes, so we take the socket
+over there. After a refusal libpq can use the socket again. Errors are the same as those of
+`results.py`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from pgwire.errors import ProtocolError
 from pgwire.framing import COPY_BUFFER_BYTES, MESSAGE_BYTES_MAX, FrameBuffer
 from pgwire.messages import CopyBothResponse, ErrorResponse, Query, ReadyForQuery
 
-# A server that lives answers a command at once: wal_receiver_timeout.
+# A running server answers a command at once. The limit is that of wal_receiver_timeout.
 START_SECONDS_MAX = 60.0
-#: In libpq's words.
+#: The text of libpq.
 CLOSED = "server closed the connection unexpectedly"
 
 _COPY_BOTH, _ERROR, _READY = (
@@ -30,14 +31,14 @@ _COPY_BOTH, _ERROR, _READY = (
 
 
 def start_plain_copy(fd: int, command: str) -> FrameBuffer | None:
-    """On this socket: what has come behind the copy's begin; None where the server answered at
-    once, as it does at the end of a timeline that it has left. Raises ServerError, after which the
-    next command may be sent, and ConnectionLost."""
+    """Start a copy on this socket. Returns the bytes received after CopyBothResponse. Returns None
+    if the server answered without a copy, as it does at the end of a timeline that it has left.
+    Raises ServerError, after which the next command may be sent, and ConnectionLost."""
     deadline = time.monotonic() + START_SECONDS_MAX
     frames = FrameBuffer(COPY_BUFFER_BYTES)
     error: PgClientError | None = None
     try:
-        os.write(fd, Query(command).encode())  # the only bytes on their way: there is room
+        os.write(fd, Query(command).encode())  # the only bytes in flight: there is room
         while True:
             frame = frames.take_frame(MESSAGE_BYTES_MAX)
             if frame is None:
@@ -48,7 +49,7 @@ def start_plain_copy(fd: int, command: str) -> FrameBuffer | None:
             if kind == _COPY_BOTH:
                 return frames
             if kind == _ERROR:
-                error = said(bytes(payload))
+                error = error_of_response(bytes(payload))
             elif kind == _READY and error is not None:
                 raise error
             elif kind == _READY:
@@ -59,8 +60,8 @@ def start_plain_copy(fd: int, command: str) -> FrameBuffer | None:
         raise ConnectionLost(str(unreadable)) from unreadable
 
 
-def said(payload: bytes) -> PgClientError:
-    """An ErrorResponse as an error."""
+def error_of_response(payload: bytes) -> PgClientError:
+    """Convert an ErrorResponse to an error."""
     try:
         report = ErrorResponse.decode(payload)
     except ProtocolError as unreadable:
@@ -69,7 +70,7 @@ def said(payload: bytes) -> PgClientError:
 
 
 def _receive(fd: int, frames: FrameBuffer, deadline: float) -> int:
-    """Wait for input; 0 at the end of the stream. Raises OSError, Silent."""
+    """Wait for input. Returns 0 at the end of the stream. Raises OSError, Silent."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     seconds = deadline - time.monotonic()

@@ -1,7 +1,7 @@
-"""What a server is asked on a replication connection, and its answers, parsed.
+"""Commands on a replication connection, and their parsed answers.
 
-A safekeeper answers as a primary does; what it calls its flush position is how far it knows the
-log to be committed. Sources: Postgres `walsender.c` (IdentifySystem, SendTimeLineHistory).
+A safekeeper answers like a primary. Its flush position is the position up to which it knows the log
+to be committed. Sources: Postgres `walsender.c` (IdentifySystem, SendTimeLineHistory).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNITS = {"B": 0, "kB": 10, "MB": 20, "GB": 30}
 
 @dataclass(frozen=True, slots=True)
 class SystemPosition:
-    """Whose WAL it is, on which timeline, and where what it serves ends."""
+    """The system and timeline of a server's WAL, and the position at which that WAL ends."""
 
     system_id: int
     tli: int
@@ -34,7 +34,7 @@ class SystemPosition:
 
 
 def ask(pgconn: pq.abc.PGconn, command: str) -> list[dict[str, str]]:
-    """The rows of a command by column name; a null is an empty text.
+    """The rows of a command, by column name; a null is an empty string.
 
     Raises ServerError, ConnectionLost.
     """
@@ -64,7 +64,8 @@ def identify_system(pgconn: pq.abc.PGconn) -> SystemPosition:
 
 
 def read_timeline_history(pgconn: pq.abc.PGconn, tli: int) -> TimelineHistory:
-    """The first timeline has none, and is not asked for. Raises ServerError, ConnectionLost."""
+    """Timeline 1 has no history, so the server is not asked for it. Raises ServerError,
+    ConnectionLost."""
     command = f"TIMELINE_HISTORY {tli}"
     with _answer_of(command):
         if tli <= 1:
@@ -82,7 +83,8 @@ def show(pgconn: pq.abc.PGconn, setting: str) -> str:
 
 
 def read_server_facts(pgconn: pq.abc.PGconn, system_id: int) -> ServerFacts:
-    """Of the server that IDENTIFY_SYSTEM has told of. Raises ServerError, ConnectionLost."""
+    """The facts of the server whose system id IDENTIFY_SYSTEM returned. Raises ServerError,
+    ConnectionLost."""
     text = show(pgconn, "wal_segment_size")
     size = _SIZE.fullmatch(text)
     if size is None:
@@ -96,7 +98,7 @@ def _name(command: str) -> str:
 
 @contextmanager
 def _answer_of(command: str) -> Iterator[None]:
-    """What in the block cannot be understood of an answer is a ConnectionLost."""
+    """Convert an error in parsing an answer to ConnectionLost."""
     try:
         yield
     except (WalError, ValueError, KeyError) as error:

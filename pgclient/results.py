@@ -1,7 +1,8 @@
-"""libpq's results and CopyData, one by one, and a server's error in one of them.
+"""Returns libpq's results and CopyData one by one, and raises a server's error.
 
-libpq is asked only for what has arrived, and the socket is waited for here: get_result() would keep
-the interpreter from all other threads while it waits, and no blocking call knows a time limit.
+These functions let libpq read only what has arrived, and wait for the socket themselves.
+PQgetResult would hold the interpreter lock while it waits, and libpq's blocking calls have no time
+limit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from psycopg import pq
 
 from pgclient.errors import ConnectionLost, PgClientError, ServerError, Silent, first_line
 
-#: TLS may hold decrypted bytes that the socket no longer announces: it is looked at this often.
+#: TLS may hold decrypted bytes while poll() reports no input, so a wait looks again after this
+#: time.
 TLS_WAIT_SECONDS = 0.1
 
 COPIES = (pq.ExecStatus.COPY_BOTH, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN)
@@ -30,7 +32,7 @@ def send_command(pgconn: pq.abc.PGconn, command: str) -> None:
 
 
 def next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
-    """None when the command has no more. Raises ServerError, ConnectionLost."""
+    """Returns None when the command has no more results. Raises ServerError, ConnectionLost."""
     try:
         while pgconn.is_busy():
             _read_input(pgconn, None)
@@ -46,8 +48,8 @@ def next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
 
 
 def run_command(pgconn: pq.abc.PGconn, command: str) -> pq.abc.PGresult:
-    """The last result, or the one that begins a copy. After a ServerError the connection is ready
-    for the next command. Raises ServerError, ConnectionLost."""
+    """Run `command`. Returns its last result, or the result that begins a copy. After a ServerError
+    the connection is ready for the next command. Raises ServerError, ConnectionLost."""
     send_command(pgconn, command)
     last: pq.abc.PGresult | None = None
     try:
@@ -64,9 +66,10 @@ def run_command(pgconn: pq.abc.PGconn, command: str) -> pq.abc.PGresult:
 
 
 def receive_copy_data(pgconn: pq.abc.PGconn, timeout: float | None = None) -> memoryview | None:
-    """The payload of the next CopyData; None at the end of the copy, which next_result() tells of.
+    """The payload of the next CopyData. Returns None at the end of the copy; next_result() then
+    says why.
 
-    Raises Silent when it did not come within `timeout` seconds, ConnectionLost.
+    Raises Silent if no CopyData came within `timeout` seconds, ConnectionLost.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
@@ -82,11 +85,11 @@ def receive_copy_data(pgconn: pq.abc.PGconn, timeout: float | None = None) -> me
 
 
 def arrived_copy_data(pgconn: pq.abc.PGconn) -> memoryview | None:
-    """The same of what has arrived, without waiting. Raises Silent when nothing has, and
+    """Like receive_copy_data(), but does not wait. Raises Silent if no CopyData has arrived, and
     ConnectionLost.
 
-    The socket is read only when libpq has no message left: libpq doubles its buffer for whatever
-    the socket has, and moves all of it at each call.
+    The socket is read only when libpq has no message left: libpq doubles its buffer for all data in
+    the socket, and moves all of it at each call.
     """
     try:
         return receive_copy_data(pgconn, 0.0)
@@ -100,7 +103,8 @@ def arrived_copy_data(pgconn: pq.abc.PGconn) -> memoryview | None:
 
 
 def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PgClientError:
-    """A failed result as an error. One without a SQLSTATE is libpq's own: no server said it."""
+    """Convert a failed result to an error. A result without a SQLSTATE comes from libpq, not from a
+    server."""
 
     def field(code: pq.DiagnosticField) -> str:
         return (result.error_field(code) or b"").decode(errors="replace")
@@ -113,12 +117,12 @@ def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PgClientErro
 
 
 def lost(error: psycopg.Error) -> ConnectionLost:
-    """In libpq's words, without what psycopg was doing."""
+    """The text of libpq, without the operation that psycopg adds."""
     return ConnectionLost(first_line(error).removeprefix("consuming input failed: "))
 
 
 def _skip_results(pgconn: pq.abc.PGconn) -> None:
-    """Up to the end of the command."""
+    """Read the remaining results of the command."""
     while True:
         try:
             if next_result(pgconn) is None:
@@ -126,11 +130,12 @@ def _skip_results(pgconn: pq.abc.PGconn) -> None:
         except ServerError:
             continue
         except ConnectionLost:
-            return  # the server's error, before this, says why
+            return  # the caller raises the server's error, which came first
 
 
 def _read_input(pgconn: pq.abc.PGconn, deadline: float | None) -> bool:
-    """Wait for input and take it; False when that moment of time.monotonic() has passed.
+    """Wait for input and read it. Returns False when `deadline`, a time of time.monotonic(), has
+    passed.
 
     Raises psycopg.Error.
     """

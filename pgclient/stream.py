@@ -1,6 +1,6 @@
-"""WAL from a position on, as a server streams it, for those who may block.
+"""Streams WAL from a position on, for callers that may block.
 
-The proposer's own streams are on its event loop: `walproposer/stream/copy_connection.py`.
+The proposer's own streams use its event loop: `walproposer/stream/copy_connection.py`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pgwire.replication import StandbyStatus, XLogData, parse_server_message
 
 
 def start_copy(pgconn: pq.abc.PGconn, command: str) -> bool:
-    """Whether CopyBoth has begun. It has not where the server answered at once, as it does at the
-    end of a timeline that it has left. Raises ServerError, ConnectionLost."""
+    """Send `command`. Returns whether CopyBoth has begun. It does not begin at the end of a
+    timeline that the server has left. Raises ServerError, ConnectionLost."""
     return run_command(pgconn, command).status == pq.ExecStatus.COPY_BOTH
 
 
 class ReplicationStream:
-    """Of a connection on which START_REPLICATION has begun a copy at `begin_lsn`.
+    """A connection on which START_REPLICATION has begun a copy at `begin_lsn`.
 
-    Every method raises ServerError and ConnectionLost; those that read raise Silent when no message
-    came for `silence_seconds`. A server that has nothing to send says so now and then.
+    Every method raises ServerError and ConnectionLost. Methods that read raise Silent if no message
+    came for `silence_seconds`: a server with no WAL to send sends keepalives.
     """
 
     def __init__(self, pgconn: pq.abc.PGconn, begin_lsn: int, silence_seconds: float) -> None:
@@ -43,15 +43,15 @@ class ReplicationStream:
         self.next_lsn = begin_lsn
 
     def pieces(self) -> Iterator[memoryview]:
-        """The WAL as it comes, without a gap, until the server ends the stream in good order; an
-        empty piece says that there is nothing new."""
+        """The WAL in pieces, without a gap, until the server ends the stream. An empty piece means
+        that there was no new WAL."""
         while (payload := receive_copy_data(self._pgconn, self._silence_seconds)) is not None:
             yield self._piece(payload)
-        next_result(self._pgconn)  # the server's error, if that was why
+        next_result(self._pgconn)  # raises the server's error, if one ended the copy
 
     def batches(self, bytes_max: int) -> Iterator[list[memoryview]]:
-        """The same: all that has arrived together, at least one piece, and when there are
-        `bytes_max` no more."""
+        """The pieces that have arrived together. A batch has at least one piece, and ends with the
+        piece that reaches `bytes_max`."""
         for piece in self.pieces():
             batch, size = [piece], len(piece)
             while size < bytes_max and (payload := self._arrived()) is not None:
@@ -60,7 +60,8 @@ class ReplicationStream:
             yield batch
 
     def _arrived(self) -> memoryview | None:
-        """What is there without waiting; None: nothing, or the end, which pieces() tells of."""
+        """The next CopyData, without waiting. None: none has arrived, or the copy has ended;
+        pieces() then handles the end."""
         try:
             return arrived_copy_data(self._pgconn)
         except Silent:
@@ -75,13 +76,13 @@ class ReplicationStream:
             return memoryview(b"")
         if message.start_lsn != self.next_lsn:
             raise ConnectionLost(
-                f"WAL at {format_lsn(message.start_lsn)} came, expected {format_lsn(self.next_lsn)}"
+                f"expected WAL at {format_lsn(self.next_lsn)}, got {format_lsn(message.start_lsn)}"
             )
         self.next_lsn += len(message.data)
         return memoryview(message.data)
 
     def read(self, end_lsn: int) -> bytes:
-        """All up to there."""
+        """All WAL up to `end_lsn`."""
         size, wal, pieces = end_lsn - self.next_lsn, bytearray(), self.pieces()
         while len(wal) < size:
             piece = next(pieces, None)
@@ -98,7 +99,7 @@ class ReplicationStream:
             raise lost(error) from error
 
     def end(self) -> None:
-        """In good order: when this returns, the server has heard all that was sent."""
+        """End the copy. When this returns, the server has received everything that was sent."""
         try:
             self._pgconn.put_copy_end()
             self._pgconn.flush()

@@ -1,26 +1,26 @@
-"""The client of qsync: transactions that are committed when the quorum has them.
+"""The client of qsync: transactions that commit when a quorum has them.
 
     q = Qsync("proposer:5455", timeout=5)          # AsyncQsync for asyncio
-    with q.transaction(pool) as tx:                # a pool of psycopg's, or a connection
+    with q.transaction(pool) as tx:                # a psycopg pool, or a connection
         tx.execute("UPDATE accounts SET ...")
     tx.result                                      # Committed(lsn)
 
 client, async_client             Qsync, AsyncQsync
 transaction, async_transaction   the block
 two_phase                        the protocol, from BEGIN to the outcome; pure
-failed_prepare                   what is told when it fails by PREPARE; pure
-read_barrier                     that of a read which sees all that was committed; pure
-coordinator_client               the verbs of the coordinator's port; pure
-coordinator_hosts                where coordinators are; pure
-steps                            what these protocols ask their drivers to do
-blocking_driver, asyncio_driver  who does it
-conversation                     questions to a server, for both
+failed_prepare                   the errors of a transaction that was not prepared; pure
+read_barrier                     the protocol of a read that sees all committed data; pure
+coordinator_client               the commands of the coordinator's port; pure
+coordinator_hosts                the addresses of coordinators; pure
+steps                            the requests of these protocols to their drivers
+blocking_driver, asyncio_driver  the drivers
+conversation                     sends statements to a server and reads the results, for both
 statements                       the SQL; pure
 gid                              the name of a prepared transaction; pure
-outcome                          what can become of a transaction; pure
+outcome                          the possible outcomes of a transaction; pure
 options, errors
 
-It needs psycopg and psycopg-pool, and nothing else of this project.
+It needs psycopg and psycopg-pool, and no other package of this project.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""`AsyncQsync`: transactions that are committed when the quorum has them, for asyncio.
+"""`AsyncQsync`: transactions that commit when a quorum has them, for asyncio.
 
     q = AsyncQsync("proposer:5455", timeout=5)
     async with q.transaction(pool) as tx:
         await tx.execute("UPDATE accounts SET ...")
     tx.result  # Committed(lsn)
 
-Tasks may share one. Each event loop has connections of its own: one loop at a time may use it.
+Tasks may share an AsyncQsync. It opens connections for one event loop, so only one loop at a time
+may use it.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class AsyncQsync:
-    """A client of the coordinator at `coordinator`: HOST:PORT, several of them with commas, or a
-    libpq connection string. `timeout` and the other options are those of each transaction
-    (`options.Options`), unless it says otherwise. Raises UsageError."""
+    """A client of the coordinator at `coordinator`: HOST:PORT, a comma-separated list of these, or
+    a libpq connection string. `timeout` and the other options are the defaults of each transaction
+    (`options.Options`). Raises UsageError."""
 
     def __init__(
         self,
@@ -62,9 +63,9 @@ class AsyncQsync:
         confirm: Confirm | None = None,
         wait: Wait | None = None,
     ) -> AsyncTransaction:
-        """To be used in an `async with`. `source` gives the connection: itself, or a pool that
-        takes it back idle. Raises UsageError; its block raises NotCommitted."""
-        options = self._options.but(timeout, on_timeout, confirm, wait)
+        """Use it in an `async with`. `source` is a connection, or a pool, which gets its connection
+        back idle. Raises UsageError; the block raises NotCommitted."""
+        options = self._options.with_changes(timeout, on_timeout, confirm, wait)
         two_phase = TwoPhase(self._coordinator, options, time.monotonic, os.urandom)
         return AsyncTransaction(two_phase, source)
 
@@ -72,12 +73,12 @@ class AsyncQsync:
         self,
         of: Gid | str | Pending | TransactionPending,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the coordinator is told of it
+        timeout: float | None = None,  # noqa: ASYNC109 - the coordinator gets the timeout
     ) -> Committed | RolledBack | Pending:
-        """What became of it. Raises GidError, OutcomeUnknown, CoordinatorError.
+        """The outcome of a transaction. Raises GidError, OutcomeUnknown, CoordinatorError.
 
-        Pass the Pending, or the exception, if you have it: it holds the position of PREPARE, so the
-        coordinator can answer more often.
+        Pass the Pending, or the exception, if you have it. It has the position of PREPARE, with
+        which the coordinator can answer in more cases.
         """
         pending = pending_of(of)
         return await run(self._coordinator.outcome(pending.gid, pending.lsn, self._until(timeout)))
@@ -86,12 +87,13 @@ class AsyncQsync:
         self,
         connection: psycopg.AsyncConnection[Any],
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the coordinator is told of it
+        timeout: float | None = None,  # noqa: ASYNC109 - the coordinator gets the timeout
     ) -> int:
-        """The primary of this idle connection leads now: what a transaction sees that begins on it
-        afterwards includes all that was told Committed before. Returns the commit_lsn.
+        """Wait until the primary of this idle connection is known to lead now. A transaction that
+        begins on the connection afterwards sees every transaction that was reported as Committed
+        before. Returns the commit_lsn.
 
-        Two round trips, and one of a quorum. Raises BarrierFailed, UsageError, psycopg.Error.
+        Costs two round trips, and one of a quorum. Raises BarrierFailed, UsageError, psycopg.Error.
         """
         check_idle(connection)
         return await run(read_barrier(self._coordinator, connection, self._until(timeout)))
@@ -100,7 +102,7 @@ class AsyncQsync:
         return time.monotonic() + (self._options.timeout if timeout is None else timeout)
 
     def close(self) -> None:
-        """End the connections to coordinators."""
+        """Close the connections to coordinators."""
         self._coordinator.close()
 
     async def __aenter__(self) -> Self:

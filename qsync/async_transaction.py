@@ -1,7 +1,7 @@
 """`async with q.transaction(pool) as tx`: the block, on a connection for asyncio.
 
-It may not decide anything: `two_phase.py` does. It takes a connection, runs the protocol, and gives
-the connection back idle or closed, whatever has happened.
+It makes no decisions: `two_phase.py` does. It takes a connection, runs the protocol, and in every
+case returns the connection idle or closed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 class AsyncHandle:
-    """Of a transaction that was submitted: prepared, and not awaited yet.
+    """The handle of a submitted transaction: prepared, and not waited for yet.
 
-    If nobody calls wait(), the coordinator's janitor finishes it some seconds after its deadline.
+    If the program does not call wait(), the coordinator's janitor finishes the transaction some
+    seconds after its deadline.
     """
 
     def __init__(
@@ -36,18 +37,18 @@ class AsyncHandle:
 
     @property
     def gid(self) -> Gid | None:
-        """None if it had written nothing."""
+        """None if the transaction wrote nothing."""
         return self._two_phase.gid
 
     async def wait(
         self,
-        timeout: float | None = None,  # noqa: ASYNC109 - the coordinator is told of it
+        timeout: float | None = None,  # noqa: ASYNC109 - the coordinator gets the timeout
     ) -> Committed:
-        """To the outcome; may be called again after TransactionPending. Raises NotCommitted, and
-        UsageError while another thread or task waits for the same transaction.
+        """Wait for the outcome. It may be called again after TransactionPending. Raises
+        NotCommitted, and UsageError while another thread or task waits for the same transaction.
 
-        `timeout`: seconds from now, the transaction's own if None. It takes a connection of the
-        transaction's source, which must be idle, only when there is something to finish.
+        `timeout`: seconds from now; None: that of the transaction. It takes a connection from the
+        transaction's source, which must be idle, only when there is a transaction to finish.
         """
         two_phase = self._two_phase
         with two_phase.waiting():
@@ -59,8 +60,8 @@ class AsyncHandle:
                 return two_phase.result
             try:
                 connection = await take(self._source)
-            except psycopg.Error as error:  # of a pool: exhausted, or closed
-                raise two_phase.has_no_connection(error) from error
+            except psycopg.Error as error:  # a pool is exhausted or closed
+                raise two_phase.pool_failed(error) from error
             try:
                 return await run(two_phase.conclude(connection))
             finally:
@@ -68,11 +69,12 @@ class AsyncHandle:
 
 
 class AsyncTransaction:
-    """A context manager, to be used once; in its block a transaction runs on `connection`.
+    """A context manager for one use. The transaction of its block runs on `connection`.
 
-    An exception in the block rolls back, and is raised again; psycopg.Rollback() is not. At the
-    end of the block the transaction is prepared, awaited and committed. Raises TransactionRefused,
-    TransactionRolledBack, TransactionPending, UsageError.
+    An exception in the block rolls the transaction back and is raised again, except
+    psycopg.Rollback(). At the end of the block the transaction is prepared, waits for the quorum
+    and is committed. Raises TransactionRefused, TransactionRolledBack, TransactionPending,
+    UsageError.
     """
 
     def __init__(
@@ -87,8 +89,8 @@ class AsyncTransaction:
 
     @property
     def connection(self) -> psycopg.AsyncConnection[Any]:
-        """For all that psycopg can, but commit() and rollback(); connection.transaction() makes
-        savepoints. Raises UsageError outside of the block."""
+        """The psycopg connection. Do not call commit() or rollback() on it;
+        connection.transaction() makes savepoints. Raises UsageError outside the block."""
         if self._connection is None:
             raise UsageError(
                 "the transaction is not open", hint="Use it in its `async with` block."
@@ -107,16 +109,16 @@ class AsyncTransaction:
         cursor: psycopg.AsyncCursor[Any] = self.connection.cursor(*arguments, **options)
         return cursor
 
-    # ---- after it
+    # ---- after the block
 
     @property
     def gid(self) -> Gid | None:
-        """None before PREPARE, and if the transaction had written nothing."""
+        """None before PREPARE, and if the transaction wrote nothing."""
         return self._two_phase.gid
 
     @property
     def outcome(self) -> Outcome | None:
-        """The last that is known; None in the block."""
+        """The last known outcome; None in the block."""
         return self._two_phase.outcome
 
     @property
@@ -126,7 +128,7 @@ class AsyncTransaction:
 
     @property
     def handle(self) -> AsyncHandle:
-        """With wait="submit", after the block."""
+        """After the block of a transaction with wait="submit"."""
         if self._two_phase.options.wait != "submit" or self._two_phase.outcome is None:
             raise UsageError(
                 "the transaction has no handle",
@@ -138,7 +140,7 @@ class AsyncTransaction:
 
     async def __aenter__(self) -> Self:
         if self._is_used:
-            raise UsageError("the transaction was used already", hint="Call transaction() again.")
+            raise UsageError("the transaction was already used", hint="Call transaction() again.")
         self._is_used = True
         connection = await take(self._source)
         try:
@@ -160,12 +162,12 @@ class AsyncTransaction:
         try:
             if exc is not None:
                 await run(self._two_phase.abandon(connection, exc))
-                return self._two_phase.swallows(exc)
+                return self._two_phase.suppresses(exc)
             await run(self._two_phase.end(connection))
         except BaseException as error:
             note_interruption(self._two_phase, error)
             raise
         finally:
-            self._two_phase.let_go()
+            self._two_phase.release()
             await give_back(self._source, connection)
         return False

@@ -1,4 +1,4 @@
-"""Does what the protocol asks for, with psycopg's connections for asyncio."""
+"""Performs the requests of a protocol, with psycopg's connections for asyncio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
-from qsync.conversation import check_idle, close_if_busy, close_unless_idle, words_of
+from qsync.conversation import check_idle, close_if_busy, close_unless_idle, results_of
 from qsync.errors import UsageError
 from qsync.steps import Ask, Commit, Connect, Pause, Request, Rollback, Silent, Steps
 
@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 
 async def run(steps: Steps[T]) -> T:
-    """To the end. A cancellation ends the protocol, which asks for nothing more."""
+    """Run a protocol to its end. A cancellation ends the protocol, which then makes no more
+    requests."""
     try:
         request = next(steps)
         while True:
@@ -41,7 +42,7 @@ async def _perform(request: Request) -> Any:
         case Ask(psycopg.AsyncConnection() as connection):
             try:
                 async with connection.lock:
-                    return await connection.wait(words_of(request))
+                    return await connection.wait(results_of(request))
             finally:
                 close_if_busy(connection)
         case Connect(conninfo, seconds):
@@ -63,7 +64,7 @@ async def _perform(request: Request) -> Any:
 async def take(
     source: psycopg.AsyncConnection[Any] | AsyncConnectionPool[Any],
 ) -> psycopg.AsyncConnection[Any]:
-    """An idle connection of it. Raises UsageError, and what the pool raises."""
+    """An idle connection of `source`. Raises UsageError, and the errors of the pool."""
     if isinstance(source, psycopg.AsyncConnection):
         check_idle(source)
         return source
@@ -80,7 +81,7 @@ async def give_back(
     source: psycopg.AsyncConnection[Any] | AsyncConnectionPool[Any],
     connection: psycopg.AsyncConnection[Any],
 ) -> None:
-    """Idle, or closed; also when the task is cancelled meanwhile."""
+    """Return the connection idle, or closed; also if the task is cancelled meanwhile."""
     close_unless_idle(connection)
     if not isinstance(source, psycopg.AsyncConnection):
         await asyncio.shield(source.putconn(connection))

@@ -1,4 +1,4 @@
-"""Does what the protocol asks for, with psycopg's blocking connections."""
+"""Performs the requests of a protocol, with psycopg's blocking connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
-from qsync.conversation import check_idle, close_if_busy, close_unless_idle, words_of
+from qsync.conversation import check_idle, close_if_busy, close_unless_idle, results_of
 from qsync.errors import UsageError
 from qsync.steps import Ask, Commit, Connect, Pause, Request, Rollback, Steps
 
@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 
 def run(steps: Steps[T]) -> T:
-    """To the end. What is no Exception (Ctrl-C) ends the protocol, which asks for nothing more."""
+    """Run a protocol to its end. An interruption such as Ctrl-C ends the protocol, which then makes
+    no more requests."""
     try:
         request = next(steps)
         while True:
@@ -42,7 +43,7 @@ def _perform(request: Request) -> Any:
         case Ask(psycopg.Connection() as connection):
             try:
                 with connection.lock:
-                    return connection.wait(words_of(request))
+                    return connection.wait(results_of(request))
             finally:
                 close_if_busy(connection)
         case Connect(conninfo, seconds):
@@ -59,7 +60,7 @@ def _perform(request: Request) -> Any:
 
 
 def take(source: psycopg.Connection[Any] | ConnectionPool[Any]) -> psycopg.Connection[Any]:
-    """An idle connection of it. Raises UsageError, and what the pool raises."""
+    """An idle connection of `source`. Raises UsageError, and the errors of the pool."""
     if isinstance(source, psycopg.Connection):
         check_idle(source)
         return source
@@ -75,7 +76,7 @@ def take(source: psycopg.Connection[Any] | ConnectionPool[Any]) -> psycopg.Conne
 def give_back(
     source: psycopg.Connection[Any] | ConnectionPool[Any], connection: psycopg.Connection[Any]
 ) -> None:
-    """Idle, or closed."""
+    """Return the connection idle, or closed."""
     close_unless_idle(connection)
     if not isinstance(source, psycopg.Connection):
         source.putconn(connection)

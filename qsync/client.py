@@ -1,11 +1,11 @@
-"""`Qsync`: transactions that are committed when the quorum has them, for blocking programs.
+"""`Qsync`: transactions that commit when a quorum has them, for blocking programs.
 
     q = Qsync("proposer:5455", timeout=5)
     with q.transaction(pool) as tx:
         tx.execute("UPDATE accounts SET ...")
     tx.result  # Committed(lsn)
 
-Threads may share one. After a fork the child may go on with it, too; a pool of psycopg's may not.
+Threads may share a Qsync. A forked child may continue to use it, but not a psycopg pool.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class Qsync:
-    """A client of the coordinator at `coordinator`: HOST:PORT, several of them with commas, or a
-    libpq connection string. `timeout` and the other options are those of each transaction
-    (`options.Options`), unless it says otherwise. Raises UsageError."""
+    """A client of the coordinator at `coordinator`: HOST:PORT, a comma-separated list of these, or
+    a libpq connection string. `timeout` and the other options are the defaults of each transaction
+    (`options.Options`). Raises UsageError."""
 
     def __init__(
         self,
@@ -59,28 +59,29 @@ class Qsync:
         confirm: Confirm | None = None,
         wait: Wait | None = None,
     ) -> Transaction:
-        """To be used in a `with`. `source` gives the connection: itself, or a pool that takes it
-        back idle. Raises UsageError; its block raises NotCommitted."""
-        options = self._options.but(timeout, on_timeout, confirm, wait)
+        """Use it in a `with`. `source` is a connection, or a pool, which gets its connection back
+        idle. Raises UsageError; the block raises NotCommitted."""
+        options = self._options.with_changes(timeout, on_timeout, confirm, wait)
         two_phase = TwoPhase(self._coordinator, options, time.monotonic, os.urandom)
         return Transaction(two_phase, source)
 
     def outcome(
         self, of: Gid | str | Pending | TransactionPending, *, timeout: float | None = None
     ) -> Committed | RolledBack | Pending:
-        """What became of it. Raises GidError, OutcomeUnknown, CoordinatorError.
+        """The outcome of a transaction. Raises GidError, OutcomeUnknown, CoordinatorError.
 
-        Pass the Pending, or the exception, if you have it: it holds the position of PREPARE, so the
-        coordinator can answer more often.
+        Pass the Pending, or the exception, if you have it. It has the position of PREPARE, with
+        which the coordinator can answer in more cases.
         """
         pending = pending_of(of)
         return run(self._coordinator.outcome(pending.gid, pending.lsn, self._until(timeout)))
 
     def barrier(self, connection: psycopg.Connection[Any], *, timeout: float | None = None) -> int:
-        """The primary of this idle connection leads now: what a transaction sees that begins on it
-        afterwards includes all that was told Committed before. Returns the commit_lsn.
+        """Wait until the primary of this idle connection is known to lead now. A transaction that
+        begins on the connection afterwards sees every transaction that was reported as Committed
+        before. Returns the commit_lsn.
 
-        Two round trips, and one of a quorum. Raises BarrierFailed, UsageError, psycopg.Error.
+        Costs two round trips, and one of a quorum. Raises BarrierFailed, UsageError, psycopg.Error.
         """
         check_idle(connection)
         return run(read_barrier(self._coordinator, connection, self._until(timeout)))
@@ -89,7 +90,7 @@ class Qsync:
         return time.monotonic() + (self._options.timeout if timeout is None else timeout)
 
     def close(self) -> None:
-        """End the connections to coordinators."""
+        """Close the connections to coordinators."""
         self._coordinator.close()
 
     def __enter__(self) -> Self:

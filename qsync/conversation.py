@@ -1,8 +1,9 @@
-"""Questions on a psycopg connection without its cursors, as generators that psycopg can wait for.
+"""Sends statements on a psycopg connection without cursors, as generators that psycopg can wait
+for.
 
-They begin no transaction, leave results as they are, and so work alike on a connection of the
-user's, whatever its autocommit, and on one to a coordinator. Nothing here blocks: psycopg's
-`Connection.wait` runs them, and sends a cancel request when it is interrupted.
+They begin no transaction and do not convert results. So they work alike on a connection of the
+user, with any autocommit setting, and on a connection to a coordinator. Nothing here blocks:
+psycopg's `Connection.wait` runs the generators, and sends a cancel request when it is interrupted.
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ from qsync.steps import AnyConnection, Ask, Silent
 
 T = TypeVar("T")
 
-_SAID = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+_SUCCESS = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
-def words_of(ask: Ask) -> PQGen[list[Result]]:
-    """To be waited for. Raises psycopg.Error when the connection breaks, Silent."""
+def results_of(ask: Ask) -> PQGen[list[Result]]:
+    """A generator that performs `ask`, for Connection.wait(). Raises psycopg.Error when the
+    connection breaks, Silent."""
     if len(ask.statements) > 1:
         return _until(ask.deadline, _pipeline(ask.connection, ask.statements))
     return _until(ask.deadline, _simple(ask.connection, ask.statements[0]))
 
 
 def check_idle(connection: AnyConnection) -> None:
-    """Raises UsageError for a connection that is used for something else."""
+    """Raises UsageError if the connection is in use."""
     pgconn = connection.pgconn
     if pgconn.pipeline_status != pq.PipelineStatus.OFF:
         raise UsageError(
@@ -48,7 +50,8 @@ def check_idle(connection: AnyConnection) -> None:
 
 
 def close_if_busy(connection: AnyConnection) -> None:
-    """After an interruption: what still runs, or was not read to its end, answers nobody."""
+    """After an interruption: close the connection if a statement still runs, or its result was not
+    read to the end."""
     pgconn = connection.pgconn
     is_idle = pgconn.transaction_status != pq.TransactionStatus.ACTIVE
     if not is_idle or pgconn.pipeline_status != pq.PipelineStatus.OFF:
@@ -56,7 +59,7 @@ def close_if_busy(connection: AnyConnection) -> None:
 
 
 def close_unless_idle(connection: AnyConnection) -> None:
-    """The last guard of a pool: only an idle connection goes back."""
+    """Close the connection unless it is idle, so that a pool gets back only idle connections."""
     pgconn = connection.pgconn
     is_idle = pgconn.transaction_status == pq.TransactionStatus.IDLE
     if not is_idle or pgconn.pipeline_status != pq.PipelineStatus.OFF:
@@ -74,24 +77,24 @@ def _pipeline(connection: AnyConnection, statements: Sequence[bytes]) -> PQGen[l
     pgconn.enter_pipeline_mode()
     for statement in statements:
         pgconn.send_query_params(statement, None)
-        pgconn.pipeline_sync()  # ends its transaction; an error does not stop the next one
+        pgconn.pipeline_sync()  # ends its transaction; an error does not skip the next one
     yield from generators.send(pgconn)
     found: list[Result] = []
     for _ in statements:
         found += _results(connection, (yield from generators.fetch_many(pgconn)))
-        yield from generators.fetch_many(pgconn)  # what answers the sync
+        yield from generators.fetch_many(pgconn)  # the result of the sync
     pgconn.exit_pipeline_mode()
     return found
 
 
 def _until(deadline: float, words: PQGen[T]) -> PQGen[T]:
-    """psycopg looks in every 0.1 s while it waits."""
+    """psycopg resumes the generator every 0.1 s while it waits."""
     try:
         waits_for = next(words)
         while True:
             ready = yield waits_for
             if not ready and time.monotonic() >= deadline:
-                raise Silent("the server has not answered in time")
+                raise Silent("the server did not answer in time")
             waits_for = words.send(ready)
     except StopIteration as end:
         found: T = end.value
@@ -106,7 +109,7 @@ def _open(connection: AnyConnection) -> PGconn:
 
 def _results(connection: AnyConnection, found: Iterable[PGresult]) -> Iterator[Result]:
     for result in found:
-        if result.status not in _SAID:
+        if result.status not in _SUCCESS:
             yield Result(error=error_from_result(result, encoding=connection.info.encoding))
         else:
             tag = (result.command_status or b"").decode()

@@ -1,11 +1,13 @@
-"""The verbs of the coordinator's port, for both drivers: ADMIT, WAIT_LSN, BARRIER, OUTCOME. Pure.
+"""The commands of the coordinator's port, for both drivers: ADMIT, WAIT_LSN, BARRIER, OUTCOME.
+Pure.
 
-A wait that names a gid also tells that its client lives: the janitor leaves that gid alone while
-the connection is open. So a connection that has spoken for a gid goes back among the idle ones only
-when the gid is finished; else it is ended, and the janitor takes over.
+A WAIT_LSN that names a gid also makes its connection a holder of that gid: the janitor leaves the
+gid alone while the connection is open. So the connection becomes idle again only when the gid is
+finished. Otherwise it is closed, and the janitor takes over.
 
-Each wait names its gid, which tells the timeline and the server it was prepared on: of two
-primaries only one continues it, and a coordinator of the other one may not confirm its position.
+Each WAIT_LSN names its gid, which has the timeline and the server that prepared it. Of two
+primaries only one continues that timeline, and a coordinator of the other may not confirm the
+position.
 """
 
 from __future__ import annotations
@@ -27,26 +29,27 @@ from qsync.outcome import Committed, Pending, Refused, RolledBack
 from qsync.statements import format_lsn, parse_lsn
 from qsync.steps import Pause, Steps
 
-#: An admission counts for this long, for all transactions of this client: few of them ask.
+#: An admission is valid for this long, for all transactions of this client, so few of them ask.
 ADMISSION_SECONDS = 0.1
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`speaker`: the connection that speaks for the gid, of a verdict that confirms; else `reason`
-    says why it does not."""
+    """The answer to a WAIT_LSN. If it confirms, `holder` is the connection that holds the gid;
+    else `reason` says why it does not."""
 
-    speaker: HostConnection | None = None
+    holder: HostConnection | None = None
     reason: str = ""
 
     @property
     def is_confirmed(self) -> bool:
-        return self.speaker is not None
+        return self.holder is not None
 
 
 class CoordinatorClient:
-    """One for each Qsync; any thread or task may use it. Arguments as CoordinatorConnections'."""
+    """One for each Qsync; any thread or task may use it. For the arguments see
+    CoordinatorConnections."""
 
     def __init__(
         self,
@@ -60,7 +63,8 @@ class CoordinatorClient:
         self._admitted_until = -math.inf
 
     def close(self) -> None:
-        """End idle connections; legal at any time, others are opened again."""
+        """Close the idle connections. It may be called at any time; new connections are opened when
+        needed."""
         self._connections.close()
 
     def admit(self, deadline: float) -> Steps[None]:
@@ -76,13 +80,13 @@ class CoordinatorClient:
         self._admitted_until = self._clock() + ADMISSION_SECONDS
 
     def wait(self, lsn: int, gid: Gid, deadline: float) -> Steps[Verdict]:
-        """Asked at least once, and again when a coordinator is lost, or does not lead, until the
-        deadline. It raises nothing; a verdict that confirms must be given to let_go()."""
+        """Ask at least once. Ask again when a coordinator is lost or does not lead, until the
+        deadline. Raises nothing. The caller must pass a verdict that confirms to release()."""
 
         def command() -> str:
             return f"WAIT_LSN {format_lsn(lsn)} TIMEOUT {self._left_ms(deadline)} GID '{gid}'"
 
-        reason = "the quorum has not confirmed it in time"
+        reason = "the quorum did not confirm it in time"
         for pause in _pauses():
             try:
                 answer = yield from self._connections.ask(command, deadline)
@@ -100,23 +104,23 @@ class CoordinatorClient:
             yield Pause(pause)
         return Verdict(reason=reason)
 
-    def let_go(self, verdict: Verdict, *, is_finished: bool) -> None:
-        """Nobody speaks for its gid any more; legal for every verdict, once."""
-        if verdict.speaker is None:
+    def release(self, verdict: Verdict, *, is_finished: bool) -> None:
+        """Release the gid of a verdict. Call it once for every verdict."""
+        if verdict.holder is None:
             return
         if is_finished:
-            self._connections.keep(verdict.speaker)
+            self._connections.keep(verdict.holder)
         else:
-            verdict.speaker.finish()
+            verdict.holder.finish()
 
     def barrier(self, lsn: int, tli: int, server_start_us: int, deadline: float) -> Steps[int]:
-        """The commit_lsn. Raises BarrierFailed."""
+        """Returns the commit_lsn. Raises BarrierFailed."""
 
         def command() -> str:
             left_ms, server = self._left_ms(deadline), f"TLI {tli} START {server_start_us}"
             return f"BARRIER {format_lsn(lsn)} TIMEOUT {left_ms} {server}"
 
-        reason = "no quorum has answered in time"
+        reason = "no quorum answered in time"
         for pause in _pauses():
             try:
                 answer = yield from self._connections.ask(command, deadline)
@@ -132,7 +136,7 @@ class CoordinatorClient:
             if self._clock() + pause >= deadline:
                 break
             yield Pause(pause)
-        raise BarrierFailed(f"the primary could not be shown to lead: {reason}")
+        raise BarrierFailed(f"could not verify that the primary leads: {reason}")
 
     def outcome(
         self, gid: Gid, lsn: int, deadline: float, *, until_decided: bool = False
@@ -160,7 +164,7 @@ class CoordinatorClient:
 
 
 def pending_of(named: Gid | str | Pending | TransactionPending) -> Pending:
-    """What is known of a transaction by who names it so. Raises GidError."""
+    """The gid of a transaction, with the position of PREPARE if `named` has it. Raises GidError."""
     match named:
         case TransactionPending():
             return named.outcome
@@ -184,9 +188,9 @@ def _outcome(
             return Pending(gid, lsn)
         case _:
             raise OutcomeUnknown(
-                f'the outcome of "{gid}" is not known',
+                f'the outcome of "{gid}" is unknown',
                 hint="The server has no record that decides it. Ask the coordinator of the primary "
-                "that leads now, or look for a row that the transaction has written.",
+                "that leads now, or check for a row that the transaction wrote.",
             )
 
 

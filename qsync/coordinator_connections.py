@@ -1,9 +1,9 @@
-"""Connections to coordinators, and one question on one of them. Pure: a driver opens and asks.
+"""Connections to coordinators, and one command on one of them. Pure: a driver opens and asks.
 
-Connections are kept when they are idle and taken by whoever asks next, any thread or task; each
-serves one question at a time. Of several hosts one is preferred until it is gone, or does not lead.
+An idle connection is kept, and the next command of any thread or task takes it. A connection serves
+one command at a time. Of several hosts one is preferred, until it fails or does not lead.
 
-A forked process leaves its parent's connections alone: not even a farewell is sent on them.
+A forked process does not use its parent's connections. It does not even send Terminate on them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from qsync.errors import ENDS, NOT_REACHED, CoordinatorError, first_line
 from qsync.statements import Result
 from qsync.steps import AnyConnection, Ask, Connect, Steps
 
-#: What a coordinator may take for its answer, beyond the wait that it was asked for.
+#: Time allowed for the answer, in addition to the timeout of the command.
 ANSWER_SECONDS = 1.0
 
 Row = tuple[str | None, ...]
-#: Made when it is sent: its timeout is what is left then.
+#: Built when it is sent, so that its timeout is the remaining time.
 Command = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
 class HostConnection:
-    """`host`: the number of the coordinator it leads to."""
+    """`host`: the number of its coordinator in the list of hosts."""
 
     host: int
     connection: AnyConnection
@@ -40,15 +40,15 @@ class HostConnection:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`connection` is the caller's: to be kept, or finished."""
+    """The caller must pass `connection` to keep(), or finish it."""
 
     row: Row
     connection: HostConnection
 
 
 class CoordinatorConnections:
-    """`clock` is time.monotonic, `process` os.getpid; `loop` names the event loop that is running:
-    connections of another one are ended."""
+    """`clock` is time.monotonic, `process` os.getpid. `loop` returns the running event loop;
+    connections of another loop are closed."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class CoordinatorConnections:
         self._loop_now: Callable[[], object] = loop
         self._loop: object = None
         self._idle: deque[HostConnection] = deque()
-        self._inherited: list[HostConnection] = []  # kept, so that nothing is sent on them
+        self._inherited: list[HostConnection] = []  # kept open, so that libpq sends nothing on them
 
     def ask(self, command: Command, deadline: float) -> Steps[Answer]:
-        """The one row that answers `command`; each host is tried once. Raises CoordinatorError."""
+        """The one row that answers `command`. Tries each host once. Raises CoordinatorError."""
         failure = CoordinatorError("no coordinator", sqlstate=NOT_REACHED)
         first = self._preferred
         for step in range(len(self._hosts)):
@@ -82,14 +82,15 @@ class CoordinatorConnections:
         raise failure
 
     def keep(self, connection: HostConnection) -> None:
-        """It is idle: the next question may have it, while its host is preferred."""
+        """Keep an idle connection for the next command, while its host is preferred."""
         if connection.host == self._preferred:
             self._idle.append(connection)
         else:
             connection.finish()
 
     def close(self) -> None:
-        """End those that are idle; legal at any time, others are opened again."""
+        """Close the idle connections. It may be called at any time; new connections are opened when
+        needed."""
         self._leave_inherited()
         while (connection := self._pop_idle()) is not None:
             connection.finish()
@@ -100,7 +101,7 @@ class CoordinatorConnections:
             try:
                 return (yield from self._ask_on(connection, command, deadline))
             except _ConnectionBroke:
-                pass  # it may have ended while it was idle: once more on a new one
+                pass  # the connection may have ended while it was idle: try a new one
         try:
             opened = yield Connect(self._hosts[host], max(deadline - self._clock(), 0.0))
             return (yield from self._ask_on(HostConnection(host, opened), command, deadline))
@@ -110,7 +111,7 @@ class CoordinatorConnections:
     def _ask_on(
         self, connection: HostConnection, command: Command, deadline: float
     ) -> Steps[Answer]:
-        """A connection that failed, or was interrupted, is finished."""
+        """A connection that failed, or was interrupted, is closed."""
         is_answered = False
         answer_by = max(deadline, self._clock()) + ANSWER_SECONDS
         try:
@@ -132,7 +133,7 @@ class CoordinatorConnections:
             self.close()
             self._loop = self._loop_now()
         while (connection := self._pop_idle()) is not None and connection.host != host:
-            connection.finish()  # kept while another thread came to prefer another host
+            connection.finish()  # kept while another thread changed the preferred host
         return connection
 
     def _pop_idle(self) -> HostConnection | None:
@@ -142,7 +143,7 @@ class CoordinatorConnections:
             return None
 
     def _leave(self, host: int) -> None:
-        """It is gone, or does not lead: the next one is preferred, if this one was."""
+        """The host failed, or does not lead. If it was preferred, prefer the next one."""
         if len(self._hosts) > 1 and host == self._preferred:
             self._preferred = (host + 1) % len(self._hosts)
             self.close()
@@ -156,16 +157,16 @@ class CoordinatorConnections:
 
 
 class _ConnectionBroke(Exception):
-    """Perhaps only because it was idle for too long."""
+    """The connection broke, perhaps because it was idle for too long."""
 
 
 def _row_of(results: list[Result]) -> Row:
-    """Raises CoordinatorError for what a coordinator says of the command, _ConnectionBroke."""
+    """Raises CoordinatorError for an error that the coordinator sent, _ConnectionBroke."""
     result = results[0] if results else Result()
     if result.error is not None:
         diag = result.error.diag
         if result.error.sqlstate == ENDS and diag.severity_nonlocalized == "FATAL":
-            raise _ConnectionBroke(first_line(result.error))  # it was ended while it was idle
+            raise _ConnectionBroke(first_line(result.error))  # ended while it was idle
         raise CoordinatorError(
             diag.message_primary or first_line(result.error),
             sqlstate=result.error.sqlstate or NOT_REACHED,

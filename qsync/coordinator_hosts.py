@@ -1,4 +1,5 @@
-"""Where coordinators are: one libpq connection string for each host, from what the user says. Pure.
+"""The addresses of coordinators: one libpq connection string for each host of the user's value.
+Pure.
 
 proposer:5455                                one
 a:5455,b:5455                                several: one leads, the others refuse
@@ -18,7 +19,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from qsync.errors import UsageError
 
 CONNECT_TIMEOUT_SECONDS = 5
-# An unanswered byte is given up after this, so that a vanished host is noticed.
+# The kernel closes a connection whose data is not acknowledged for this long, so that the client
+# notices an unreachable host.
 TCP_USER_TIMEOUT_MS = 5_000
 _REQUIRE_AUTH_SINCE = 160000
 
@@ -27,7 +29,7 @@ _PLACES = ("host", "hostaddr", "port")
 
 
 def hosts_of(conninfo: str) -> list[str]:
-    """At least one. Raises UsageError."""
+    """Returns at least one. Raises UsageError."""
     try:
         settings = _addresses(conninfo) or conninfo_to_dict(conninfo)
     except psycopg.Error as error:
@@ -48,7 +50,7 @@ def hosts_of(conninfo: str) -> list[str]:
 
 
 def _addresses(text: str) -> dict[str, Any] | None:
-    """Of `a:5455,b:5455`; None if it is not that."""
+    """The settings for `a:5455,b:5455`; None if `text` does not have that form."""
     found = [_ADDRESS.fullmatch(address.strip()) for address in text.split(",")]
     hosts = [match["host"].strip("[]") for match in found if match is not None]
     if len(hosts) != len(found):
@@ -60,7 +62,7 @@ def _addresses(text: str) -> dict[str, Any] | None:
 
 
 def _defaults() -> dict[str, Any]:
-    """A coordinator asks for a proof of the password, never for the password itself."""
+    """A coordinator requests SCRAM, never a plain-text password."""
     found: dict[str, Any] = {
         "application_name": "qsync",
         "gssencmode": "disable",

@@ -1,14 +1,14 @@
-"""What the client of qsync raises.
+"""The errors of the client of qsync.
 
 QsyncError                  one sentence, and a hint
 |-- UsageError              the caller's mistake
-|-- BarrierFailed           the primary could not be shown to lead: it may show old data
-|-- OutcomeUnknown          the server has no record that decides what became of a transaction
-|-- CoordinatorError        a coordinator refused a command, or none was reached
-`-- NotCommitted            a transaction has another outcome; `outcome` is its value
-    |-- TransactionRefused      nothing happened: the coordinator does not admit it
-    |-- TransactionRolledBack   it is not there, and never will be
-    `-- TransactionPending      not decided, and not visible: call outcome() until it is decided
+|-- BarrierFailed           the primary is not known to lead: it may show old data
+|-- OutcomeUnknown          the server has no record that decides the outcome of a transaction
+|-- CoordinatorError        a coordinator refused a command, or none could be reached
+`-- NotCommitted            the outcome of a transaction is not Committed; see `outcome`
+    |-- TransactionRefused      the coordinator did not admit it: nothing was prepared
+    |-- TransactionRolledBack   rolled back, finally
+    `-- TransactionPending      undecided, and not visible: call outcome() until it is decided
 
 Errors of statements in a block are psycopg's own.
 """
@@ -20,14 +20,14 @@ from typing import NoReturn
 from qsync.outcome import Pending, Refused, RolledBack
 
 ENDS = "57P01"
-NOT_REACHED = "08001"  # of our own: no coordinator could be reached
-#: Worth another try, here or at another coordinator: it is fenced, is ending, does not lead, was
-#: told to take the question back, or leads a primary on another timeline.
+NOT_REACHED = "08001"  # set by this client
+#: A retry, here or at another coordinator, may succeed: the coordinator is fenced, is shutting
+#: down, does not lead, had to cancel the command, or leads a primary on another timeline.
 TEMPORARY_SQLSTATES = frozenset({ENDS, NOT_REACHED, "57P02", "57P03", "57014", "55000"})
 
 
 class QsyncError(Exception):
-    """Base of all."""
+    """Base class."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(f"{message}\nHINT:  {hint}" if hint else message)
@@ -40,11 +40,11 @@ class UsageError(QsyncError):
 
 
 class BarrierFailed(QsyncError):
-    """No quorum round was seen in time."""
+    """No quorum answered in time."""
 
 
 class OutcomeUnknown(QsyncError):
-    """The server has no record that decides what became of a gid."""
+    """The server has no record that decides the outcome of a gid."""
 
 
 class CoordinatorError(QsyncError):
@@ -61,13 +61,13 @@ class CoordinatorError(QsyncError):
 
 
 class NotCommitted(QsyncError):
-    """Another outcome than Committed."""
+    """The outcome is not Committed."""
 
     outcome: Refused | RolledBack | Pending
 
 
 class TransactionRefused(NotCommitted):
-    """Nothing happened; `outcome.sqlstate` is 53400 (too many transactions wait) or 57P03 (no
+    """Nothing was prepared. `outcome.sqlstate` is 53400 (too many transactions wait) or 57P03 (no
     quorum)."""
 
     def __init__(self, outcome: Refused) -> None:
@@ -76,7 +76,8 @@ class TransactionRefused(NotCommitted):
 
 
 class TransactionRolledBack(NotCommitted):
-    """Final: the transaction may be run again. `sqlstate` is Postgres' reason, or ""."""
+    """Final: the program may run the transaction again. `sqlstate` is that of Postgres' error, or
+    ""."""
 
     def __init__(self, outcome: RolledBack, *, sqlstate: str = "", hint: str = "") -> None:
         super().__init__(f"transaction rolled back: {outcome.reason}", hint=hint)
@@ -85,7 +86,7 @@ class TransactionRolledBack(NotCommitted):
 
 
 class TransactionPending(NotCommitted):
-    """Not decided yet. Do not run the transaction again before `outcome(...)` says RolledBack."""
+    """Undecided. Do not run the transaction again before `outcome(...)` returns RolledBack."""
 
     outcome: Pending
 
@@ -99,17 +100,18 @@ class TransactionPending(NotCommitted):
 
 
 def first_line(error: BaseException) -> str:
-    """Of its text; what libpq adds ("Is the server running on that host ...?") is left out."""
+    """The first line of the error's text, without the advice that libpq adds ("Is the server
+    running on that host ...?")."""
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__
 
 
 def raise_not_committed(outcome: RolledBack | Pending | Refused, reason: str = "") -> NoReturn:
-    """The exception of an outcome that is known by value."""
+    """Raise the exception for an outcome."""
     match outcome:
         case Refused():
             raise TransactionRefused(outcome)
         case RolledBack():
             raise TransactionRolledBack(outcome)
         case Pending():
-            raise TransactionPending(outcome, reason or "not decided yet")
+            raise TransactionPending(outcome, reason or "it is undecided")

@@ -1,4 +1,4 @@
-"""What is told of a transaction that did not come to PREPARE, or failed there. Pure."""
+"""Errors of a transaction that did not reach PREPARE, or failed there. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qsync.outcome import RolledBack
 from qsync.statements import BUSY, CANNOT_PREPARE, LIMBO_FULL
 from qsync.steps import AnyConnection
 
-#: Of PREPARE, by SQLSTATE.
+#: Hints for an error of PREPARE, by SQLSTATE.
 PREPARE_HINTS = {
     CANNOT_PREPARE: "Run this statement in a plain transaction, without qsync.",
     LIMBO_FULL: (
@@ -26,7 +26,8 @@ DO_NOT_END = (
 
 
 def check_status(connection: AnyConnection) -> None:
-    """Of a block that has ended well. Raises UsageError, TransactionRolledBack."""
+    """Check the connection at the end of a block without an exception. Raises UsageError,
+    TransactionRolledBack."""
     match connection.info.transaction_status:
         case TransactionStatus.IDLE:
             raise UsageError(ENDED_INSIDE, hint=DO_NOT_END)
@@ -41,7 +42,7 @@ def check_status(connection: AnyConnection) -> None:
 
 
 def failed_statement() -> TransactionRolledBack:
-    """And the program went on after the error."""
+    """A statement failed, and the program continued after the error."""
     hint = "To continue after an error, run the statement in `with connection.transaction():`."
     return TransactionRolledBack(RolledBack("a statement in the block failed"), hint=hint)
 

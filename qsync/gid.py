@@ -1,7 +1,8 @@
-"""The name of a prepared transaction of ours: all that a restarted coordinator must know. Pure.
+"""The name of a prepared transaction of qsync. It has all that a restarted coordinator must know.
+Pure.
 
     skq1.d.19c1f0a3e55.2-16b374d848-2f1-64a53a4f1c2d0.019c1f0a3e557b2c8d0e4f6a7b8c9d0e
-    |    | |           | |          |   |             '- uuid, version 7: it is never used twice
+    |    | |           | |          |   |             '- uuid, version 7: never used twice
     |    | |           | |          |   '- server_start_us: pg_postmaster_start_time() of the
     |    | |           | |          |      primary it is prepared on, since the Unix epoch
     |    | |           | |          '- xid, 64 bits: pg_current_xact_id_if_assigned()
@@ -12,15 +13,16 @@
     |    '- policy: d (detach) or r (rollback)
     '- format
 
-`tli` decides what became of a transaction after a failover, so it must be that of the WAL which is
-being written: the first 8 digits of pg_walfile_name(pg_current_wal_insert_lsn()). The control file
-may still name the one before, for a while after a promotion.
+`tli` decides the outcome of a transaction after a failover, so it must be the timeline of the WAL
+that the server writes now: the first 8 digits of pg_walfile_name(pg_current_wal_insert_lsn()). For
+a while after a promotion the control file may still have the previous timeline.
 
-Two servers that are promoted from one log get the same timeline number, and give the same xids at
-the same positions. Only `server_start_us` tells them apart.
+Two servers that are promoted from one log get the same timeline number, and assign the same xids at
+the same positions. Only `server_start_us` distinguishes them.
 
-Numbers are lower-case hex digits without leading zeros. Any other gid is somebody else's, and is
-never touched. A gid has fewer than 200 bytes (Postgres `twophase.c`, GIDSIZE); ours at most 116.
+Numbers are lower-case hex digits without leading zeros. Every other gid belongs to another program,
+and qsync never changes its transaction. A gid has fewer than 200 bytes (Postgres `twophase.c`,
+GIDSIZE); ours has at most 116.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from functools import lru_cache
 
 PREFIX = "skq1."
 UUID_ENTROPY_BYTES = 10
-#: A coordinator meets each some six times, within milliseconds.
+#: A coordinator parses each gid about six times, within milliseconds.
 PARSED_MAX = 1000
 
 _NUMBER = "0|[1-9a-f][0-9a-f]{0,15}"
@@ -45,14 +47,14 @@ _TLI_MAX = (1 << 32) - 1
 
 
 class GidError(ValueError):
-    """The text is no gid of ours."""
+    """The text is not a gid of qsync."""
 
 
 class Policy(Enum):
-    """What happens at the deadline while the quorum has not answered."""
+    """The action at the deadline if the quorum has not confirmed the PREPARE."""
 
-    DETACH = "d"  # it goes on waiting, and is committed when the quorum has it
-    ROLLBACK = "r"  # it may be rolled back, by its client or by the janitor
+    DETACH = "d"  # it stays prepared, and is committed when the quorum has it
+    ROLLBACK = "r"  # its client or the janitor may roll it back
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Gid:
 
     @staticmethod
     def is_ours(text: str) -> bool:
-        """Whether `parse` takes it."""
+        """Whether `parse` accepts it."""
         try:
             Gid.parse(text)
         except GidError:

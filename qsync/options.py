@@ -1,4 +1,4 @@
-"""What a transaction may be asked for. Pure."""
+"""The options of a transaction. Pure."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Raises UsageError for a value that does not exist.
+    """Raises UsageError for an invalid value.
 
-    timeout      seconds from the end of the block; a transaction that is not decided by then is
+    timeout      seconds from the end of the block; a transaction that is undecided by then is
                  Pending
-    on_timeout   detach: it goes on waiting and is committed when the quorum has it; rollback: it is
+    on_timeout   detach: it stays prepared, and is committed when the quorum has it; rollback: it is
                  rolled back if that is still possible
-    confirm      durable: Committed is told when the quorum also has the COMMIT PREPARED record, or
-                 when the timeout is over; `lsn` is then that of PREPARE. visible: Committed is told
-                 when it is visible. The transaction survives either way; with visible a new primary
-                 may not show it until it is open to clients
+    confirm      durable: the client reports Committed when the quorum also has the COMMIT PREPARED
+                 record, or at the end of the timeout; `lsn` is then that of PREPARE. visible: it
+                 reports Committed when the transaction is visible. The transaction survives a
+                 failover in both cases; with visible, a new primary may not show it until clients
+                 may write again
     wait         complete: the block ends with the outcome; submit: the block ends with PREPARE,
-                 `tx.handle` waits for the rest
+                 and `tx.handle` waits for the outcome
     """
 
     timeout: float = TIMEOUT_SECONDS
@@ -49,14 +50,14 @@ class Options:
         if not self.timeout > 0:
             raise UsageError(f"invalid timeout {self.timeout!r}: expected seconds, more than 0")
 
-    def but(
+    def with_changes(
         self,
         timeout: float | None = None,
         on_timeout: OnTimeout | None = None,
         confirm: Confirm | None = None,
         wait: Wait | None = None,
     ) -> Self:
-        """The same with what is given."""
+        """A copy with the given options changed."""
         if (timeout, on_timeout, confirm, wait) == (None, None, None, None):
             return self
         return type(self)(

@@ -1,8 +1,8 @@
-"""What can become of a transaction. Pure values: none of them is an exception.
+"""The possible outcomes of a transaction. Pure values, no exceptions.
 
-Committed    it is there, and stays: the quorum has it
-RolledBack   it is not there, and never will be
-Pending      not decided, and not visible; the janitor finishes it, `outcome(gid)` tells how
+Committed    committed, durably: the quorum has it
+RolledBack   rolled back, finally
+Pending      undecided, and not visible; the janitor finishes it, `outcome(gid)` returns how
 Refused      it was not prepared: nothing happened
 """
 
@@ -15,7 +15,7 @@ from qsync.gid import Gid
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """`lsn`: the quorum had the log up to here when this was known."""
+    """`lsn`: the quorum had the log up to this position when the outcome was determined."""
 
     lsn: int
 
@@ -27,7 +27,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """`lsn`: an upper bound of the end of PREPARE; 0 if its answer did not come."""
+    """`lsn`: an upper bound of the end of PREPARE; 0 if the answer to PREPARE was lost."""
 
     gid: Gid
     lsn: int
@@ -35,8 +35,8 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`sqlstate` is the coordinator's: 53400 (too many transactions wait), 57P03 (no quorum, no
-    coordinator leads)."""
+    """`sqlstate` is that of the coordinator: 53400 (too many transactions wait), 57P03 (no quorum,
+    or no coordinator leads)."""
 
     sqlstate: str
     reason: str

@@ -1,10 +1,11 @@
-"""A read that sees all that was committed: first the position, then the proof. Pure.
+"""A read that sees all committed data: it reads the position, then asks for the proof. Pure.
 
     flush position of the primary     1 round trip
-    BARRIER of it                     1 to the coordinator, and 1 of a quorum
+    BARRIER of that position          1 to the coordinator, and 1 of a quorum
 
-The order is the law: the coordinator proves, after the position was read, that its primary still
-leads: a quorum has answered it since. The timeline tells a deposed primary from its successor.
+The order is the law: a quorum answers the coordinator after the position was read, which proves
+that the coordinator's primary still leads. The timeline distinguishes a deposed primary from its
+successor.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from qsync.steps import AnyConnection, Ask, Steps
 def read_barrier(
     coordinator: CoordinatorClient, connection: AnyConnection, deadline: float
 ) -> Steps[int]:
-    """The commit_lsn; on an idle connection. Raises BarrierFailed, psycopg.Error."""
+    """Returns the commit_lsn. The connection must be idle. Raises BarrierFailed, psycopg.Error."""
     (place,) = yield Ask(connection, (PLACE,), deadline + ANSWER_SECONDS)
     if place.error is not None:
         raise place.error

@@ -1,11 +1,11 @@
-"""The SQL of a two-phase transaction, and what Postgres says to it. Pure.
+"""The SQL of a two-phase transaction, and Postgres' answers to it. Pure.
 
 PREPARE must not wait for a synchronous standby: during that wait the gid is listed, but busy, and
-can be neither committed nor rolled back. So it goes with SET LOCAL synchronous_commit = local.
-COMMIT PREPARED and ROLLBACK PREPARED would wait, too, and tolerate no statement beside them in
-one simple query; where standbys are waited for they go in a pipeline, each in a transaction of its
-own, with the setting changed for them and put back.
-Source: Postgres `twophase.c`, `xact.c` (PreventInTransactionBlock).
+no session can commit it or roll it back. So it runs with SET LOCAL synchronous_commit = local.
+COMMIT PREPARED and ROLLBACK PREPARED would wait too, and allow no other statement in the same
+simple query. On a server with synchronous standbys they run in a pipeline, each statement in its
+own transaction, which changes the setting before the command and restores it afterwards. Source:
+Postgres `twophase.c`, `xact.c` (PreventInTransactionBlock).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import psycopg
 
 from qsync.gid import Gid
 
-#: Of Postgres' errcodes.txt.
-BUSY = "55000"  # somebody else is finishing it; of PREPARE: max_prepared_transactions is 0
+#: From Postgres' errcodes.txt.
+BUSY = "55000"  # another session is finishing it; of PREPARE: max_prepared_transactions is 0
 NOT_OWNER = "42501"  # it was prepared under a SET LOCAL ROLE
 CANNOT_PREPARE = "0A000"
 LIMBO_FULL = "53200"
@@ -30,10 +30,10 @@ PREPARE_TAG = "PREPARE TRANSACTION"
 _MARK = "qsync.transaction"
 _EPOCH = re.compile(r"(?P<seconds>[0-9]{1,12})(\.(?P<fraction>[0-9]{1,6}))?")
 
-#: Of a transaction before PREPARE: is it still the one that was begun; its xid, if it has written;
-#: where the log is, to be asked before PREPARE; the server's clock; when it was started; whether
-#: COMMIT PREPARED may wait for a standby; who answers. Nothing but function calls: operators and
-#: subqueries double its cost.
+#: The facts of a transaction before PREPARE: whether it is still the one that the block began; its
+#: xid, if it wrote anything; the insert position before PREPARE; the server's clock; the server's
+#: start time; whether COMMIT PREPARED may wait for a standby; the backend. Function calls only:
+#: operators and subqueries double the cost.
 FACTS = (
     f"SELECT current_setting('{_MARK}', true), pg_current_xact_id_if_assigned(), "
     "pg_current_wal_insert_lsn(), pg_walfile_name(pg_current_wal_insert_lsn()), "
@@ -41,8 +41,8 @@ FACTS = (
     "current_setting('synchronous_standby_names'), pg_backend_pid()"
 ).encode()
 FLUSH_LSN = b"SELECT pg_current_wal_flush_lsn()"
-#: Of a primary: where its log is flushed to, the timeline of that, first in the name, and when the
-#: server was started.
+#: The flush position of a primary, its timeline (the first digits of the file name), and the
+#: server's start time.
 PLACE = (
     b"SELECT pg_current_wal_flush_lsn(), pg_walfile_name(pg_current_wal_flush_lsn()), "
     b"extract(epoch FROM pg_postmaster_start_time())"
@@ -51,7 +51,7 @@ PLACE = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one statement: its command tag and first row, or its error."""
+    """The result of one statement: its command tag and first row, or its error."""
 
     tag: str = ""
     row: tuple[str | None, ...] | None = None
@@ -59,7 +59,7 @@ class Result:
 
     @property
     def value(self) -> str:
-        """Of a row with one column. Raises the error."""
+        """The value of a row with one column. Raises the error."""
         if self.error is not None:
             raise self.error
         assert self.row is not None, self
@@ -76,8 +76,8 @@ def first_error(results: Sequence[Result]) -> psycopg.Error | None:
 def begin(
     isolation_level: psycopg.IsolationLevel | None, read_only: bool | None, deferrable: bool | None
 ) -> bytes:
-    """What the attributes of a connection ask for, and a mark by which FACTS knows this transaction
-    from one that was begun after a COMMIT inside of the block."""
+    """BEGIN with the attributes of a connection. It also sets a mark, by which FACTS distinguishes
+    this transaction from one that began after a COMMIT inside the block."""
     words = ["BEGIN"]
     if isolation_level is not None:
         words.append(f"ISOLATION LEVEL {isolation_level.name.replace('_', ' ')}")
@@ -90,7 +90,7 @@ def begin(
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The row of FACTS. `xid` is None for a transaction that has written nothing."""
+    """The row of FACTS. `xid` is None for a transaction that wrote nothing."""
 
     is_ours: bool
     xid: int | None
@@ -122,7 +122,8 @@ class Facts:
 
 
 def prepare(gid: Gid) -> bytes:
-    """Three statements for one simple query; the last one's row bounds the end of PREPARE."""
+    """Three statements for one simple query. The row of the last one is an upper bound of the end
+    of PREPARE."""
     return b"; ".join(
         (
             b"SET LOCAL synchronous_commit = local",
@@ -133,22 +134,22 @@ def prepare(gid: Gid) -> bytes:
 
 
 def find_prepared(gid: Gid) -> bytes:
-    """A row with a bound of the end of PREPARE, when it is prepared."""
+    """Returns a row with an upper bound of the end of PREPARE if the gid is prepared."""
     return FLUSH_LSN + _listed(gid)
 
 
 def find_owner(gid: Gid) -> bytes:
-    """Who may finish it."""
+    """Returns the role that may finish the gid."""
     return b"SELECT owner" + _listed(gid)
 
 
-#: Of a session that is to finish a transaction, perhaps on another server than the one that has
-#: prepared it: its timeline, whether COMMIT PREPARED may wait for a standby, who answers.
+#: The facts of a session that is to finish a transaction, perhaps on another server than the one
+#: that prepared it: its timeline, whether COMMIT PREPARED may wait for a standby, the backend.
 SESSION = (
     b"SELECT pg_walfile_name(pg_current_wal_flush_lsn()), "
     b"current_setting('synchronous_standby_names'), pg_backend_pid()"
 )
-#: Is this transaction still the one that was begun.
+#: Whether this transaction is still the one that the block began.
 MARK = f"SELECT current_setting('{_MARK}', true)".encode()
 IN_RECOVERY = b"SELECT pg_is_in_recovery()"
 
@@ -175,40 +176,41 @@ def _listed(gid: Gid) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """COMMIT PREPARED or ROLLBACK PREPARED; with `tells_lsn`, where the log is flushed to after it.
+    """COMMIT PREPARED or ROLLBACK PREPARED; with `returns_lsn`, also the flush position after it.
 
-    `meanwhile` are settings of the session for the command alone; SET LOCAL would need a
-    transaction block, in which the command is refused. Law: never through a pooler, which may give
-    each of these transactions to another session, and leave a setting behind there.
+    `meanwhile` are settings of the session for this command only. SET LOCAL would need a
+    transaction block, in which Postgres refuses the command. Law: never use `meanwhile` through a
+    pooler. It may run each of these transactions in another session, and leave a setting changed
+    there.
     """
 
     gid: Gid
     is_commit: bool
-    tells_lsn: bool = True
+    returns_lsn: bool = True
     meanwhile: tuple[tuple[str, str], ...] = ()
 
     @property
     def statements(self) -> tuple[bytes, ...]:
-        """For one pipeline, each in a transaction of its own."""
+        """For one pipeline, each in its own transaction."""
         command = f"{'COMMIT' if self.is_commit else 'ROLLBACK'} PREPARED '{self.gid}'"
         kept = [_set(f"qsync.{name}", f"current_setting('{name}')") for name, _ in self.meanwhile]
         changed = [_set(name, _literal(value)) for name, value in self.meanwhile]
         restored = [_set(name, f"current_setting('qsync.{name}')") for name, _ in self.meanwhile]
         texts = (*kept, *changed, command, *restored)
-        place = (FLUSH_LSN,) if self.tells_lsn else ()
+        place = (FLUSH_LSN,) if self.returns_lsn else ()
         return (*(text.encode() for text in texts), *place)
 
     def error(self, results: Sequence[Result]) -> psycopg.Error | None:
-        """Of the command itself."""
+        """The error of the command itself."""
         return results[2 * len(self.meanwhile)].error
 
     def flush_lsn(self, results: Sequence[Result]) -> int:
-        """A bound of the command's end; 0 if it is not known."""
-        is_told = self.tells_lsn and results[-1].error is None
+        """An upper bound of the end of the command; 0 if it is unknown."""
+        is_told = self.returns_lsn and results[-1].error is None
         return parse_lsn(results[-1].value) if is_told else 0
 
     def is_restored(self, results: Sequence[Result]) -> bool:
-        """The session is as it was."""
+        """Whether the session has its previous settings again."""
         first = 2 * len(self.meanwhile) + 1
         return first_error(results[first : first + len(self.meanwhile)]) is None
 
@@ -218,7 +220,7 @@ def _set(name: str, value: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """Whatever standard_conforming_strings says."""
+    """Correct for every value of standard_conforming_strings."""
     doubled = text.replace("\\", "\\\\").replace("'", "''")
     return f"E'{doubled}'"
 
@@ -233,8 +235,8 @@ def parse_lsn(text: str) -> int:
 
 
 def parse_epoch_us(text: str) -> int:
-    """`1795526266.123456`, as extract(epoch FROM ...) says: numeric, or of Postgres 13 double
-    precision, which has all digits of this century. Raises psycopg.DataError."""
+    """Parse `1795526266.123456`, the result of extract(epoch FROM ...): numeric, or in Postgres 13
+    double precision, which is exact for dates of this century. Raises psycopg.DataError."""
     match = _EPOCH.fullmatch(text)
     if match is None:
         raise psycopg.DataError(f'expected seconds from the server, got "{text[:30]}"')

@@ -1,8 +1,8 @@
-"""What the protocol asks its driver to do. Pure: the protocol itself does no I/O.
+"""The requests of a protocol to its driver. Pure: the protocol itself does no I/O.
 
-A protocol is a generator of requests: it yields one, and is sent what came of it, or gets the
-exception that was raised. The blocking driver and the one for asyncio do the same with them, so
-all decisions stand once. An interruption (Ctrl-C, a cancelled task) ends the generator.
+A protocol is a generator. It yields a request, and the driver sends it the result, or throws the
+exception into it. Both drivers perform the same requests, so each decision is coded once. An
+interruption (Ctrl-C, a cancelled task) closes the generator.
 
     Connect    -> a connection               Ask        -> a list of Result
     Pause      -> None                       Commit, Rollback -> None
@@ -23,7 +23,7 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """To a coordinator."""
+    """Connect to a coordinator."""
 
     conninfo: str
     seconds: float
@@ -31,9 +31,9 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One round trip: a simple query, or a pipeline of several, each in a transaction of its own.
+    """One round trip: a simple query, or a pipeline of several, each in its own transaction.
 
-    Raises Silent after `deadline`, of time.monotonic(); the connection is closed then.
+    Raises Silent after `deadline`, a time of time.monotonic(), and closes the connection.
     """
 
     connection: AnyConnection
@@ -48,7 +48,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """psycopg's own commit(), which keeps its notes about prepared statements right."""
+    """psycopg's own commit(), which keeps its list of prepared statements correct."""
 
     connection: AnyConnection
 

@@ -1,20 +1,21 @@
-"""A transaction from its BEGIN to its outcome: the protocol, for both drivers. Pure.
+"""A transaction from BEGIN to its outcome: the protocol, for both drivers. Pure.
 
-    BEGIN                             1 round trip to the primary, as of any transaction
+    BEGIN                             1 round trip to the primary, as for any transaction
     its facts                         1
     PREPARE TRANSACTION               1, with SET LOCAL before it and the flush position after it
     WAIT_LSN of that position         1 to the coordinator, which answers when the quorum has it
     COMMIT PREPARED                   1, with the flush position after it
     WAIT_LSN of that position         1, with confirm="durable" only
 
-ADMIT is one more for all transactions of a tenth of a second. A transaction that has written
-nothing asks for its facts and commits. A handle may get a connection to another server, so it asks
-first who answers there; so does a client before ROLLBACK PREPARED.
+ADMIT adds one for all transactions of a tenth of a second. A transaction that wrote nothing reads
+its facts and commits. A handle may get a connection to another server, so it first reads which
+server that is. A client does the same before ROLLBACK PREPARED.
 
-Laws: COMMIT PREPARED only after the coordinator has confirmed PREPARE. RolledBack is only told for
-an error before PREPARE's end, when the quorum has the record of ROLLBACK PREPARED, or when the
-coordinator tells it. A client that finds the gid gone asks for its outcome. ROLLBACK PREPARED only
-on the timeline on which it was prepared, and never after a verdict that confirmed.
+Laws: COMMIT PREPARED runs only after the coordinator has confirmed PREPARE. RolledBack is reported
+only for an error before the end of PREPARE, when the quorum has the ROLLBACK PREPARED record, or
+when the coordinator reports it. A client that no longer finds the gid asks for its outcome.
+ROLLBACK PREPARED runs only on the timeline on which the transaction was prepared, and never after a
+verdict that confirmed.
 """
 
 from __future__ import annotations
@@ -71,13 +72,13 @@ from qsync.statements import (
 )
 from qsync.steps import AnyConnection, Ask, Commit, Pause, Rollback, Steps
 
-#: How long a ROLLBACK PREPARED waits for its quorum, after the deadline.
+#: Time that a ROLLBACK PREPARED waits for its quorum, after the deadline.
 ROLLBACK_SECONDS = 1.0
 _BUSY_PAUSE_SECONDS = 0.01
 
 
 class TwoPhase:
-    """One transaction. `outcome` is its last known one; None before there is one.
+    """One transaction. `outcome` is the last known one; None before there is one.
 
     `clock` is time.monotonic, `entropy` os.urandom.
     """
@@ -95,12 +96,12 @@ class TwoPhase:
         self._coordinator = coordinator
         self._clock = clock
         self._entropy = entropy
-        self._lsn = 0  # a bound of the end of PREPARE; 0 while its answer has not come
+        self._lsn = 0  # an upper bound of the end of PREPARE; 0 while it is unknown
         self._facts: Facts | None = None
         self._deadline = 0.0
         self._verdict: Verdict | None = None
         self._was_confirmed = False
-        self._turn = deque([None])  # to wait: only one thread can pop it
+        self._turn = deque([None])  # a token for wait(): only one thread can pop it
 
     @property
     def result(self) -> Committed:
@@ -114,7 +115,7 @@ class TwoPhase:
             return self.outcome
         raise_not_committed(self.outcome)
 
-    # ---- what a block asks for
+    # ---- the block
 
     def begin(self, connection: AnyConnection) -> Steps[None]:
         """Raises psycopg.Error."""
@@ -125,7 +126,7 @@ class TwoPhase:
             raise error
 
     def end(self, connection: AnyConnection) -> Steps[None]:
-        """The block has ended well. Raises NotCommitted, UsageError."""
+        """End a block without an exception. Raises NotCommitted, UsageError."""
         self.set_deadline()
         try:
             yield from self._prepare(connection)
@@ -139,22 +140,22 @@ class TwoPhase:
             raise
 
     def abandon(self, connection: AnyConnection, reason: BaseException) -> Steps[None]:
-        """The block has ended with an exception. `outcome` stays None if a statement of the block
-        had ended the transaction: nobody knows how."""
+        """End a block with an exception. `outcome` stays None if a statement of the block had ended
+        the transaction: its outcome is unknown."""
         if (yield from self._is_still_ours(connection)):
             self.outcome = RolledBack(first_line(reason))
         else:
             reason.add_note(f"{ENDED_INSIDE}. {DO_NOT_END}")
         yield from self._roll_back(connection)
 
-    def swallows(self, reason: BaseException) -> bool:
-        """As a transaction of psycopg's does: Rollback(other) is for the other one."""
+    def suppresses(self, reason: BaseException) -> bool:
+        """Like psycopg's transaction(): Rollback(other) applies to the other transaction."""
         is_here = isinstance(reason, psycopg.Rollback) and reason.transaction is None
         return is_here and isinstance(self.outcome, RolledBack)
 
     def _is_still_ours(self, connection: AnyConnection) -> Steps[bool]:
-        """Not ended by a COMMIT in the block. Of a failed transaction, or one whose connection is
-        lost, there is no asking whether it was begun after such a COMMIT."""
+        """False if a COMMIT in the block ended the transaction. For a failed transaction, or a lost
+        connection, the server cannot be asked whether such a COMMIT came before."""
         status = connection.info.transaction_status
         if status is not TransactionStatus.INTRANS:
             return status is not TransactionStatus.IDLE
@@ -166,7 +167,7 @@ class TwoPhase:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Of a handle: one task, or thread, at a time. Raises UsageError."""
+        """Only one task or thread at a time may wait on a handle. Raises UsageError."""
         try:
             self._turn.pop()
         except IndexError:
@@ -177,11 +178,11 @@ class TwoPhase:
         try:
             yield
         finally:
-            self.let_go()
+            self.release()
             self._turn.append(None)
 
     def set_deadline(self, timeout: float | None = None) -> None:
-        """From now on."""
+        """Set the deadline, from now on."""
         seconds = self.options.timeout if timeout is None else timeout
         self._deadline = self._clock() + seconds
 
@@ -207,19 +208,19 @@ class TwoPhase:
         if first_error(results) is not None:
             yield from self._prepare_failed(connection, results)
         elif results[1].tag != PREPARE_TAG:
-            # Of a failed transaction Postgres makes a ROLLBACK, without an error.
+            # Postgres turned PREPARE of a failed transaction into ROLLBACK, without an error.
             raise failed_statement()
         else:
             self._note_prepared(results[2].value)
 
     def _is_on_standby(self, connection: AnyConnection) -> Steps[bool]:
-        """The parameter is unknown to Postgres 13; a pooler gives that of its first server."""
+        """Postgres 13 does not report the parameter; a pooler reports that of its first server."""
         if connection.pgconn.parameter_status(b"in_hot_standby") == b"off":
             return False
         return (yield from self._ask_before_prepare(connection, IN_RECOVERY)) == ("t",)
 
     def _ask_before_prepare(self, connection: AnyConnection, question: bytes) -> Steps[Row]:
-        """An error here is one before PREPARE: Postgres rolls back, whatever the reason."""
+        """An error here comes before PREPARE, so Postgres rolls back in every case."""
         try:
             (result,) = yield from self._ask(connection, question)
         except psycopg.Error as error:
@@ -236,7 +237,7 @@ class TwoPhase:
         return facts
 
     def _commit_nothing(self, connection: AnyConnection) -> Steps[None]:
-        """A serializable transaction may still be refused."""
+        """Commit a transaction that wrote nothing. It can fail if it is serializable."""
         try:
             yield Commit(connection)
         except psycopg.Error as error:
@@ -254,8 +255,8 @@ class TwoPhase:
         self.outcome = Pending(self._named, self._lsn)
 
     def _prepare_failed(self, connection: AnyConnection, results: Sequence[Result]) -> Steps[None]:
-        """Nearly always it is rolled back; but the error may have come after PREPARE's end. From
-        the deadline on somebody else may have finished it since."""
+        """PREPARE failed. The transaction is nearly always rolled back, but the error may have come
+        after the end of PREPARE. After the deadline another session may have finished it."""
         error = first_error(results)
         assert error is not None
         try:
@@ -272,19 +273,21 @@ class TwoPhase:
             raise rolled_back_by(error, PREPARE_HINTS.get(error.sqlstate or "", "")) from error
 
     def _roll_back(self, connection: AnyConnection) -> Steps[None]:
-        """What is still open. It hides no error that is on its way."""
+        """Roll back an open transaction. An error here does not replace an exception in
+        progress."""
         status = connection.info.transaction_status
         if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             try:
                 yield Rollback(connection)
             except psycopg.Error:
-                connection.pgconn.finish()  # which rolls back, too
+                connection.pgconn.finish()  # this also rolls back
 
     # ---- after PREPARE
 
     def await_verdict(self) -> Steps[None]:
-        """Returns when conclude() has something to do, or it is committed. Raises NotCommitted."""
-        yield from self._noting(self._await_verdict())
+        """Returns when conclude() must act, or the transaction is committed. Raises
+        NotCommitted."""
+        yield from self._recording_outcome(self._await_verdict())
 
     def _await_verdict(self) -> Steps[None]:
         if isinstance(self.outcome, Committed):
@@ -300,26 +303,28 @@ class TwoPhase:
 
     @property
     def _may_roll_back(self) -> bool:
-        """What was confirmed once may have been committed by somebody, and seen."""
+        """After a confirmation another session may have committed the transaction, and a client may
+        have seen it."""
         return self._named.policy is Policy.ROLLBACK and not self._was_confirmed
 
-    def let_go(self) -> None:
-        """Last of all, however it went: the coordinator learns that its client is gone."""
+    def release(self) -> None:
+        """Call it last in every case: it closes a connection that holds an unfinished gid, so the
+        coordinator knows that the client has left."""
         if self._verdict is not None:
             is_finished = isinstance(self.outcome, Committed)
-            self._coordinator.let_go(self._verdict, is_finished=is_finished)
+            self._coordinator.release(self._verdict, is_finished=is_finished)
             self._verdict = None
 
     def conclude(
         self, connection: AnyConnection, session: Session | Facts | None = None
     ) -> Steps[Committed]:
-        """`session`: what is known of this connection's. Raises NotCommitted."""
+        """`session`: the facts of this connection's session, if known. Raises NotCommitted."""
         if not isinstance(self.outcome, Committed):
-            yield from self._noting(self._act_on_verdict(connection, session))
+            yield from self._recording_outcome(self._act_on_verdict(connection, session))
         return self.result
 
-    def _noting(self, steps: Steps[None]) -> Steps[None]:
-        """An exception with an outcome leaves it here, too."""
+    def _recording_outcome(self, steps: Steps[None]) -> Steps[None]:
+        """Also store the outcome of an exception in `outcome`."""
         try:
             yield from steps
         except NotCommitted as error:
@@ -330,7 +335,7 @@ class TwoPhase:
         self, connection: AnyConnection, session: Session | Facts | None
     ) -> Steps[None]:
         verdict = self._verdict
-        assert verdict is not None, "await_verdict() comes before"
+        assert verdict is not None, "await_verdict() was not called"
         if not verdict.is_confirmed:
             yield from self._roll_back_prepared(connection, verdict.reason)
             return
@@ -340,7 +345,7 @@ class TwoPhase:
             yield from self._commit_prepared(connection, session)
 
     def _read_session(self, connection: AnyConnection) -> Steps[Session | None]:
-        """None: it does not answer, and somebody else has committed the transaction."""
+        """None: the session does not answer, and another session has committed the transaction."""
         try:
             (result,) = yield from self._ask(connection, SESSION)
         except psycopg.Error as error:
@@ -356,17 +361,17 @@ class TwoPhase:
         if lsn is None:
             return
         self.outcome = Committed(self._lsn)
-        self.let_go()
+        self.release()
         if self.options.confirm == "durable" and lsn:
             self._verdict = yield from self._coordinator.wait(lsn, self._named, self._deadline)
             if self._verdict.is_confirmed:
                 self.outcome = Committed(lsn)
 
     def _roll_back_prepared(self, connection: AnyConnection, reason: str) -> Steps[None]:
-        """At the deadline. It returns when the janitor has committed it after all.
+        """At the deadline. Returns normally if the janitor has committed the transaction after all.
 
-        Law: only on the timeline on which it was prepared. The primary before may have committed
-        it, and somebody may have seen it: then a new primary must commit it, too.
+        Law: only on the timeline on which it was prepared. The previous primary may have committed
+        it, and a client may have seen it. Then a new primary must commit it too.
         """
         self._deadline = max(self._deadline, self._clock() + ROLLBACK_SECONDS)
         session = yield from self._read_session(connection)
@@ -382,14 +387,15 @@ class TwoPhase:
     def _finish(
         self, connection: AnyConnection, session: Session | Facts, *, is_commit: bool
     ) -> Steps[int | None]:
-        """The flush position after it. None: somebody else has finished it, by COMMIT."""
-        tells_lsn = not is_commit or self.options.confirm == "durable"
+        """The flush position after the command. None: another session has finished it, by
+        COMMIT."""
+        returns_lsn = not is_commit or self.options.confirm == "durable"
         is_direct = session.backend_pid == connection.pgconn.backend_pid  # no pooler is between
         meanwhile: dict[str, str] = {}
         if session.has_standby_names and is_direct:
             meanwhile["synchronous_commit"] = "local"
         while True:
-            command = Finish(self._named, is_commit, tells_lsn, tuple(meanwhile.items()))
+            command = Finish(self._named, is_commit, returns_lsn, tuple(meanwhile.items()))
             try:
                 results = yield from self._ask(connection, *command.statements)
             except psycopg.Error as error:
@@ -409,17 +415,19 @@ class TwoPhase:
                 return None
 
     def _owner(self, connection: AnyConnection) -> Steps[str]:
-        """The role of a SET LOCAL ROLE, which has ended. It is not there once the gid is gone."""
+        """The role of a SET LOCAL ROLE, which has ended. There is none if the gid no longer
+        exists."""
         try:
             (found,) = yield from self._ask(connection, find_owner(self._named))
         except psycopg.Error:
-            return "none"  # who asks next finds the connection lost
+            return "none"  # the next statement reports the lost connection
         return "none" if found.error is not None or found.row is None else found.value
 
     def _ask_outcome(self, reason: str, error: psycopg.Error | None = None) -> Steps[None]:
-        """What became of the gid, if the primary cannot tell, or not for good. Returns when it is
-        committed. Nobody speaks for the gid meanwhile, or the janitor would leave it alone."""
-        self.let_go()
+        """Get the outcome of the gid from the coordinator if the primary cannot say, or not
+        finally. Returns if it is committed. It releases the gid first; otherwise the janitor would
+        leave it alone."""
+        self.release()
         try:
             outcome = yield from self._coordinator.outcome(
                 self._named, self._lsn, self._deadline, until_decided=True
@@ -434,28 +442,28 @@ class TwoPhase:
             case Pending():
                 raise self._pending(reason) from error
 
-    # ---- words
+    # ---- errors
 
     @property
     def _named(self) -> Gid:
-        assert self.gid is not None, "it has not come to PREPARE"
+        assert self.gid is not None, "the transaction has not reached PREPARE"
         return self.gid
 
-    def has_no_connection(self, error: psycopg.Error) -> TransactionPending:
-        """The pool has none for conclude()."""
+    def pool_failed(self, error: psycopg.Error) -> TransactionPending:
+        """The error when the pool has no connection for conclude()."""
         return self._pending(f"the pool has no connection: {first_line(error)}")
 
     def _pending(self, reason: str) -> TransactionPending:
         return TransactionPending(Pending(self._named, self._lsn), reason)
 
     def _ask(self, connection: AnyConnection, *statements: bytes) -> Steps[list[Result]]:
-        """Several are a pipeline. Raises psycopg.Error when no answer comes."""
+        """Several statements are a pipeline. Raises psycopg.Error if no answer comes."""
         answer_by = max(self._deadline, self._clock()) + ANSWER_SECONDS
         results: list[Result] = yield Ask(connection, statements, answer_by)
         return results
 
 
 def note_interruption(two_phase: TwoPhase, error: BaseException) -> None:
-    """Say which transaction an interruption has left undecided, if it has."""
+    """Add a note with the gid if an interruption left the transaction undecided."""
     if not isinstance(error, Exception) and isinstance(two_phase.outcome, Pending):
         error.add_note(f'transaction "{two_phase.gid}" may be prepared: ask for its outcome')

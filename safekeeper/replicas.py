@@ -15,6 +15,7 @@ class Replica(Protocol):
 
     feedback: HotStandbyFeedback
     suffix: int | None  #: of a pageserver
+    sent_lsn: int
 
     def describe(self) -> dict[str, Any]: ...
 

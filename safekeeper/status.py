@@ -89,6 +89,23 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
     }
 
 
+def timeline_numbers(timeline: Timeline) -> dict[str, float]:
+    """Bytes, for charts: `flush` is a position, `tail` what is flushed and not known as committed,
+    `backlog` what waits for the archive, `reader` by how much the slowest replica is behind."""
+    positions = timeline.positions
+    numbers: dict[str, float] = {
+        "flush": positions.flush_lsn,
+        "tail": max(0, positions.flush_lsn - positions.commit_lsn),
+    }
+    if timeline.archive is not None:
+        numbers["backlog"] = timeline.archive.backlog_bytes(positions.commit_lsn)
+    replicas = timeline.replicas.all()
+    if replicas:
+        sent_lsn = min(replica.sent_lsn for replica in replicas)
+        numbers["reader"] = max(0, positions.commit_lsn - sent_lsn)
+    return numbers
+
+
 def retention_status(timeline: Timeline) -> dict[str, Any]:
     """The start of the WAL that is kept, the reason, and the state of members that need it."""
     extent = log_extent(timeline)

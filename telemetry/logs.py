@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
+from telemetry.recent_events import RECENT_EVENTS
+
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
@@ -41,6 +43,7 @@ def configure_logs(log_format: LogFormat, level: str) -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            RECENT_EVENTS.keep,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             renderer,

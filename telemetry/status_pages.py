@@ -24,6 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pgwire.transport import prepare_socket, shut_down
 from telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
 from telemetry.loopback import is_loopback
+from telemetry.page.page_handlers import PAGE_PATH, SIGN_IN_PATHS, PageHandlers
 from telemetry.status_server import HttpListener, Pages, Route
 from telemetry.watched_files import WatchedFiles
 
@@ -69,18 +70,23 @@ async def _serve(
     pages: Pages,
     started: Callable[[Callable[[], None]], None],
 ) -> None:
-    handlers = _Handlers(listener, pages)
+    page = PageHandlers(listener, sock.getsockname()[1], pages.web) if pages.web else None
+    handlers = _Handlers(listener, pages, page)
     app = web.Application(middlewares=[handlers.refuse_in_json, handlers.demand_token])
     app.router.add_get("/status", handlers.status)
     app.router.add_get("/metrics", handlers.metrics)
     app.router.add_get("/healthz", handlers.healthz)
+    if page is not None:
+        page.add_routes(app)
     for route in pages.routes:
         app.router.add_route(route.method, route.path, partial(handlers.own, route))
     runner = web.AppRunner(app, access_log=None, logger=_log, shutdown_timeout=1)
     await runner.setup()
     assert runner.server is not None
     acceptor = _Acceptor(sock, listener, runner.server)
-    accepting = asyncio.create_task(acceptor.accept())
+    tasks = [asyncio.create_task(acceptor.accept())]
+    if page is not None:
+        tasks.append(asyncio.create_task(page.keep_history()))
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def stop() -> None:
@@ -88,7 +94,8 @@ async def _serve(
 
     started(stop)
     await stopped.wait()
-    accepting.cancel()
+    for task in tasks:
+        task.cancel()
     acceptor.close_handshakes()
     await runner.cleanup()
 
@@ -168,9 +175,10 @@ def _is_of_this_machine(request: web.Request) -> bool:
 
 
 class _Handlers:
-    def __init__(self, listener: HttpListener, pages: Pages) -> None:
+    def __init__(self, listener: HttpListener, pages: Pages, page: PageHandlers | None) -> None:
         self._listener = listener
         self._pages = pages
+        self._page = page
         self._registry = pages.registry()
         self._open = {(r.method, r.path) for r in pages.routes if not r.needs_admin}
 
@@ -178,8 +186,14 @@ class _Handlers:
     async def demand_token(
         self, request: web.Request, handler: Callable[[web.Request], Any]
     ) -> web.StreamResponse:
-        if request.path != "/healthz":
-            self._check(request)
+        is_open = request.path == "/healthz"
+        if not is_open and not (self._page is not None and request.path in SIGN_IN_PATHS):
+            try:
+                self._check(request)
+            except web.HTTPUnauthorized as error:
+                if self._page is None or request.path != PAGE_PATH:
+                    raise
+                return self._page.sign_in_form("", error.headers)
         response: web.StreamResponse = await handler(request)
         return response
 
@@ -203,6 +217,8 @@ class _Handlers:
         """Raises HTTPUnauthorized, HTTPForbidden."""
         token, admin_token = self._listener.token, self._listener.admin_token
         if admin_token is not None and _has_token(request, admin_token):
+            return
+        if request.method in READING and self._page is not None and self._page.admits(request):
             return
         if request.method not in READING:
             is_open = (request.method, request.path) in self._open

@@ -1,4 +1,5 @@
 """The HTTP port of a service: `/status` (JSON), `/metrics` (Prometheus), `/healthz`, other pages.
+`/` is a page for browsers, where the service has one (`telemetry/page/`).
 
 A thread with an event loop of its own serves it (`status_pages.py`). So a slow reader of a page
 delays a commit by at most the interpreter's switch interval. It listens on loopback by default. TLS
@@ -28,6 +29,8 @@ from telemetry.watched_files import WatchedFiles
 
 if TYPE_CHECKING:  # the import would delay votes and commits: see `status_pages.py`
     from prometheus_client import CollectorRegistry
+
+    from telemetry.page.page_view import WebPage
 
 log = structlog.get_logger()
 
@@ -111,13 +114,15 @@ class Route:
 class Pages:
     """`health` returns "" or one line that describes the problem. The serving thread calls
     `registry` once. `is_api`: the routes are the purpose of the service. Then status and health
-    may block too, and the port's own errors are JSON {error, hint}."""
+    may block too, and the port's own errors are JSON {error, hint}. `web` makes the page for
+    browsers, in the serving thread; None if there is no page."""
 
     status: Callable[[], dict[str, Any]]
     health: Callable[[], str]
     registry: Callable[[], CollectorRegistry]
     routes: Sequence[Route] = ()
     is_api: bool = False
+    web: Callable[[], WebPage] | None = None
 
 
 class StatusServer:

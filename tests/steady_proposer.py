@@ -77,7 +77,7 @@ class SteadyProposer(Proposer):
         if steady.take_wal(memoryview(frame), 0, len(frame)) < 0:
             return None
         append = _append_in(steady.frame[HEADER_BYTES : steady.frame_bytes])
-        news = _append_in(steady.news[HEADER_BYTES:]) if steady.has_chained else append
+        news = _append_in(steady.end_frame[HEADER_BYTES:]) if steady.has_chained else append
         return [
             Send(peer, news if follows == CHAINED else append)
             for peer, follows in enumerate(steady.follows)

@@ -1,10 +1,10 @@
-"""What `sk attach` runs: a proposer that may live with its server, hands over, and shows life.
+"""`sk attach`: runs a proposer, optionally with supervision of its server and with a takeover.
 
     [wait for the primary] -> [wait for the lock] -> prepare -> [ask the predecessor] -> run
 
-What is in brackets is done when it is asked for. The service manager (`telemetry`) is told of each
-step. The end is an orderly one when told to stop, when the server has ended, or when a successor
-asked for it.
+The steps in brackets are optional. Each step is reported to the service manager (`telemetry`). The
+process ends in an orderly way on a stop signal, when the supervised server has ended, or when a
+successor requests it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from walproposer.timelines.timeline_creation import FoundTimeline
 
 
 class Attachment:
-    """`supervised`: the data directory of the server to live with. `takes_over`: the proposer of
-    this machine is asked to let go. `attached` is told which timeline it is."""
+    """`supervised`: the data directory of the server to supervise. `takes_over`: ask the proposer
+    of this timeline on this machine to stop. `attached` is called with the timeline found."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Attachment:
             self._watch.check()
 
     def _attach(self) -> FoundTimeline | None:
-        """None when told to stop before."""
+        """Returns None if told to stop before attaching."""
         if self._watch is None:
             return self._prepare()
         self._watch.start()
-        self._manager.notify("READY=1")  # it waits for the server, which may be for long
+        self._manager.notify("READY=1")  # it waits for the server, perhaps for a long time
         return self._watch.until_attached(self._prepare)
 
     def _prepare(self) -> FoundTimeline | None:
@@ -76,13 +76,13 @@ class Attachment:
         try:
             found = self._proposer.prepare()
         except WalProposerError:
-            self._proposer.close()  # the lock is for one who can use it
+            self._proposer.close()  # release the lock for a proposer that can use it
             raise
         if self._takes_over:
-            if self._proposer.config.lock is not None:  # it may be long until it is our turn
-                self._proposer.let_go_of_primary()
+            if self._proposer.config.lock is not None:  # the lock may take long to acquire
+                self._proposer.close_upstream()
             if self._stopping.is_set:
-                return None  # the predecessor goes on
+                return None  # the predecessor continues
             ask_predecessor(found.timeline)
             if not self._has_lock():
                 return None

@@ -1,11 +1,11 @@
-"""What others may ask of the running proposer: show the members, change them, go back, tell one
-that is in no set that it has left.
+"""The requests that the running proposer accepts: show the members, change them, cancel a change,
+and send a safekeeper that is in no set the order to leave.
 
     HTTP's thread -> ChangeRequests -> between two events of the loop -> the core
 
-Law: whether a request fits is decided where it is handed over, on the loop's thread, so nothing can
-change in between. One is served at a time; the same one again is the same change, whether it is
-under way or done.
+Law: the loop's thread decides whether a request is valid and hands it over, so nothing can change
+in between. It serves one request at a time. A repeated request refers to the same change, whether
+that is in progress or done.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from walproposer.stream.incarnation import Incarnation
 PATH = "/members"
 CHANGE_PATH = "/members/change"
 OUTSIDE_PATH = "/members/outside"
-#: The loop takes it between two events; a stalled one had better be asked again.
+#: The loop takes a request between two events. If the loop is stalled, the client should ask again.
 ANSWER_SECONDS = 5.0
 
-NOBODY = "no proposer leads this timeline now: it waits for its primary, or for safekeepers"
+NO_LEADER = "no proposer leads this timeline now: it is waiting for its primary or for safekeepers"
 
 
 class ChangeRequests:
-    """`incarnation()` is the one that runs, None while there is none."""
+    """`incarnation()` returns the running incarnation, or None."""
 
     def __init__(self, incarnation: Callable[[], Incarnation | None]) -> None:
         self._incarnation = incarnation
@@ -57,7 +57,7 @@ class ChangeRequests:
         incarnation = self._incarnation()
         page = members_status(incarnation) if incarnation is not None else None
         if page is None:
-            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NO_LEADER)
         return Answer(HTTPStatus.OK, page)
 
     def _request(self, body: bytes) -> Answer:
@@ -68,44 +68,44 @@ class ChangeRequests:
         return self._on_loop(lambda incarnation: _take(incarnation, request))
 
     def _cancel(self) -> Answer:
-        return self._on_loop(_go_back)
+        return self._on_loop(_cancel_change)
 
     def _name_outsider(self, body: bytes) -> Answer:
         try:
             host, port = outsider_of_page(msgspec.json.decode(body))
         except (MessageError, msgspec.DecodeError) as error:
             return _refusal(HTTPStatus.BAD_REQUEST, str(error))
-        return self._on_loop(lambda incarnation: _meet(incarnation, host, port))
+        return self._on_loop(lambda incarnation: _add_outsider(incarnation, host, port))
 
     def _on_loop(self, work: Callable[[Incarnation], Answer]) -> Answer:
         incarnation = self._incarnation()
         if incarnation is None or not incarnation.is_leading:
-            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NO_LEADER)
         answer: Future[Answer] = Future()
         incarnation.call(lambda: answer.set_result(work(incarnation)))
         try:
             return answer.result(ANSWER_SECONDS)
         except TimeoutError:
-            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NO_LEADER)
 
 
 def _take(incarnation: Incarnation, request: ChangeRequest) -> Answer:
     core = incarnation.core
     membership, change = core.membership, core.change
     if membership is None or not incarnation.is_leading:
-        return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+        return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NO_LEADER)
     is_under_way = change is not None and not change.is_finished
     if is_under_way and change is not None and change.wanted != request.ids:
         return _refusal(
             HTTPStatus.CONFLICT,
             f"another change is under way, to members {change.wanted}",
-            "Wait for its end, or end it: sk member cancel.",
+            "Wait for it to end, or cancel it: sk member cancel.",
         )
     if is_under_way and (difference := core.pending.difference(request, core.leader)):
         return _refusal(
             HTTPStatus.CONFLICT,
             f"another change is under way, to the same members, with {difference}",
-            "Wait for its end, or end it: sk member cancel.",
+            "Wait for it to end, or cancel it: sk member cancel.",
         )
     if is_under_way or is_done(request, membership):
         return _accepted(incarnation)
@@ -114,25 +114,25 @@ def _take(incarnation: Incarnation, request: ChangeRequest) -> Answer:
             HTTPStatus.CONFLICT,
             f"the members have generation {membership.generation}, the request was made for "
             f"{request.generation}",
-            "Look at the members, and ask again.",
+            "Check the members (sk member list) and repeat the request.",
         )
     incarnation.step(ChangeRequested(request))
     return _accepted(incarnation)
 
 
-def _meet(incarnation: Incarnation, host: str, port: int) -> Answer:
-    """Whether he is to be told, the core decides when he answers."""
+def _add_outsider(incarnation: Incarnation, host: str, port: int) -> Answer:
+    """The core decides whether to send the order to leave, when the safekeeper answers."""
     incarnation.step(OutsiderNamed(host, port))
     return _accepted(incarnation)
 
 
-def _go_back(incarnation: Incarnation) -> Answer:
-    """It is too late once the set that stays was written."""
+def _cancel_change(incarnation: Incarnation) -> Answer:
+    """A change cannot be cancelled after the new set has been written."""
     change = incarnation.core.change
     if change is None or change.is_finished:
         return _refusal(HTTPStatus.CONFLICT, "no change is under way")
     if change.state in (ChangeState.LEAVING, ChangeState.TELLING):
-        return _refusal(HTTPStatus.CONFLICT, "it is too late: the new members are alone in charge")
+        return _refusal(HTTPStatus.CONFLICT, "it is too late: the new members are already in force")
     incarnation.step(ChangeCancelled())
     return _accepted(incarnation)
 

@@ -1,4 +1,4 @@
-"""What a proposer is told to do."""
+"""The configuration of a proposer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from walproposer.locks.lease import LEASE_SECONDS
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 
-if TYPE_CHECKING:  # without --qsync none of it is imported
+if TYPE_CHECKING:  # without --qsync it is not imported
     from access.access import AccessConfig
 
 AGE_MAX_SECONDS = 30.0
@@ -20,7 +20,7 @@ ORPHAN_GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class QsyncConfig:
-    """The coordinator's port, and how its limbo is kept. `port` 0: any that is free. `limbo_max`
+    """The coordinator's port, and the limits of its limbo. `port` 0: any free port. `limbo_max`
     None: half of the primary's max_prepared_transactions."""
 
     host: str
@@ -34,10 +34,10 @@ class QsyncConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProposerConfig:
-    """`timeline` None: the one the safekeepers have for this primary, else a new one.
+    """`timeline` None: the timeline that the safekeepers have for this primary, else a new one.
 
-    `configure` sets synchronous_standby_names once streaming; `http` is how others reach the
-    status page, "" when there is none.
+    `configure` sets synchronous_standby_names once the proposer streams. `http` is the address of
+    the status page for other machines, "" if there is none.
     """
 
     primary: PrimaryAddress
@@ -45,14 +45,14 @@ class ProposerConfig:
     timeline: TimelineId | None = None
     configure: bool = False
     http: str = ""
-    #: Where the lock is that keeps others away while attached; None: there is none.
+    #: URL of the lock that only one proposer can hold while attached; None: no lock.
     lock: str | None = None
     lock_seconds: float = LEASE_SECONDS
-    #: Which members take the WAL from another one.
+    #: Which members take the WAL from another member.
     chains: ChainRule = NO_CHAINS
     #: None: there is no coordinator.
     qsync: QsyncConfig | None = None
 
     def safekeeper(self, host: str, port: int) -> SafekeeperAddress:
-        """One that the membership names: what libpq needs besides is as for those given."""
+        """The address of a member. Other libpq settings are those of the given safekeepers."""
         return SafekeeperAddress(host, port, self.safekeepers[0].conninfo)

@@ -1,7 +1,7 @@
-"""Connections to the primary and to safekeepers, and what `pgclient` raises as an error of ours.
+"""Connections to the primary and to safekeepers. Converts the errors of `pgclient` to ours.
 
-Here alone: a server that goes away, or does not answer, is Unreachable; what it refuses is a
-Refusal, or a WalProposerError in its own words.
+This is the only place that does so. A server that shuts down or does not answer raises Unreachable.
+A request that a server refuses raises Refusal, or WalProposerError with the server's message.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from walproposer.errors import Refusal, Unreachable, WalProposerError
 
 PORT_MAX = 65535
 
-#: The class of a server that shuts down, has crashed or is starting (57P01 to 57P03).
+#: The SQLSTATE class of a server that shuts down, has crashed or is starting (57P01 to 57P03).
 OPERATOR_INTERVENTION = "57P"
 
 
 def open_connection(conninfo: str, what: str, **overrides: Any) -> psycopg.Connection:
-    """A connection in autocommit mode. `what` names the other side in messages, never with a
+    """A connection in autocommit mode. `what` names the server in messages; it never has a
     password. Raises Unreachable."""
     with connecting(what):
-        return connect(conninfo, **_reaching_closed(conninfo), **overrides)
+        return connect(conninfo, **_accept_read_only(conninfo), **overrides)
 
 
-def _reaching_closed(conninfo: str) -> dict[str, str]:
-    """A primary is one for us also while clients may not write to it (`failover/client_writes.py`),
-    and who would let them is us."""
+def _accept_read_only(conninfo: str) -> dict[str, str]:
+    """We also connect to a primary that is read-only for clients (`failover/client_writes.py`),
+    because the proposer must end that state."""
     try:
         asks_for_writes = conninfo_to_dict(conninfo).get("target_session_attrs") == "read-write"
     except (psycopg.Error, UnicodeError):
-        return {}  # who connects says what is wrong
+        return {}  # connect() reports the error
     return {"target_session_attrs": "primary"} if asks_for_writes else {}
 
 
 @contextmanager
 def connecting(what: str) -> Iterator[None]:
-    """Raises Unreachable when the block cannot connect."""
+    """Raises Unreachable if the block cannot connect."""
     try:
         yield
     except NotConnected as error:
@@ -50,34 +50,37 @@ def connecting(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def refusing(doing: str) -> Iterator[None]:
-    """What a server says in the block becomes Unreachable or Refusal; one of ours passes."""
+def converting_errors(doing: str) -> Iterator[None]:
+    """Converts an error of a server in the block to Unreachable or Refusal. Our own errors pass."""
     try:
         yield
     except psycopg.Error as error:
         message = error.diag.message_primary or first_line(error)
         hint = error.diag.message_hint or ""
-        raise _judged(f"{doing}: {message}", error.sqlstate or "", hint) from error
+        raise _error_of(f"{doing}: {message}", error.sqlstate or "", hint) from error
     except PgClientError as error:
         sqlstate = error.sqlstate if isinstance(error, ServerError) else ""
-        raise _judged(f"{doing}: {error}", sqlstate, error.hint) from error
+        raise _error_of(f"{doing}: {error}", sqlstate, error.hint) from error
 
 
-def _judged(message: str, sqlstate: str, hint: str) -> WalProposerError:
-    """A server that stopped or crashed just now will be back; what it refuses, it refuses."""
+def _error_of(message: str, sqlstate: str, hint: str) -> WalProposerError:
+    """A server that stopped or crashed is expected back, so the error is Unreachable. Others are
+    Refusal."""
     is_gone = not sqlstate or sqlstate.startswith(OPERATOR_INTERVENTION)
     kind = Unreachable if is_gone else Refusal
     return kind(message, hint=hint, sqlstate=sqlstate)
 
 
-def as_said(error: PgClientError, lost: str = "") -> WalProposerError:
-    """In the server's own words; Unreachable, after `lost`, when they are not a server's."""
+def server_error(error: PgClientError, lost: str = "") -> WalProposerError:
+    """Convert an error with the server's message. If it does not come from a server, it becomes
+    Unreachable, with `lost` before the message."""
     if isinstance(error, ServerError):
         return WalProposerError(str(error), hint=error.hint, sqlstate=error.sqlstate)
     return Unreachable(f"{lost}{error}", hint=error.hint)
 
 
 def port_number(text: str) -> int | None:
-    """The TCP port; None for what is none. Digits are counted first: int() refuses thousands."""
+    """The TCP port; None if `text` is not one. Checks the length first, because int() refuses very
+    long texts."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(PORT_MAX))
     return int(text) if is_number and int(text) <= PORT_MAX else None

@@ -1,9 +1,9 @@
 """Errors of `walproposer`.
 
 WalProposerError         one sentence for the user, a hint, an exit code
-|-- Unreachable          nobody answers at an address, or it answered that it cannot
-|-- Refusal              the parts do not fit together; trying again will not help
-|-- CommitsWait          commits wait that no quorum has, and this would let them return
+|-- Unreachable          no server answers at an address, or it answered that it is unavailable
+|-- Refusal              the parts do not match; a retry will not help
+|-- CommitsWait          commits wait that no quorum has, and the command would release them
 |-- Fenced               another proposer took the timeline over
 `-- PrimaryLost          the replication stream ended; a new incarnation may attach again
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 
 class WalProposerError(Exception):
-    """`sqlstate` is the server's, when it was a server that refused."""
+    """`sqlstate` is that of the server, if a server refused."""
 
     def __init__(self, message: str, *, hint: str = "", sqlstate: str = "") -> None:
         super().__init__(message)
@@ -21,23 +21,23 @@ class WalProposerError(Exception):
 
 
 class Unreachable(WalProposerError):
-    """May pass; the caller decides whether to try again."""
+    """Temporary; the caller decides whether to retry."""
 
 
 class Refusal(WalProposerError):
-    """Will not pass by itself."""
+    """Permanent; a retry does not help."""
 
 
 class CommitsWait(WalProposerError):
-    """Only the user can decide that they return all the same."""
+    """Only the user can decide to release the commits."""
 
 
 class Fenced(WalProposerError):
-    """The end of this process: it can never acknowledge anything again."""
+    """This process must end: it can never acknowledge a commit again."""
 
 
 class PrimaryLost(WalProposerError):
-    """`orderly` when the primary said goodbye (COPY 0): it is shutting down."""
+    """`orderly` if the primary ended the copy (COPY 0), because it is shutting down."""
 
     def __init__(self, message: str, *, orderly: bool = False) -> None:
         super().__init__(message)

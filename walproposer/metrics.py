@@ -1,4 +1,4 @@
-"""The metrics of the proposer, read from the running incarnation when they are asked for."""
+"""The metrics of the proposer, read from the running incarnation on each request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from walproposer.status import STATES, open_peers, peer_status
 from walproposer.stream.incarnation import Incarnation
 from walproposer.stream.progress import PeerState
 
-if TYPE_CHECKING:  # without --qsync none of it is imported
+if TYPE_CHECKING:  # without --qsync it is not imported
     from walproposer.qsync.coordination import Coordination
 
 GAUGES = {
@@ -23,9 +23,9 @@ GAUGES = {
     "sk_proposer_term": "Term of this incarnation",
     "sk_proposer_quorum_ok": "1 while a quorum follows, 0 while commits wait",
     "sk_proposer_window_bytes": "WAL held in memory for slow safekeepers",
-    "sk_proposer_unconfirmed_seconds": "How long commit_lsn has stood with records to confirm",
-    "sk_proposer_primary_silent_seconds": "Since the primary last answered, asked each second",
-    "sk_proposer_stalled_seconds": "How long the event loop is late",
+    "sk_proposer_unconfirmed_seconds": "Time since commit_lsn advanced, with records to confirm",
+    "sk_proposer_primary_silent_seconds": "Time since the primary last answered, asked each second",
+    "sk_proposer_stalled_seconds": "Delay of the event loop",
 }
 STATE_GAUGES = {"sk_proposer_state": "1 for the state that the proposer is in, 0 for the others"}
 PROTECTION = {"sk_proposer_commits_protected": "1 while commits wait for the quorum, 0 if not"}
@@ -34,10 +34,10 @@ SAFEKEEPER_GAUGES = {
     "sk_proposer_safekeeper_connected": "1 while it follows",
     "sk_proposer_safekeeper_lag_bytes": "WAL it has not flushed",
     "sk_proposer_safekeeper_chained": "1 while it takes the WAL from another safekeeper",
-    "sk_proposer_safekeeper_left_behind": "1 when no safekeeper has the WAL that it lacks any more",
+    "sk_proposer_safekeeper_left_behind": "1 when no safekeeper still has the WAL that it lacks",
 }
 
-#: Of the coordinator, when there is one: names, words of its status, texts.
+#: Metrics of the coordinator, if there is one: names and texts.
 QSYNC_GAUGES = {
     "sk_proposer_qsync_deciding": "1 while the coordinator gives verdicts",
     "sk_proposer_qsync_term": "Term in which it gives them; 0 while it does not lead",
@@ -51,7 +51,7 @@ QSYNC_GAUGES = {
     "sk_proposer_qsync_confirm_lag_seconds": "How long the last one that was confirmed had waited",
 }
 QSYNC_OWNER = "sk_proposer_qsync_owner"
-QSYNC_OWNER_TEXT = "1, with the uuid of the proposer that owns the limbo; nothing while none does"
+QSYNC_OWNER_TEXT = "1, with the uuid of the proposer that owns the limbo; absent while none does"
 QSYNC_COUNTERS = {
     "sk_proposer_qsync_confirmed": "Questions answered: the quorum has it",
     "sk_proposer_qsync_pending": "Questions answered: not yet",
@@ -71,8 +71,8 @@ Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class ProposerCollector(Collector):
-    """`state()` is one of STATES. `incarnation()` is the one that runs, or ran last; without one
-    there is only the state."""
+    """`state()` returns one of STATES. `incarnation()` returns the running incarnation, or the last
+    one. Without one there are only the state and the metrics of qsync."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ProposerCollector(Collector):
 
     @property
     def registry(self) -> CollectorRegistry:
-        """One of its own."""
+        """A separate registry."""
         registry = CollectorRegistry()
         registry.register(self)
         return registry
@@ -115,7 +115,7 @@ class ProposerCollector(Collector):
         return family
 
     def _protection(self) -> list[Family]:
-        """Nothing until it is known."""
+        """Empty until the state is known."""
         problems = self._watch.problems
         if problems is None:
             return []
@@ -144,7 +144,7 @@ def _own_families(incarnation: Incarnation) -> list[Family]:
 
 
 def _qsync_families(coordination: Coordination) -> list[Family]:
-    """While it has no port, only that it gives no verdicts."""
+    """Without a coordinator, only the metric that it gives no verdicts."""
     if coordination.coordinator is None:
         name = "sk_proposer_qsync_deciding"
         return [GaugeMetricFamily(name, QSYNC_GAUGES[name], value=0)]

@@ -1,11 +1,10 @@
-"""A request for other members, and what becomes of it, as JSON values on the proposer's HTTP port.
+"""A request to change the members, as JSON values of the proposer's HTTP port.
 
 POST /members  {"generation": 3, "members": [
                    {"id": 1, "instance": "8 bytes in hex", "address": "host:port", "site": ""}]}
-
 POST /members/outside  {"address": "host:port"}
 
-Of who is a member already, instance (zeros) and address ("") may be unknown.
+For a present member, instance (zeros) and address ("") may be unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def request_page(request: ChangeRequest) -> dict[str, Any]:
 def request_of_page(page: object) -> ChangeRequest:
     """Raises MessageError."""
     if not isinstance(page, Mapping) or page.keys() != {"generation", "members"}:
-        raise MessageError("expected an object of generation and members")
+        raise MessageError("expected an object with generation and members")
     generation, listed = page["generation"], page["members"]
     if type(generation) is not int or not 0 < generation <= GENERATION_MAX:
         raise MessageError(f"generation is {str(generation)[:80]}, expected that of the members")
@@ -41,14 +40,14 @@ def request_of_page(page: object) -> ChangeRequest:
     instances = [member.instance for member in members if member.instance != UNKNOWN_INSTANCE]
     for each, what in ((ids, "id"), (addresses, "address"), (instances, "instance")):
         if len({*each}) != len(each):
-            raise MessageError(f"two members have one {what}")
+            raise MessageError(f"two members have the same {what}")
     return ChangeRequest(generation, members)
 
 
 def outsider_of_page(page: object) -> tuple[str, int]:
     """Raises MessageError."""
     if not isinstance(page, Mapping) or page.keys() != {"address"}:
-        raise MessageError("expected an object of address")
+        raise MessageError("expected an object with address")
     host, port = split_address(str(page["address"]))
     if not host:
         raise MessageError("expected the address of a safekeeper")
@@ -56,7 +55,7 @@ def outsider_of_page(page: object) -> tuple[str, int]:
 
 
 def is_done(request: ChangeRequest, membership: Membership) -> bool:
-    """Whether these are the members wanted, and nobody else."""
+    """Whether the members are exactly these."""
     if membership.is_joint or membership.members != request.ids:
         return False
     return all(membership.member(member.id) == member for member in request.members)

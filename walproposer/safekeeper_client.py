@@ -1,7 +1,7 @@
-"""Commands to a safekeeper, by short connections: who are you, what have you, create, delete,
-join, leave.
+"""Commands to a safekeeper, on short connections: identify, list timelines, create, delete, join,
+leave.
 
-The data path has its own connection (`stream/peer.py`); this one may block.
+The data path has its own connection (`stream/peer.py`). This one may block.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from pgclient.errors import PgClientError
 from pgclient.questions import ask
 from pgwire.commands import format_option_command
 from pgwire.startup import format_options
-from walproposer.connection import as_said, connecting, port_number
+from walproposer.connection import connecting, port_number, server_error
 from walproposer.errors import Unreachable, WalProposerError
 
 DEFAULT_PORT = 5454
 
-#: What libpq says when a server lets us in without the proof that `require_auth` wants.
+#: The text of libpq for a server that does not request the authentication that `require_auth`
+#: demands.
 NOT_ASKED = "server did not complete authentication"
 ASKED_NOTHING_HINT = (
-    "It asks for no password: is it the right server, and was it started with --user-file? "
-    "require_auth=none in --safekeeper-conninfo accepts it as it is."
+    "It requests no password. Check that it is the right server, and was started with "
+    "--user-file. require_auth=none in --safekeeper-conninfo accepts it without a password."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SafekeeperAddress:
-    """host:port, and what libpq needs besides (sslmode, user, passfile ...) as a conninfo."""
+    """host:port, and the other libpq settings (sslmode, user, passfile ...) as a conninfo."""
 
     host: str
     port: int
@@ -47,23 +48,21 @@ class SafekeeperAddress:
 
     @classmethod
     def parse(cls, text: str, conninfo: str = "") -> SafekeeperAddress:
-        """`host`, `host:port`, `[v6]:port`. Raises WalProposerError."""
+        """Parse `host`, `host:port`, `[v6]:port`. Raises WalProposerError."""
         host, _, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
         if not host:
             host, port = port, ""
         host = host.removeprefix("[").removesuffix("]")
         number = port_number(port) if port else DEFAULT_PORT
         if not host or number is None:
-            raise WalProposerError(
-                f'invalid safekeeper address "{text}"', hint="Expected host:port."
-            )
+            raise WalProposerError(f'invalid safekeeper address "{text}"', hint="Give host:port.")
         return cls(host, number, conninfo)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def connect(self, timeline: TimelineId | None = None, **options: str) -> psycopg.Connection:
-        """A replication connection, the timeline named in its `options`. Raises Unreachable."""
+        """A replication connection, with the timeline in its `options`. Raises Unreachable."""
         if timeline is not None:
             options["tenant_id"] = timeline.tenant_id.hex()
             options["timeline_id"] = timeline.timeline_id.hex()
@@ -84,17 +83,17 @@ class SafekeeperAddress:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """What it refuses in the block becomes a WalProposerError with its words; when it is lost,
-        Unreachable."""
+        """Converts an error of the safekeeper in the block to WalProposerError with its message; a
+        lost connection to Unreachable."""
         try:
             yield
         except PgClientError as error:
-            raise as_said(error, f"lost safekeeper {self}: ") from error
+            raise server_error(error, f"lost safekeeper {self}: ") from error
 
 
 class SafekeeperClient:
-    """Each method is one command, and outside of `connected` one connection. Raises Unreachable
-    when nobody answers, WalProposerError with the safekeeper's words when it refuses."""
+    """Each method is one command, and outside of `connected` one connection. Raises Unreachable if
+    the safekeeper does not answer, WalProposerError with its message if it refuses."""
 
     def __init__(self, address: SafekeeperAddress) -> None:
         self.address = address
@@ -118,27 +117,28 @@ class SafekeeperClient:
             yield connection
 
     def command(self, name: str, options: Mapping[str, str] | None = None) -> list[dict[str, str]]:
-        """The rows of one command of ours, by column name."""
+        """The rows of one of our commands, by column name."""
         with self._open() as connection, self.address.answering():
             return ask(connection.pgconn, format_option_command(name, options))
 
     def identify(self) -> dict[str, str]:
-        """safekeeper_id, version, http (its status page's host:port), instance (of its data
-        directory: 8 bytes in hex), site (where it stands; "")."""
+        """safekeeper_id, version, http (host:port of its status page), instance (of its data
+        directory: 8 bytes in hex), site (its location; or "")."""
         return self.command("IDENTIFY_SAFEKEEPER")[0]
 
     def timelines(self) -> list[dict[str, Any]]:
-        """The status of every timeline, as in the status page; of one that the safekeeper cannot
-        open, `folder`, `state` and `stopped_reason` alone."""
+        """The status of every timeline, as on the status page. For a timeline that the safekeeper
+        cannot open only `folder`, `state` and `stopped_reason`."""
         rows = self.command("LIST_TIMELINES")
         return [msgspec.json.decode(row["status"]) for row in rows]
 
     def join(self, timeline: TimelineId, offer: TimelineOffer) -> None:
-        """Begin the timeline where the offer says: a leader streams to it from there on."""
+        """Begin the timeline at the position in the offer. A leader streams to it from there on."""
         self.command("JOIN_TIMELINE", {**_named(timeline), "offer": encode_offer(offer).hex()})
 
     def leave(self, timeline: TimelineId, membership: Membership) -> None:
-        """It is in no set of that: its WAL goes, and it leads on to those that are."""
+        """Order it to leave: it is in no set of `membership`. It deletes its WAL, and refers
+        clients to the members."""
         encoded = encode_membership(membership).hex()
         self.command("LEAVE_TIMELINE", {**_named(timeline), "membership": encoded})
 

@@ -1,9 +1,9 @@
-"""The proposer process: incarnation after incarnation, until it is fenced, refused or stopped.
+"""The proposer process: one incarnation after another, until it is fenced, refused or stopped.
 
     wait for the primary -> incarnation -> primary lost -> wait for the primary -> ...
 
-The one file that knows everybody. A new incarnation of the same process gives way to whoever was
-promised more than its predecessor; a new process (an operator's decision) takes the term over.
+This file connects all parts. A new incarnation of the same process yields to a proposer with a
+greater promise than its predecessor. A new process, which an operator starts, takes the term over.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from walproposer.change_requests import ChangeRequests
 from walproposer.checks.commit_watch import CommitWatch
 from walproposer.config import ProposerConfig
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
-from walproposer.failover.opening import Opening
+from walproposer.failover.completion import FailoverCompletion
 from walproposer.locks.lease import Lease, open_lock
-from walproposer.mender import Mender
 from walproposer.primary.log_marker import mark_log
 from walproposer.primary.primary import Primary
 from walproposer.primary.slot_guard import slot_dropped_on_failure
 from walproposer.primary.synchronous_standby import configure_when_streaming
 from walproposer.qsync.prepared_setting import limbo_max
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.segment_repair import SegmentRepair
 from walproposer.status import (
     HEALTHY_WAITS,
     STARTING,
@@ -82,23 +82,24 @@ log = structlog.get_logger()
 
 PRIMARY_RETRY_SECONDS = 0.5
 RESTART_SECONDS = 0.5
-# A thread that wakes up with WAL in hand waits at most this long for one that computes.
+# A thread that wakes up with WAL waits at most this long for a computing thread.
 SWITCH_INTERVAL_SECONDS = 0.0005
 
 
 class WalProposer:
-    """`run` returns when stopped, and raises a WalProposerError when it cannot go on."""
+    """`run` returns when stopped, and raises WalProposerError if it cannot continue."""
 
     def __init__(self, config: ProposerConfig, stopping: StopSignal) -> None:
         self.config = config
         self._stopping = stopping
         stopping.on_set(self._stop_incarnation)
         self._incarnation: Incarnation | None = None
-        #: That, or the one before it while the primary is awaited: metrics go on.
+        #: The running incarnation, or else the one before it, so that metrics continue.
         self._measured: Incarnation | None = None
         self._commit_watch = CommitWatch(config.primary, stopping, self._is_streaming)
         self._found: FoundTimeline | None = None
-        #: Of the members, as the last incarnation knew them; those given, before there was one.
+        #: The addresses of the members, as the last incarnation knew them; before the first one,
+        #: those given.
         self._addresses = config.safekeepers
         #: For the first incarnation, from `prepare`.
         self._upstream: Upstream | None = None
@@ -106,11 +107,11 @@ class WalProposer:
         self._primary_error = ""
         self._configured: Event | None = None
         self._lease: Lease | None = None
-        self._opening: Opening | None = None
+        self._completion: FailoverCompletion | None = None
         self._limbo_max = 0
         self._coordination: Coordination | None = None
         if config.qsync is not None:
-            # Here, as a start without --qsync imports a tenth less.
+            # Imported here, because a start without --qsync then imports a tenth less.
             from walproposer.qsync.coordination import Coordination
 
             self._coordination = Coordination(config, stopping)
@@ -124,7 +125,7 @@ class WalProposer:
         return incarnation is not None and incarnation.primary_silent_seconds is not None
 
     def is_starting(self) -> bool:
-        """Whether commits are to begin, and have not."""
+        """Whether commits should begin but have not yet."""
         incarnation = self._incarnation
         if incarnation is None:
             return self._waiting_for not in HEALTHY_WAITS
@@ -137,7 +138,7 @@ class WalProposer:
         return Pages(self.status, self.health, self._registry, requests.routes)
 
     def _registry(self) -> CollectorRegistry:
-        from walproposer.metrics import ProposerCollector  # by who serves the pages: it takes long
+        from walproposer.metrics import ProposerCollector  # slow: not at the start
 
         collector = ProposerCollector(
             lambda: self.state, lambda: self._measured, self._coordination, self._commit_watch
@@ -157,7 +158,7 @@ class WalProposer:
                 **incarnation_status(self._incarnation),
                 "commit_problems": self._commit_watch.problems,
                 "configured": self._is_configured(),
-                "failover": self._opening.status if self._opening is not None else None,
+                "failover": self._completion.status if self._completion is not None else None,
                 "lock": self._lock_status(),
                 **self._qsync_status(),
             }
@@ -183,23 +184,23 @@ class WalProposer:
             return "no term won yet"
         if not incarnation.quorum_watch.ok:
             return "the quorum is lost, commits wait"
-        if self._opening is not None and self._opening.error:
-            return f"clients are kept out: {self._opening.error}"
+        if self._completion is not None and self._completion.error:
+            return f"clients cannot write: {self._completion.error}"
         qsync_error = self._coordination.error if self._coordination is not None else ""
         return hung_reason(incarnation) or qsync_error
 
     @property
     def stalled_seconds(self) -> float:
-        """How long the loop that commits go through is late; 0 while there is none."""
+        """The delay of the loop that commits go through; 0 while there is none."""
         incarnation = self._incarnation
         return incarnation.stalled_seconds if incarnation is not None else 0.0
 
     def waits_for(self, state: str) -> None:
-        """What the status says until there is an incarnation."""
+        """The state in the status until there is an incarnation."""
         self._waiting_for = state
 
     def _is_configured(self) -> bool | None:
-        """Whether --configure has done what it does, once; None without it."""
+        """Whether --configure has taken effect, once; None without it."""
         if not self.config.configure:
             return None
         return self._configured is not None and self._configured.is_set()
@@ -222,10 +223,8 @@ class WalProposer:
     # ---- run
 
     def wait_for_lock(self) -> bool:
-        """Until the configured lock is ours; at once without one. False when stopped meanwhile.
-
-        Raises Refusal.
-        """
+        """Wait until we hold the configured lock; returns at once without one. Returns False if
+        stopped meanwhile. Raises Refusal."""
         if self.config.lock is None:
             return True
         if self._lease is None:
@@ -238,15 +237,15 @@ class WalProposer:
         return self._lease.is_held or self._lease.wait(self._stopping)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._coordination is not None:
             self._coordination.close()
-        self.let_go_of_primary()
+        self.close_upstream()
         if self._lease is not None:
             self._lease.close()
 
     def prepare(self) -> FoundTimeline:
-        """Everything that can be wrong is found out before anything is changed.
+        """Make all checks before anything changes.
 
         Raises WalProposerError.
         """
@@ -271,7 +270,7 @@ class WalProposer:
         log_of_primary.check(found, members, named)
         if self.config.qsync is not None:
             self._limbo_max = limbo_max(self.config.qsync, address)
-        self.let_go_of_primary()  # of one that was prepared for before
+        self.close_upstream()  # of an earlier call
         upstream = Upstream(address, shared=questions)
         try:
             primary = upstream.primary
@@ -289,8 +288,9 @@ class WalProposer:
         self._upstream = upstream
         return found
 
-    def let_go_of_primary(self) -> None:
-        """What it said in `prepare` grows old when it is long until `run`, which asks again."""
+    def close_upstream(self) -> None:
+        """Drop the answers of `prepare`, which may be out of date by the time of `run`. `run` then
+        reads them again."""
         if self._upstream is not None:
             self._upstream.close()
             self._upstream = None
@@ -304,24 +304,27 @@ class WalProposer:
         self._commit_watch.start()
         if self._coordination is not None:
             self._coordination.start(self._limbo_max)
-        mender = Mender(self._safekeepers, found.timeline, found.server.wal_seg_size, self._leader)
-        Thread(target=mender.run, args=(self._stopping,), name="mend", daemon=True).start()
+        repair = SegmentRepair(
+            self.known_safekeepers, found.timeline, found.server.wal_seg_size, self._leader
+        )
+        Thread(target=repair.run, args=(self._stopping,), name="repair", daemon=True).start()
         predecessor: NodeId | None = None
         while not self._stopping.is_set:
             if self._lease is not None and not self._lease.is_held:
-                predecessor = None  # who gets the lock takes the term over, as a new process does
+                predecessor = None  # the holder of the lock takes the term over, like a new process
                 if not self.wait_for_lock():
                     return
             upstream, self._upstream = self._upstream or self._wait_for_primary(found), None
             if upstream is None:
                 return
-            candidacy = _candidacy(self.config, found, self._addresses, predecessor)
+            candidacy = candidacy_of(self.config, found, self._addresses, predecessor)
             incarnation = Incarnation(self.config, candidacy, upstream)
             stop = self._run_incarnation(incarnation, upstream)
             predecessor = incarnation.core.node_id or predecessor
-            self._judge(stop)
+            self._handle_stop(stop)
 
-    def _safekeepers(self) -> Sequence[SafekeeperAddress]:
+    def known_safekeepers(self) -> Sequence[SafekeeperAddress]:
+        """Where the members are, for any thread; those given until they have told more."""
         incarnation = self._incarnation
         return self._addresses if incarnation is None else incarnation.known_addresses
 
@@ -333,8 +336,10 @@ class WalProposer:
 
     def _run_incarnation(self, incarnation: Incarnation, upstream: Upstream) -> Stop | None:
         self._incarnation = self._measured = incarnation
-        opening = self._opening = Opening.of(self.config.primary, upstream.primary, incarnation)
-        opening.start()
+        completion = self._completion = FailoverCompletion.of(
+            self.config.primary, upstream.primary, incarnation
+        )
+        completion.start()
         if self._coordination is not None:
             self._coordination.begin(incarnation)
         reason = "the incarnation has ended"
@@ -351,7 +356,7 @@ class WalProposer:
             )
             return None
         finally:
-            opening.end()
+            completion.end()
             if self._coordination is not None:
                 self._coordination.end(incarnation, reason)
             self._addresses = incarnation.known_addresses
@@ -359,20 +364,20 @@ class WalProposer:
             self._waiting_for = WAITING_FOR_PRIMARY
             upstream.close()
 
-    def _judge(self, stop: Stop | None) -> None:
+    def _handle_stop(self, stop: Stop | None) -> None:
         if stop is None:
             return
         if stop.outcome is Outcome.FENCED:
             if self._lease is None:
                 raise Fenced(stop.message, hint=stop.hint)
-            self._lease.close()  # the other one should have it, and we wait for our turn
+            self._lease.close()  # the other proposer should have it, and we wait for our turn
         if stop.outcome is Outcome.REFUSED:
             raise Refusal(stop.message, hint=stop.hint)
         log.warning("new incarnation", reason=stop.message)
         self._stopping.wait(RESTART_SECONDS)
 
     def _wait_for_primary(self, found: FoundTimeline) -> Upstream | None:
-        """Until the primary answers as one; None when stopped meanwhile."""
+        """Wait until the primary answers as a primary. Returns None if stopped meanwhile."""
         self._waiting_for = WAITING_FOR_PRIMARY
         last_reason = ""
         while not self._stopping.is_set:
@@ -387,7 +392,7 @@ class WalProposer:
 
 
 def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:
-    """Which log this process is for, once it is known."""
+    """The timeline of this process, once it is known."""
     if found is None:
         return {}
     timeline = found.timeline
@@ -395,17 +400,18 @@ def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:
 
 
 def without_primary(config: ProposerConfig, found: FoundTimeline) -> Incarnation:
-    """One that completes the tail on a quorum, and what it is asked for, and stops then."""
-    return Incarnation(config, _candidacy(config, found, found.addresses), None)
+    """An incarnation that completes the tail of the log on a quorum, does what it was asked for,
+    and stops."""
+    return Incarnation(config, candidacy_of(config, found, found.addresses), None)
 
 
-def _candidacy(
+def candidacy_of(
     config: ProposerConfig,
     found: FoundTimeline,
     addresses: Sequence[SafekeeperAddress],
     predecessor: NodeId | None = None,
 ) -> Candidacy:
-    """Of the addresses that are known, those that the operator gave are never dropped."""
+    """Addresses that the operator gave are never dropped, others may be."""
     known = [(address.host, address.port) for address in addresses]
     given = {(address.host, address.port) for address in config.safekeepers}
     return Candidacy(
@@ -419,7 +425,8 @@ def _candidacy(
 
 
 def elect(config: ProposerConfig, found: FoundTimeline) -> int:
-    """An election with no primary: completes the tail on a quorum, returns the end of the log.
+    """Hold an election without a primary: completes the tail on a quorum, returns the end of the
+    log.
 
     Raises WalProposerError.
     """
@@ -432,7 +439,8 @@ def elect(config: ProposerConfig, found: FoundTimeline) -> int:
 
 
 def _check_fit(found: FoundTimeline, members: list[Member], primary: Primary) -> None:
-    """What the safekeepers say now is no proof, but a misfit seen here need not cost a term.
+    """The safekeepers' present state proves nothing, but a mismatch seen here avoids the cost of a
+    term.
 
     Raises Refusal.
     """

@@ -1,4 +1,4 @@
-"""What the proposer says of itself: the JSON of its status page."""
+"""The proposer's status: the JSON of its status page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATES = (STARTING, WAITING_FOR_PRIMARY, *HEALTHY_WAITS, *STATE_NAMES.values())
 
 
 def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:
-    """Everything that belongs to one incarnation; LSNs as Postgres prints them."""
+    """The status of one incarnation; LSNs are in Postgres' format."""
     core, upstream, watch = incarnation.core, incarnation.upstream, incarnation.quorum_watch
     leader = core.leader
     received_lsn = leader.window.end_lsn if leader is not None else 0
@@ -73,12 +73,13 @@ def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:
 
 
 def open_peers(incarnation: Incarnation) -> list[Progress]:
-    """Without the places of those that went away."""
+    """Without the places of forgotten addresses."""
     return [p for p in incarnation.core.peers if p.peer in incarnation.peers.addresses]
 
 
 def _quorum(core: Proposer) -> dict[str, int]:
-    """How many are needed, of how many; in a joint membership of the set that is harder to get."""
+    """How many are needed, of how many. In a joint membership, for the set that has fewer to
+    spare."""
     membership = core.membership
     if membership is None:
         return {"needed": 0, "members": 0, "connected": 0}
@@ -93,8 +94,8 @@ def _quorum(core: Proposer) -> dict[str, int]:
 
 
 def members_status(incarnation: Incarnation) -> dict[str, Any] | None:
-    """The members, and the change that is under way or was the last; None while nobody of them has
-    been heard."""
+    """The members, and the change in progress or the last one; None while no member has
+    answered."""
     core = incarnation.core
     membership, change = core.membership, core.change
     if membership is None:
@@ -115,7 +116,7 @@ def members_status(incarnation: Incarnation) -> dict[str, Any] | None:
 def _member_status(
     core: Proposer, membership: Membership, number: int, progress: Progress | None
 ) -> dict[str, Any]:
-    """`sets`: those that it is in; none, of a learner and of one that leaves."""
+    """`sets`: the sets that have the member; none for a learner and for one that leaves."""
     sets = {"members": membership.members, "new_members": membership.new_members}
     return {
         **member_page(membership.member(number)),
@@ -127,7 +128,7 @@ def _member_status(
 
 
 def _source_id(leader: Leader | None, progress: Progress | None) -> int | None:
-    """The safekeeper that it takes the WAL from, when that is not the proposer."""
+    """The safekeeper that it takes the WAL from, if that is not the proposer."""
     if leader is None or progress is None:
         return None
     source = leader.chains.source_of(progress)
@@ -148,7 +149,7 @@ def _state(progress: Progress) -> str:
 
 
 def peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
-    """One safekeeper as the proposer sees it."""
+    """The state of one safekeeper."""
     leader = incarnation.core.leader
     received_lsn = leader.window.record_end_lsn if leader is not None else 0
     lag_bytes = max(0, received_lsn - progress.flush_lsn)
@@ -171,16 +172,16 @@ def peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
 
 
 def hung_reason(incarnation: Incarnation) -> str:
-    """What stands that commits need, or "". Movement counts, not an open connection."""
+    """What prevents commits now, or "". It checks progress, not open connections."""
     stalled_seconds = incarnation.stalled_seconds
     if stalled_seconds > SILENT_SECONDS_MAX:
-        return f"the event loop stands for {stalled_seconds:.0f} s, commits wait"
+        return f"the event loop has been stalled for {stalled_seconds:.0f} s, commits wait"
     silent_seconds = incarnation.primary_silent_seconds or 0.0
     if silent_seconds > SILENT_SECONDS_MAX:
-        return f"the primary is silent for {silent_seconds:.0f} s"
+        return f"the primary has been silent for {silent_seconds:.0f} s"
     unconfirmed_seconds = incarnation.quorum_watch.unconfirmed_seconds
     if unconfirmed_seconds > SILENT_SECONDS_MAX:
-        return f"commit_lsn stands for {unconfirmed_seconds:.0f} s, commits wait"
+        return f"commit_lsn has not advanced for {unconfirmed_seconds:.0f} s, commits wait"
     return ""
 
 

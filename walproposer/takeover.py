@@ -1,16 +1,17 @@
-"""One proposer hands over to the next on its machine, which is ready before that.
+"""One proposer hands over to the next one on its machine, which is prepared before that.
 
     successor                                      predecessor
     prepares all that it can
-    -- connects, TAKE_OVER ----------------------> stops its incarnation, gives its lock back
+    -- connects, TAKE_OVER ----------------------> stops its incarnation, releases its lock
     <- GONE -------------------------------------- ends, with exit code 0
     wins the next term
 
-The socket is an abstract one, named by the timeline: no file is left by a crash. Each side looks at
+The socket is an abstract one, named by the timeline, so a crash leaves no file. Each side checks
 the account of the other (SO_PEERCRED): its own or root's.
 
-Law: this saves time, never safety. Who may acknowledge is decided by the vote alone: a predecessor
-that does not answer, or was not asked, is fenced by the election of its successor.
+Law: this saves time, and safety does not depend on it. Only the vote decides which proposer may
+acknowledge. The election of the successor fences a predecessor that does not answer, or was not
+asked.
 """
 
 from __future__ import annotations
@@ -30,45 +31,45 @@ log = structlog.get_logger()
 
 TAKE_OVER = b"take over\n"
 GONE = b"gone\n"
-#: How long a predecessor may take to let go before it is fenced instead.
-LET_GO_SECONDS = 5.0
+#: Time for a predecessor to stop, before it is fenced instead.
+STOP_SECONDS = 5.0
 REQUEST_SECONDS = 1.0
-#: Until a predecessor that was not asked has gone, its name is taken.
+#: The name is in use until a predecessor that was not asked has ended.
 RETRY_SECONDS = 0.5
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
 def ask_predecessor(timeline: TimelineId) -> bool:
-    """Return when the proposer of this machine has let go. False when there is none to ask, or it
-    does not let go: then the election takes the term from it."""
+    """Returns True when the proposer of this machine has stopped. Returns False if there is none,
+    or it does not stop: then the election takes the term from it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(LET_GO_SECONDS)
+        sock.settimeout(STOP_SECONDS)
         try:
             sock.connect(_address(timeline))
             predecessor = _trusted_pid(sock)
             if predecessor is None:
                 return False
             sock.sendall(TAKE_OVER)
-            has_gone = sock.recv(len(GONE)) == GONE
+            has_stopped = sock.recv(len(GONE)) == GONE
         except OSError as error:
             if not isinstance(error, ConnectionRefusedError):
-                log.warning("the predecessor does not let go", reason=str(error))
+                log.warning("the predecessor does not stop", reason=str(error))
             return False
-    log.info("the predecessor has let go", pid=predecessor, answered=has_gone)
-    return has_gone
+    log.info("the predecessor has stopped", pid=predecessor, answered=has_stopped)
+    return has_stopped
 
 
 class TakeOverListener:
-    """A context manager: in the block, a successor that asks makes it call `let_go`. Who is in the
-    block leaves it when all is let go, and then the successor is told so."""
+    """A context manager. In the block, a successor's request calls `release`. The block must end
+    when everything is released; the successor is then told."""
 
-    def __init__(self, timeline: TimelineId, let_go: Callable[[], None]) -> None:
+    def __init__(self, timeline: TimelineId, release: Callable[[], None]) -> None:
         self._address = _address(timeline)
-        self._let_go = let_go
+        self._release = release
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
-        # shutdown() would not wake who waits for a connection on a socket of this family.
+        # shutdown() would not wake a thread that waits for a connection on a socket of this family.
         self._wake, self._waker = socket.socketpair()
         self._successor: socket.socket | None = None
         self._ended = Event()
@@ -82,10 +83,10 @@ class TakeOverListener:
         self._ended.set()
         self._waker.close()
         self._thread.join()
-        self._socket.close()  # the name is free
+        self._socket.close()  # this frees the name
         self._wake.close()
         if self._successor is not None:
-            _tell_gone(self._successor)
+            _send_gone(self._successor)
 
     def _run(self) -> None:
         if not self._listen():
@@ -96,19 +97,19 @@ class TakeOverListener:
             try:
                 sock, _ = self._socket.accept()
             except OSError:
-                self._ended.wait(RETRY_SECONDS)  # who connected has gone, or we have too many files
+                self._ended.wait(RETRY_SECONDS)  # it disconnected, or there are too many files
                 continue
             pid = _trusted_pid(sock)
-            if pid is None or not _asks(sock):
+            if pid is None or not _is_request(sock):
                 sock.close()
                 continue
             log.info("a successor takes over", pid=pid)
             self._successor = sock
-            self._let_go()
+            self._release()
             return
 
     def _listen(self) -> bool:
-        """False when the block has ended before."""
+        """Returns False if the block has ended before."""
         while not self._ended.is_set():
             try:
                 self._socket.bind(self._address)
@@ -124,16 +125,16 @@ def _address(timeline: TimelineId) -> str:
 
 
 def _trusted_pid(sock: socket.socket) -> int | None:
-    """Of the other side; None when it is of another account."""
+    """The pid of the other side; None if it has another account."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
     if uid in (0, os.geteuid()):
         return int(pid)
-    log.warning("a process of another account is at the take-over socket", pid=pid, uid=uid)
+    log.warning("a process of another account uses the take-over socket", pid=pid, uid=uid)
     return None
 
 
-def _asks(sock: socket.socket) -> bool:
+def _is_request(sock: socket.socket) -> bool:
     sock.settimeout(REQUEST_SECONDS)
     try:
         return sock.recv(len(TAKE_OVER)) == TAKE_OVER
@@ -141,9 +142,9 @@ def _asks(sock: socket.socket) -> bool:
         return False
 
 
-def _tell_gone(sock: socket.socket) -> None:
+def _send_gone(sock: socket.socket) -> None:
     with sock:
         try:
             sock.sendall(GONE)
         except OSError as error:
-            log.warning("the successor has gone", reason=str(error))
+            log.warning("the successor has disconnected", reason=str(error))

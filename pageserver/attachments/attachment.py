@@ -226,7 +226,7 @@ class Attachment:
         if incarnation == self.incarnation:
             self._list()
         else:
-            self._refuse(f"generation {self.suffix} is in use by incarnation {incarnation}")
+            self._refuse(f"generation {self.suffix} is already claimed by {incarnation}")
 
     def _refuse(self, message: str, hint: str = _HINT_ADVANCE) -> None:
         self.phase = Phase.REFUSED

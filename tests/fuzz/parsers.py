@@ -85,6 +85,7 @@ from safekeeper.errors import ControlFileError, SafekeeperError
 from safekeeper.slots_file import decode_slots
 from safekeeper.trim_rule import parse_suffix
 from telemetry.http_token import read_http_token, read_private_token
+from telemetry.page.sign_in import parse_token_form
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.failover import log_view
 from walproposer.failover.rewind import ControlData, standby_settings
@@ -294,6 +295,8 @@ PARSERS: list[Parser] = [
            (ValueError,), seeds=seeds.TOKENS),
     Parser("telemetry.http_token.read_private_token",
            lambda case: read_private_token(_SECRET.of(case)), (ValueError,), seeds=seeds.TOKENS),
+    Parser("telemetry.page.sign_in.parse_token_form", parse_token_form, (ValueError,),
+           seeds=(b"token=abc%2Fdef", b"a=1&token=x+y", b"")),
     Parser("objectstore.sealed.unseal", lambda case: sealed.unseal(case, "key"), (ObjectDamaged,),
            seeds=seeds.OBJECTS, reseal=_reseal_object, covers=("objectstore.sealed.Seal.decode",)),
     Parser("objectstore.sealed.unseal_pieces", _unseal_pieces, (ObjectDamaged,),

@@ -15,7 +15,7 @@ from typing import Any
 
 import cli.promote
 from cli.main import cli as sk
-from walproposer.failover import client_writes, opening
+from walproposer.failover import client_writes, completion
 from walproposer.failover.failover import Failover
 from walproposer.failover.promotion import Step
 from walproposer.qsync import resolve
@@ -33,11 +33,11 @@ def main() -> None:
         case "half of CLOSE":
             client_writes._reload = die
         case "half of OPEN":
-            opening.open_again = _open_half
+            completion.open_again = _open_half
         case "RESOLVE":
             resolve.commit_limbo = die
         case "OPEN":
-            opening.open_again = die
+            completion.open_again = die
         case _:
             dying = partial(Failover, began=partial(die_at, at))
             cli.promote.Failover = dying  # type: ignore[misc]

@@ -42,7 +42,8 @@ TIMERS: dict[str, Any] = {
 }  # fmt: skip
 RETRYING = (
     "attachments.attachment_shell.RETRY_SECONDS", "attachments.queue_shell.RETRY_SECONDS",
-    "attachments.validation_shell.RETRY_SECONDS", "attachments.emergency_start.TELL_SECONDS",
+    "attachments.validation_shell.RETRY_SECONDS",
+    "attachments.emergency_start.ADVANCE_RETRY_SECONDS",
     "attached_timeline.RETRY_SECONDS", "process.REGISTER_RETRY_SECONDS",
     "process.VALIDATION_DELAY_SECONDS", "process.LATE_SECONDS",
 )  # fmt: skip

@@ -259,7 +259,7 @@ def test_a_change_under_way_keeps_others_out_and_can_be_cancelled(
     thread = Thread(target=ask)
     thread.start()
     wait_until(lambda: (world.page()["change"] or {}).get("state") == "joining", TIMEOUT, "it")
-    assert "to take the timeline: 4" in world.page()["change"]["waits_for"]
+    assert "to get the timeline: 4" in world.page()["change"]["waits_for"]
     with pytest.raises(Refusal, match="another change is under way"):
         change_members(world.config(), other)
     ledger.wait_for_progress(50, TIMEOUT)
@@ -289,7 +289,7 @@ def test_the_admins_token_is_demanded_and_the_proposer_that_hides_is_not_fenced(
     with proposer:
         wait_until(lambda: streams_to(world), TIMEOUT, "it to stream")
         term = promised_term(world)
-        with pytest.raises(Unreachable, match="its HTTP port cannot be asked"):
+        with pytest.raises(Unreachable, match="its HTTP port is not reachable"):
             change_members(world.config(), request)
         bearer = {"Authorization": f"Bearer {tokens['--http-token-file']}"}
         code, _ = world.ask("POST", "/members", request_page(request), **bearer)

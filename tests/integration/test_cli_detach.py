@@ -90,7 +90,7 @@ def test_a_setting_of_the_configuration_file_is_told(attached: QuorumCluster) ->
     postgres.configure(synchronous_standby_names="walproposer")
     try:
         done = detach(postgres)
-        assert_refused(done, 1, "commits go on waiting: synchronous_standby_names is still", "conf")
+        assert_refused(done, 1, "commits still wait: synchronous_standby_names is still", "conf")
     finally:
         postgres.configure(synchronous_standby_names=None)
         wait_until(lambda: names(postgres) == "", TIMEOUT, "the setting to go")

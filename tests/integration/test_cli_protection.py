@@ -79,7 +79,10 @@ def receiver(cluster: QuorumCluster, directory: Path, name: str) -> Iterator[Wal
     ("value", "text"),
     [
         ("", "empty: commits return with one copy, on the primary"),
-        ("ANY 1 (other, s2)", "walproposer is not among them, commits do not wait for the quorum"),
+        (
+            "ANY 1 (other, s2)",
+            "it does not include walproposer, so commits do not wait for the quorum",
+        ),
     ],
 )
 def test_a_setting_that_does_not_name_us(cluster: QuorumCluster, value: str, text: str) -> None:

@@ -177,13 +177,13 @@ def test_checks(world: QsyncWorld, standby_factory: Callable[..., Postgres]) -> 
     primary.execute("CREATE ROLE proposer LOGIN REPLICATION")
     done = sk("qsync", "check", "--primary", primary.dsn(user="proposer"))
     assert done.returncode == 0, done.stdout
-    assert "may not end what these have prepared: app, postgres" in done.stdout
+    assert "may not finish transactions of roles: app, postgres" in done.stdout
 
     primary.configure(max_prepared_transactions=0)
     primary.restart()
     done = sk("qsync", "check", "--primary", primary.dsn())
     assert done.returncode == 3
-    assert "0, at least 10 are needed" in done.stdout
+    assert "0, expected at least 10" in done.stdout
 
 
 def test_foreign_and_wrong(world: QsyncWorld) -> None:

@@ -292,7 +292,9 @@ def test_a_timeline_of_another_primary(parts: Parts) -> None:
     timeline = sk("timeline", "create", *members, *facts).stdout.strip()
     before = parts.state()
     done = attach(parts.postgres.dsn(), parts.addresses, "--timeline", timeline)
-    assert_refused(done, 1, "the timeline belongs to 7", "Attach the primary this timeline was")
+    assert_refused(
+        done, 1, "the timeline belongs to 7", "Attach the primary that this timeline was"
+    )
     assert parts.state() == before
     assert sk("timeline", "delete", timeline, *members, "--yes").returncode == 0
 
@@ -343,16 +345,16 @@ def test_a_damaged_folder_is_a_timeline_that_exists(damaged: tuple[Parts, str]) 
     assert "does not exist" in status.stdout
     assert "empty" not in status.stdout
     assert "1 damaged, 2 damaged" in sk("timeline", "list", *members).stdout
-    assert_refused(sk("timeline", "show", name, *members), 1, "cannot be opened", "mend it")
+    assert_refused(sk("timeline", "show", name, *members), 1, "cannot be opened", "repair it")
 
     folder = name.replace("/", ".")
     problem = f"cannot open timeline {folder}"
     primary = ("--primary", parts.postgres.dsn())
-    assert_refused(attach(parts.postgres.dsn(), parts.addresses), 1, problem, "mend it")
-    assert_refused(sk("timeline", "create", *primary, *members), 1, problem, "mend it")
+    assert_refused(attach(parts.postgres.dsn(), parts.addresses), 1, problem, "repair it")
+    assert_refused(sk("timeline", "create", *primary, *members), 1, problem, "repair it")
     again = sk("timeline", "create", *primary, *members, "--timeline", name)
-    assert_refused(again, 1, problem, "mend it")
-    assert_refused(sk("elect", *members), 1, problem, "mend it")
+    assert_refused(again, 1, problem, "repair it")
+    assert_refused(sk("elect", *members), 1, problem, "repair it")
     assert problem in failures(parts.postgres.dsn(), parts.addresses)["timeline"]
     assert parts.state() == before
 
@@ -367,7 +369,7 @@ def test_a_folder_with_another_name_may_have_been_a_timeline(parts: Parts) -> No
     keeper.wait_until(lambda: answers(keeper), TIMEOUT, "the status page")
     try:
         done = attach(parts.postgres.dsn(), parts.addresses)
-        assert_refused(done, 1, "does not have the name of a timeline", "mend it")
+        assert_refused(done, 1, "does not have the name of a timeline", "repair it")
         status = sk("status", "--safekeepers", parts.addresses)
         assert (status.returncode, "DAMAGED" in status.stdout) == (3, True)
     finally:

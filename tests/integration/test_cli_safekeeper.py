@@ -181,7 +181,7 @@ def test_tls_and_passwords_on_every_port(
         assert seen["http"] == f"https://{proposer.http_address}"
         assert seen["page"]["state"] == "streaming"
         without = sk_json("status", *members, conninfo)
-        assert "wants a token, give --http-token-file" in without["safekeepers"][0]["error"]
+        assert "requests a token: give --http-token-file" in without["safekeepers"][0]["error"]
         assert without["timelines"][0]["proposers"][0]["page"] is None
 
         for settings in (

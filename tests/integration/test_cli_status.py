@@ -177,7 +177,7 @@ def test_no_election_without_a_quorum(cluster: QuorumCluster) -> None:
         safekeeper.kill()
     promised = cluster.safekeepers[0].timeline()
     done = sk("elect", "--safekeepers", addresses(cluster))
-    assert_refused(done, 4, "only 1 of 3 safekeepers can take part", "A quorum is needed")
+    assert_refused(done, 4, "only 1 of 3 safekeepers can take part", "An election needs a quorum")
     now = cluster.safekeepers[0].timeline()
     assert promised is not None
     assert now is not None

@@ -229,7 +229,7 @@ def test_a_source_that_is_removed_is_no_source(
         cluster.proposer.start()
         world.reckon(ledger, 1, 4, 5)
         said = cluster.proposer.log_text()
-        assert "safekeeper 3 of --via 4=3 is no member" in said
+        assert "safekeeper 3 of --via 4=3 is not a member" in said
         assert "Traceback" not in said
 
 

@@ -111,6 +111,6 @@ def test_a_deposed_primary_that_comes_back_is_named(world: FailoverWorld) -> Non
         assert "deposed primary" in page.stdout
         addresses = ",".join(world.addresses)
         done = sk("promote", "--standby", primary.dsn(), "--safekeepers", addresses, "--dry-run")
-        sentence = "the server is a primary that was deposed: it left the quorum's log at "
+        sentence = "the server is a deposed primary: it left the quorum's log at "
         assert_refused(done, 1, sentence, "sk rejoin")
         assert world.standby.execute(ROWS) == []

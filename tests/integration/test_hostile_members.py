@@ -283,7 +283,9 @@ def test_a_proposer_that_waits_for_its_primary_is_not_outvoted(
             another.ask(lawful_greeting(status))
     world.cluster.postgres.crash()
     command = world.begin("replace", 3, world.address(4))
-    wait_until(lambda: "it waits for its primary" in command.log_text(), TIMEOUT, "it to be asked")
+    wait_until(
+        lambda: "it is waiting for its primary" in command.log_text(), TIMEOUT, "it to be asked"
+    )
     world.cluster.postgres.start()
     assert command.wait(TIMEOUT) == 0, command.log_text()
     assert world.cluster.proposer.alive, world.cluster.proposer.log_tail()

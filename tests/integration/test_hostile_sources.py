@@ -196,18 +196,18 @@ def fail(session: Session, _: CopyStream, __: int) -> None:
 
 
 LIES: dict[str, tuple[Tells, str]] = {
-    "WAL from further on": (tell(lambda lsn: piece(lsn + 8, 8)), "came, expected"),
-    "WAL from before": (tell(lambda lsn: piece(lsn - 8, 8)), "came, expected"),
-    "WAL from the end of all": (tell(lambda _: piece((1 << 64) - 9, 8)), "came, expected"),
-    "a piece twice": (tell(*[lambda lsn: piece(lsn, 8)] * 2), "came, expected"),
-    "a gap": (tell(lambda lsn: piece(lsn, 8), lambda lsn: piece(lsn + 16, 8)), "came, expected"),
+    "WAL from further on": (tell(lambda lsn: piece(lsn + 8, 8)), "expected WAL at"),
+    "WAL from before": (tell(lambda lsn: piece(lsn - 8, 8)), "expected WAL at"),
+    "WAL from the end of all": (tell(lambda _: piece((1 << 64) - 9, 8)), "expected WAL at"),
+    "a piece twice": (tell(*[lambda lsn: piece(lsn, 8)] * 2), "expected WAL at"),
+    "a gap": (tell(lambda lsn: piece(lsn, 8), lambda lsn: piece(lsn + 16, 8)), "expected WAL at"),
     "what is no message": (tell(lambda _: b"zzz"), ""),
     "an empty message": (tell(lambda _: b""), ""),
     "half a header": (tell(lambda lsn: piece(lsn, 8)[:12]), ""),
     "WAL without end": (tell_without_end, "the leader's log ends at"),
     "the end of the stream": (end_at_once, "the stream ended"),
     "an error": (fail, "WAL is damaged here"),
-    "nothing": (tell(), "nothing was heard for 5 s"),
+    "nothing": (tell(), "no message was received for 5 s"),
 }
 
 

@@ -16,6 +16,8 @@ from storage.compiled import SOURCES, how_it_runs, sources_digest
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MODULES: list[str] = PROJECT["tool"]["hatch"]["build"]["hooks"]["custom"]["modules"]
+#: Of the web page.
+TEMPLATES = [str(p.relative_to(ROOT)) for p in ROOT.glob("telemetry/page/templates/*")]
 COMPILED = tuple(path.removesuffix(".py") + "_compiled" for path in MODULES)
 
 
@@ -40,6 +42,7 @@ def build_wheel(folder: Path, **environment: str) -> tuple[list[str], list[bytes
 def test_a_wheel_has_what_could_be_compiled(tmp_path: Path, has_compiler: bool) -> None:
     names, ends = build_wheel(tmp_path, CC="cc" if has_compiler else "/nonexistent/cc")
     assert set(SOURCES) <= set(names)
+    assert set(TEMPLATES) <= set(names)
     assert set(ends) <= {sources_digest(tmp_path / "source")}, "of other sources: not loaded"
     libraries = [name for name in names if name.endswith(".so")]
     found = [module for module in COMPILED if any(n.startswith(module) for n in libraries)]

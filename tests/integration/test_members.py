@@ -234,7 +234,7 @@ def test_one_that_comes_back_elsewhere_is_named_to_the_leader(
         out = world.change("remove", 3, known=(1, 3))
         assert f"safekeeper 3 ({again.address}) was told that it has left" in out
         assert world.state_on(3) == "left"
-        assert "safekeeper not told" not in world.cluster.proposer.log_text()
+        assert "safekeeper did not leave" not in world.cluster.proposer.log_text()
         world.reckon(ledger, 1, 2, 4)
 
 

@@ -33,10 +33,10 @@ from safekeeper.service import Safekeeper
 from safekeeper.status import damage_of, timeline_status
 from safekeeper.timeline import Timeline
 from telemetry.stop_signal import StopSignal
-from walproposer.mender import Mender
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.segment_repair import SegmentRepair
 from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.peer import open_mend
+from walproposer.stream.peer import open_repair
 
 TIMEOUT = 10.0
 SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
@@ -116,7 +116,7 @@ class Cluster:
     def look(self) -> None:
         """What the proposer does every few seconds."""
         addresses = [SafekeeperAddress.parse(s.address) for s in self.safekeepers]
-        Mender(lambda: addresses, TIMELINE, WAL_SEG_SIZE, lambda: BALLOT).run(OneLook())
+        SegmentRepair(lambda: addresses, TIMELINE, WAL_SEG_SIZE, lambda: BALLOT).run(OneLook())
 
     def archived(self, lsn: int) -> bytes:
         """Raises ObjectNotFound."""
@@ -202,7 +202,7 @@ def test_other_bytes_do_not_take_its_place(cluster: Cluster) -> None:
     address = SafekeeperAddress.parse(cluster.safekeepers[0].address)
     wal = bytearray(cluster.log.read(LATE_LSN, LATE_LSN + WAL_SEG_SIZE))
     wal[500_000] ^= 0x10
-    copy = CopyConnection(open_mend(address, TIMELINE, LATE_LSN))
+    copy = CopyConnection(open_repair(address, TIMELINE, LATE_LSN))
     with closing(copy):
         copy.send(bytes(wal))
         while copy.end is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pageserver.cuts.page_objects import PageObjects
 from pageserver.objects.page_keys import IndexName
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.generations import GenerationProcess
+from pg_fixtures.http_status import http_get
 from pg_fixtures.pageserver import PageserverProcess
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proposer import ProposerProcess
@@ -94,6 +96,9 @@ def test_cuts_go_on_after_a_kill_and_a_restore_begins_with_one(
         second = pages.cut(pageserver)
         assert second["suffix"] > first["suffix"]
         assert (second["cuts"], second["problem"]) == (2, "")
+        code, page = http_get(pageserver.http_address, "/")
+        assert code == HTTPStatus.OK
+        assert "1 timeline: pages are made" in page
         rows = pages.rows()
         ((target,),) = pages.primary.execute("SELECT pg_current_wal_insert_lsn()::text")
         pages.write()
@@ -171,7 +176,7 @@ def test_a_lost_data_directory_is_told_what_to_do(pages: Pages, tmp_path: Path) 
     shutil.rmtree(pageserver.data_dir)
     pageserver.start()
     assert pageserver.wait(TIMEOUT) == 1
-    assert "is in use by incarnation" in pageserver.log_tail()
+    assert "already claimed by" in pageserver.log_tail()
     assert "sk generations advance" in pageserver.log_tail()
     (claim,) = pages.archive.glob("*/*/pages/attachments/*")
     database = pageserver.data_dir / "generations.sqlite"

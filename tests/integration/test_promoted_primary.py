@@ -97,7 +97,7 @@ def assert_refused(cluster: QuorumCluster, primary: Postgres, fork_lsn: Lsn) -> 
     with proposer_of(cluster, primary, f"refused-{next(numbers)}") as proposer:
         assert proposer.wait(TIMEOUT) == 1
         words = proposer.log_text()
-    assert f"part at {fork_lsn}" in words
+    assert f"diverge at {fork_lsn}" in words
     named = re.search(r"the quorum's log ends at ([0-9A-F]+/[0-9A-F]+)", words)
     assert named is not None, words
     assert log_end_lsn <= Lsn.parse(named[1]) <= end_of_log(cluster)

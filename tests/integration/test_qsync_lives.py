@@ -267,7 +267,7 @@ def test_without_wal_level_logical_the_limbo_is_read(new_world: NewWorld) -> Non
     world.wait_finished(left)
     assert world.count() == 1
     wait_until(
-        lambda: world.status()["streams"] == {"postgres": "none: wal_level is replica"},
+        lambda: world.status()["streams"] == {"postgres": "no stream: wal_level is replica"},
         TIMEOUT,
         "the state of the stream",
     )

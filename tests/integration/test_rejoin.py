@@ -184,12 +184,12 @@ def test_what_pg_rewind_cannot_do_is_said(
         stranger = postgres_factory("stranger", fresh=True, start=False)
         stranger.init()
         refused = sk(*rejoin_arguments(world, stranger, standby))
-        assert_refused(refused, 1, "the data directory belongs to system", "never been one")
+        assert_refused(refused, 1, "the data directory belongs to system", "two different clusters")
         for mode in STOP_MODES:  # a server of the same timeline, as if it had been promoted, too
             with standby.base_backup(tmp_path / mode) as twin:
                 twin.stop(mode)
             refused = sk(*rejoin_arguments(world, twin, standby))
-            assert_refused(refused, 1, "is on timeline 2 as the new one is", "base backup")
+            assert_refused(refused, 1, "is on timeline 2, like the new one", "base backup")
             assert not (twin.data_dir / "standby.signal").exists()
         assert (old.data_dir / "global" / "pg_control").read_bytes() == before
         assert not (old.data_dir / "standby.signal").exists()

@@ -405,8 +405,8 @@ def cancel_request(client: ReplicationClient, key: bytes = b"") -> None:
     if not key:
         cancel = client.pgconn.cancel_conn()
         cancel.start()
-        while cancel.poll() not in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
-            time.sleep(0.001)
+        ends = (pq.PollingStatus.OK, pq.PollingStatus.FAILED)
+        wait_until(lambda: cancel.poll() in ends, TIMEOUT, "the cancel request to be sent")
         assert cancel.status == pq.ConnStatus.OK, cancel.get_error_message()
         return
     with socket.create_connection((client.pgconn.host.decode(), int(client.pgconn.port))) as sock:

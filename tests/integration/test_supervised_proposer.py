@@ -67,12 +67,12 @@ def test_it_ends_when_the_server_comes_back_as_a_standby(supervised: QuorumClust
     DataDirectory(postgres.data_dir, postgres.binaries).write(SIGNAL_FILE, "")
     postgres.start()
     assert supervised.proposer.wait(TIMEOUT) == 0
-    assert "the server came back as no primary" in supervised.proposer.log_tail()
+    assert "the server came back as a standby" in supervised.proposer.log_tail()
 
 
 def wait_for_try(proposer: ProposerProcess, tries: int) -> None:
     """The log of all its runs says so often that it could not attach."""
-    said = "could not attach, trying again"
+    said = "could not attach, retrying"
     proposer.wait_until(lambda: proposer.log_text().count(said) >= tries, TIMEOUT, "a try")
 
 
@@ -148,10 +148,10 @@ def test_the_directory_of_another_server(
 
 def test_a_directory_that_is_not_there(cluster: QuorumCluster, tmp_path: Path) -> None:
     done = sk(*attach(cluster, tmp_path / "none"))
-    assert_refused(done, ExitCode.FAILED, 'none" is no data directory', "SHOW data_directory")
+    assert_refused(done, ExitCode.FAILED, 'none" is not a data directory', "SHOW data_directory")
     (tmp_path / "file").touch()
     done = sk(*attach(cluster, tmp_path / "file"))
-    assert_refused(done, ExitCode.FAILED, 'file" is no data directory', "SHOW data_directory")
+    assert_refused(done, ExitCode.FAILED, 'file" is not a data directory', "SHOW data_directory")
 
 
 def test_a_directory_that_may_not_be_read(cluster: QuorumCluster) -> None:

@@ -39,7 +39,7 @@ def test_a_proposer_hands_over_to_the_next_under_load(
                 assert before.wait(TIMEOUT) == 0
                 assert "a successor takes over" in before.log_tail()
                 cluster.proposer.wait_streaming(TIMEOUT)
-                assert "the predecessor has let go" in cluster.proposer.log_text()
+                assert "the predecessor has stopped" in cluster.proposer.log_text()
                 assert cluster.proposer.term == term + 1
                 ledger.wait_for_progress(50, TIMEOUT)
                 waits_seconds.append(ledger.longest_wait(begun))
@@ -64,7 +64,7 @@ def test_a_predecessor_that_hangs_is_fenced(cluster: QuorumCluster, ledger: Ledg
     first.pause()
     with successor_of(cluster) as second:
         second.wait_streaming(TIMEOUT)
-        assert "the predecessor does not let go" in second.log_text()
+        assert "the predecessor does not stop" in second.log_text()
         first.resume()
         # Asked, or fenced: what it sees first.
         assert first.wait(TIMEOUT) in (0, ExitCode.FENCED)

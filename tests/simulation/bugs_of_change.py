@@ -51,7 +51,7 @@ def d2_who_has_not_answered_enters(patch: Patch) -> None:
 @plant_rare
 def d2_the_own_leave_is_forgotten(patch: Patch) -> None:
     """It may still be on its way to whom the next request wants again."""
-    patch(Outsiders, "told_generation", lambda self, member: 0)
+    patch(Outsiders, "ordered_generation", lambda self, member: 0)
 
 
 @plant_change
@@ -171,30 +171,30 @@ def d1_complete_before_it_is_in_force(patch: Patch) -> None:
 @plant_change
 def d1_told_to_leave_at_once(patch: Patch) -> None:
     """The change itself waits until it is in force; who goes deletes its log before."""
-    tell = Outsiders.tell
+    order = Outsiders.order_to_leave
 
     def at_once(self: Outsiders, leader: Leader) -> list[Any]:
         with planted(d1_complete_before_it_is_in_force):
-            return tell(self, leader)
+            return order(self, leader)
 
-    patch(Outsiders, "tell", at_once)
+    patch(Outsiders, "order_to_leave", at_once)
 
 
 @plant_change
 def a3_told_to_leave_while_joint(patch: Patch) -> None:
-    tell = Outsiders.tell
+    order = Outsiders.order_to_leave
 
     def early(self: Outsiders, leader: Leader) -> list[Any]:
         joint = leader.membership
         if not joint.is_joint or not leader.is_in_force:
-            return tell(self, leader)
+            return order(self, leader)
         return [
             Leave(p.peer, p.safekeeper_id or 0, p.instance, joint)
             for p in leader.peers
             if p.is_member and p.is_following and p.safekeeper_id not in joint.new_members
         ]
 
-    patch(Outsiders, "tell", early)
+    patch(Outsiders, "order_to_leave", early)
 
 
 # ---- truncate_lsn

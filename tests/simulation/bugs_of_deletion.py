@@ -58,7 +58,7 @@ def unvalidated_list_executed_after_a_restart(patch: Patch) -> None:
     read = DeletionQueue._read
 
     def as_valid(self: DeletionQueue, name: Any, use: Any) -> None:
-        read(self, name, deletion_queue._Use.EXECUTE)
+        read(self, name, deletion_queue._ReadPurpose.EXECUTE)
 
     execute = DeletionQueue._execute
 

@@ -88,19 +88,19 @@ def verdicts_after_fencing(patch: Patch) -> None:
 @plant_limbo
 def positions_of_another_timeline_confirmed(patch: Patch) -> None:
     """The number is below commit_lsn: but it is of a log that was cut."""
-    patch(Limbo, "_is_a_strangers", lambda *_: False)
+    patch(Limbo, "_is_of_another_server", lambda *_: False)
 
 
 @plant_rare_limbo
 def positions_of_a_twin_confirmed(patch: Patch) -> None:
     """Its timeline has the same number: but it was promoted apart, and so is its log."""
 
-    is_a_strangers = Limbo._is_a_strangers
+    is_a_strangers = Limbo._is_of_another_server
 
     def is_of_another_timeline(self: Limbo, gid: Gid) -> bool:
         return gid.tli != self.led.history.tli and is_a_strangers(self, gid)
 
-    patch(Limbo, "_is_a_strangers", is_of_another_timeline)
+    patch(Limbo, "_is_of_another_server", is_of_another_timeline)
 
 
 @plant_limbo

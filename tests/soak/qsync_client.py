@@ -83,15 +83,15 @@ class Steps:
         self._finished: set[str] = set()  # gids whose end was asked for
         self.is_led = False
         for driver in (blocking_driver, asyncio_driver):
-            driver.words_of = self._observed(driver.words_of)
+            driver.results_of = self._observed(driver.results_of)
 
-    def _observed(self, words_of: Callable[[Ask], PQGen[Any]]) -> Callable[[Ask], PQGen[Any]]:
+    def _observed(self, results_of: Callable[[Ask], PQGen[Any]]) -> Callable[[Ask], PQGen[Any]]:
         def observed(request: Ask) -> PQGen[Any]:
             step = self._step(request)
             if step == "prepare" and self.is_led:
                 self._orders.reached(LED, BEFORE)
             self._orders.reached(step, BEFORE)
-            words = words_of(request)
+            words = results_of(request)
             if self._orders.is_armed(step, DURING):
                 words = self._sent(words, step)
             answer = yield from words

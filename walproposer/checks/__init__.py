@@ -1,1 +1,2 @@
-"""May a primary be attached, and are its commits safe? Rules; asking changes nothing."""
+"""Checks whether a primary can be attached and whether its commits are safe. They change
+nothing."""

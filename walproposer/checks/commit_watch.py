@@ -1,11 +1,12 @@
-"""Asks the primary now and then whether its commits wait for the quorum, and for nothing less.
+"""Checks periodically whether the primary's commits wait for the quorum, and for nothing less.
 
     every CHECK_SECONDS -> preflight_commits.py -> log, status page, metrics
 
-The proposer confirms commits, but its stream does not tell whether Postgres waits for it: somebody
-may have emptied synchronous_standby_names, or have come under its name. What is found once may be
-under way (`--configure` sets the names just now), so it counts when it is found again. Nothing is
-changed, and no connection is kept: a smart shutdown would wait for it.
+The proposer confirms commits, but its stream does not show whether Postgres waits for it. A user
+may have emptied synchronous_standby_names, or another client may use its application_name. A
+problem may be temporary (`--configure` may be setting the names), so it is reported when it is
+found twice. The watch changes nothing, and keeps no connection open: a smart shutdown would wait
+for it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CHECK_AGAIN_SECONDS = 1.0
 
 
 class CommitWatch:
-    """`problems`: why commits return without the quorum, each with what to do; None: not known."""
+    """`problems`: why commits return without the quorum, each with a remedy; None: unknown."""
 
     def __init__(
         self, address: PrimaryAddress, stopping: StopSignal, is_streaming: Callable[[], bool]
@@ -40,7 +41,7 @@ class CommitWatch:
         self.problems: list[str] | None = None
 
     def start(self) -> None:
-        """In a thread of its own, until `stopping`."""
+        """Run in a thread until `stopping`."""
         Thread(target=self._run, name="commit watch", daemon=True).start()
 
     def _run(self) -> None:
@@ -53,23 +54,24 @@ class CommitWatch:
             self._stopping.wait(CHECK_SECONDS if is_settled else CHECK_AGAIN_SECONDS)
 
     def _ask(self) -> None:
-        # Here, as a proposer that starts does not need it yet, and commits wait for that.
+        # Imported here because a starting proposer does not need it yet, and commits wait for the
+        # start.
         from walproposer.checks.preflight_commits import check_protection
         from walproposer.primary.primary_settings import inspect_primary
 
         try:
             with closing(self._address.connect(options="")) as connection:
                 settings = inspect_primary(connection, self._address)
-            self._judge(list(check_protection(settings, self._address)))
+            self._evaluate(list(check_protection(settings, self._address)))
         except WalProposerError as error:
-            log.debug("the primary was not asked about its commits", reason=str(error))
+            log.debug("could not check the commits of the primary", reason=str(error))
             self._forget()
 
     def _forget(self) -> None:
-        """The primary is away: what was found need not be so any more."""
+        """The primary is unavailable, so earlier findings may be out of date."""
         self._seen, self.problems = set(), None
 
-    def _judge(self, findings: list[Finding]) -> None:
+    def _evaluate(self, findings: list[Finding]) -> None:
         failures = [finding for finding in findings if finding.level is Level.FAIL]
         again = [finding for finding in failures if finding.check in self._seen]
         self._seen = {finding.check for finding in failures}

@@ -1,4 +1,4 @@
-"""What a preflight has found: one sentence, how bad it is, and the command that mends it. Pure."""
+"""A finding of a preflight: one sentence, its level, and the command that fixes it. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`remedy` is what to run, or to do; "" when all is well."""
+    """`remedy` is the command or action that fixes it; "" if there is nothing to fix."""
 
     check: str
     level: Level
@@ -40,14 +40,15 @@ def fail(check: str, text: str, remedy: str) -> Finding:
 
 
 def alter_system(name: str, value: str, *, restart: bool = False) -> str:
-    """How a setting is changed; `value` as it stands in postgresql.conf, without the quotes."""
+    """The statement that changes a setting. `value` is as in postgresql.conf, without the
+    quotes."""
     then = "then restart the primary" if restart else "SELECT pg_reload_conf();"
     escaped = value.replace("'", "''")
     return f"ALTER SYSTEM SET {name} = '{escaped}'; {then}"
 
 
 def quoted(identifier: str) -> str:
-    """As SQL wants it."""
+    """`identifier` as SQL requires it."""
     if re.fullmatch(r"[a-z_][a-z0-9_]*", identifier):
         return identifier
     escaped = identifier.replace('"', '""')

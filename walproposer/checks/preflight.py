@@ -1,8 +1,8 @@
-"""The preflight: may this primary be attached, and will its commits be safe then? Pure rules.
+"""The preflight: can this primary be attached, and will its commits be safe then? Pure rules.
 
-Each rule looks at what was read and says ok, warn or FAIL in one sentence, with the command that
-mends it. FAIL: attaching would not work, or acknowledged commits would not be safe. warn: it would
-work, but somebody should know.
+Each rule checks what was read and returns ok, warn or FAIL in one sentence, with the command that
+fixes it. FAIL: attaching would not work, or acknowledged commits would not be safe. warn: attaching
+works, but the operator should know the problem.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from walproposer.primary.primary_settings import PrimarySettings
 from walproposer.primary.server_facts import SUPPORTED_MAJORS
 
 CLOCK_SECONDS_MAX = 2.0
-# The proposer reports once a second; less than this leaves no room for a pause of either.
+# The proposer reports once a second. A smaller timeout does not tolerate a pause of either side.
 WAL_SENDER_TIMEOUT_MS_MIN = 5_000
-# A proposer that is restarted must find its WAL: less is gone in seconds on a busy primary.
+# A restarted proposer must find its WAL. A busy primary writes less than this in seconds.
 SLOT_KEEP_MB_MIN = 1024
 
 
 def check_primary(primary: PrimarySettings, address: PrimaryAddress) -> list[Finding]:
-    """All rules on the primary, in the order in which they should be mended."""
+    """All rules on the primary, in the order in which to fix the findings."""
     return [finding for rule in _RULES for finding in rule(primary, address)]
 
 
-# ---- what it is
+# ---- the server
 
 
 def _version(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]:
@@ -75,12 +75,12 @@ def _replication(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Findin
     if not primary.is_superuser:
         yield warn(
             "configure",
-            f"role {role} is no superuser, --configure will not work",
+            f"role {role} is not a superuser, --configure will not work",
             "Set synchronous_standby_names as a superuser once the proposer streams.",
         )
 
 
-# ---- room for a standby
+# ---- settings that a standby needs
 
 
 def _wal_level(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]:
@@ -97,8 +97,8 @@ def _wal_level(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]
 
 def _wal_senders(primary: PrimarySettings, address: PrimaryAddress) -> Iterator[Finding]:
     if primary.settings[SENDERS] == "0":
-        return  # preflight_commits.py says what that means
-    # A predecessor of ours, if there is one, keeps its sender until it is fenced: one more is used.
+        return  # preflight_commits.py reports this
+    # A predecessor keeps its WAL sender until it is fenced, so one more is needed.
     yield _room(SENDERS, primary, primary.walsenders, "in use")
 
 
@@ -140,14 +140,14 @@ def _slot(primary: PrimarySettings, address: PrimaryAddress) -> Iterator[Finding
         yield warn(
             "slot",
             f'"{name}" is used by a proposer (pid {slot.holder_pid})',
-            "sk attach takes over from it; stop it first if that is not meant.",
+            "sk attach takes over from it. If you do not want that, stop that proposer first.",
         )
     elif slot.wal_status == "lost":
         yield fail(
             "slot",
             f'"{name}" has lost WAL that it should have kept',
-            f"SELECT pg_drop_replication_slot('{name}'); sk attach creates it anew, if the "
-            "safekeepers have all WAL up to what the primary still has.",
+            f"SELECT pg_drop_replication_slot('{name}'); sk attach creates it again, if the "
+            "safekeepers have all WAL that the primary no longer has.",
         )
     elif slot.wal_status == "unreserved":
         yield warn(
@@ -156,7 +156,7 @@ def _slot(primary: PrimarySettings, address: PrimaryAddress) -> Iterator[Finding
             "Attach soon: the next checkpoint may remove the WAL.",
         )
     else:
-        yield ok("slot", f'"{name}" is there and free, its WAL is {slot.wal_status}')
+        yield ok("slot", f'"{name}" exists and is free, its WAL is {slot.wal_status}')
 
 
 def _slot_keep_size(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]:
@@ -168,20 +168,20 @@ def _slot_keep_size(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Fin
     if megabytes == -1:
         yield warn(
             name,
-            f"no limit: without a proposer, WAL is kept until the disk is full{free_text}",
+            f"no limit: without a proposer, the slot keeps WAL until the disk is full{free_text}",
             alter_system(name, f"{enough}MB"),
         )
     elif free is not None and megabytes << 20 > free:
         yield warn(
             name,
-            f"{megabytes} MB, more than the disk has left{free_text}",
+            f"{megabytes} MB, more than the free disk space{free_text}",
             alter_system(name, f"{enough}MB"),
         )
     elif megabytes < SLOT_KEEP_MB_MIN:
         yield warn(
             name,
-            f"{megabytes} MB: a proposer that is away for that much WAL may "
-            "have to start from a new base backup",
+            f"{megabytes} MB: a proposer that is detached while the primary writes this much WAL "
+            "may have to start from a new base backup",
             alter_system(name, f"{enough}MB"),
         )
     else:
@@ -194,27 +194,27 @@ def _wal_sender_timeout(primary: PrimarySettings, _: PrimaryAddress) -> Iterator
     if 0 < milliseconds < WAL_SENDER_TIMEOUT_MS_MIN:
         yield warn(
             name,
-            f"{milliseconds} ms: a short pause would break the stream",
+            f"{milliseconds} ms: a short pause would end the stream",
             alter_system(name, "60s"),
         )
     elif milliseconds == 0:
         yield warn(
             name,
-            "none: a proposer that vanished would hold its slot for long",
+            "no timeout: a proposer on an unreachable host would hold its slot for a long time",
             alter_system(name, "60s"),
         )
     else:
         yield ok(name, f"{milliseconds} ms")
 
 
-# ---- what else makes commits safe
+# ---- other settings that make commits safe
 
 
 def _durability(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]:
     if primary.settings["fsync"] == "off":
         yield fail(
             "fsync",
-            "off: a crash of the machine would ruin the primary",
+            "off: a crash of the machine would corrupt the primary",
             alter_system("fsync", "on"),
         )
     else:
@@ -222,7 +222,7 @@ def _durability(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding
     if primary.settings["full_page_writes"] == "off":
         yield warn(
             "full_page_writes",
-            "off: right only where the file system cannot tear a page",
+            "off: safe only where the file system does not write partial pages",
             alter_system("full_page_writes", "on"),
         )
     else:
@@ -235,8 +235,8 @@ def _clock(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]:
         yield warn(
             "clock",
             f"the primary's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} ours: "
-            "nothing depends on it, but logs will not fit together",
-            "Run NTP on both.",
+            "nothing depends on it, but log times will differ",
+            "Run NTP on both machines.",
         )
     else:
         yield ok("clock", f"{abs(ahead):.1f} s apart")

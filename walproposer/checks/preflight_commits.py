@@ -1,10 +1,10 @@
 """The preflight of commits: do they wait for the quorum, and for nothing less? Pure rules.
 
-A part of `preflight.py`; `sk status` and the proposer (`commit_watch.py`) ask the same rules.
-Law: a commit that returns without the quorum is never called well. Source: Postgres `syncrep.c`
+A part of `preflight.py`. `sk status` and the proposer (`commit_watch.py`) use the same rules. Law:
+no rule returns ok for a commit that returns without the quorum. Source: Postgres `syncrep.c`
 (SyncRepWaitForLSN, SyncRepGetSyncRecPtr): a commit waits when max_wal_senders > 0,
-synchronous_commit > local and synchronous_standby_names is not empty; then the standbys with
-sync_state `sync`, all of them, or enough of those with `quorum` let it go.
+synchronous_commit > local and synchronous_standby_names is not empty. It returns when all standbys
+with sync_state `sync` have confirmed it, or enough of those with `quorum`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from typing import assert_never
 from walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.primary_settings import COMMIT_SETTING, Override, PrimarySettings
-from walproposer.primary.standby_names import EVERYBODY, Method, StandbyNames, parse_standby_names
+from walproposer.primary.standby_names import ANY_NAME, Method, StandbyNames, parse_standby_names
 from walproposer.primary.walsenders import STREAMING, WalSender, names_of
 
 NAMES = "synchronous_standby_names"
 SENDERS = "max_wal_senders"
 
-#: synchronous_commit: a commit that does not wait for a standby is not known to any safekeeper.
+#: Values of synchronous_commit with which a commit does not wait for a standby, so perhaps no
+#: safekeeper has it.
 UNSAFE_COMMITS = ("off", "local")
-# Postgres takes these for its enum, too. Source: `guc_tables.c`, synchronous_commit_options.
+# Postgres also accepts these for its enum. Source: `guc_tables.c`, synchronous_commit_options.
 _COMMIT_SYNONYMS = {"false": "off", "no": "off", "0": "off", "true": "on", "yes": "on", "1": "on"}
 
-# Right after a reload the checkpointer may not have obeyed it yet.
+# Soon after a reload the checkpointer may not have applied it yet.
 SETTLED_SECONDS = 300.0
 
 
 def check_commits(primary: PrimarySettings, address: PrimaryAddress) -> Iterator[Finding]:
-    """All of it, for `sk check`. Before a proposer has the slot, commits need not wait yet."""
+    """All rules, for `sk check`. Before a proposer has the slot, commits need not wait yet."""
     slot = primary.slot
     is_attached = slot is not None and slot.holder == address.application_name
     yield from check_standbys(primary, address, expects_quorum=is_attached)
@@ -42,8 +43,8 @@ def check_commits(primary: PrimarySettings, address: PrimaryAddress) -> Iterator
 
 
 def check_protection(primary: PrimarySettings, address: PrimaryAddress) -> Iterator[Finding]:
-    """What holds for every commit of a primary whose commits are to wait for the quorum. FAIL: they
-    return without it; warn: it needs only one thing more."""
+    """The rules for every commit of a primary whose commits must wait for the quorum. FAIL: commits
+    return without it. warn: one more failure would have that effect."""
     yield from check_standbys(primary, address, expects_quorum=True)
     yield _synchronous_commit(primary)
 
@@ -51,14 +52,14 @@ def check_protection(primary: PrimarySettings, address: PrimaryAddress) -> Itera
 def check_standbys(
     primary: PrimarySettings, address: PrimaryAddress, *, expects_quorum: bool
 ) -> Iterator[Finding]:
-    """Who must confirm a commit, and who may instead of the proposer."""
+    """Which standbys must confirm a commit, and which can confirm one instead of the proposer."""
     ours, value = address.application_name, primary.settings[NAMES]
     judged = fail if expects_quorum else warn
     if primary.settings[SENDERS] == "0":
         yield fail(
             SENDERS,
-            "0: commits return with one copy, on the primary, whatever synchronous_standby_names "
-            "says, and no proposer can stream",
+            "0: commits return with one copy, on the primary, whatever the value of "
+            "synchronous_standby_names, and no proposer can stream",
             alter_system(SENDERS, "10", restart=True),
         )
         return
@@ -74,46 +75,48 @@ def check_standbys(
     elif not rule.matches(ours):
         yield judged(
             NAMES,
-            f"{value}: {ours} is not among them, commits do not wait for the quorum",
+            f"{value}: it does not include {ours}, so commits do not wait for the quorum",
             alter_system(NAMES, quoted(ours)),
         )
     else:
-        yield _who_confirms(rule, primary, address)
+        yield _confirming_standbys(rule, primary, address)
 
 
-def _who_confirms(rule: StandbyNames, primary: PrimarySettings, address: PrimaryAddress) -> Finding:
-    """Our proposer is among those named."""
+def _confirming_standbys(
+    rule: StandbyNames, primary: PrimarySettings, address: PrimaryAddress
+) -> Finding:
+    """The finding for a list that names our proposer."""
     ours, value = address.application_name, primary.settings[NAMES]
-    proposer, impostors = _proposer_and_impostors(primary, address)
-    intruders = _releasing_without(rule, proposer, primary.standbys)
+    proposer, namesakes = _proposer_and_namesakes(primary, address)
+    releasing = _releasing_without(rule, proposer, primary.standbys)
     set_right = alter_system(NAMES, quoted(ours))
-    if intruders and primary.slot is not None:
+    if releasing and primary.slot is not None:
         return fail(
             NAMES,
-            f"{value}: {names_of(intruders)}, which is not our proposer, confirms commits without "
+            f"{value}: {names_of(releasing)}, which is not our proposer, confirms commits without "
             "the quorum",
-            _ending(intruders) if set(intruders) <= set(impostors) else set_right,
+            _ending(releasing) if set(releasing) <= set(namesakes) else set_right,
         )
     others = rule.others(ours)
-    if len(others) >= rule.count or EVERYBODY in others:
+    if len(others) >= rule.count or ANY_NAME in others:
         return warn(
             NAMES,
-            f"{value}: names others: {', '.join(others)}; commits may return on their word, "
+            f"{value}: names others: {', '.join(others)}; commits may return when they confirm, "
             "without the quorum",
             set_right,
         )
-    if impostors:
+    if namesakes:
         return warn(
             NAMES,
-            f"{value}: {names_of(impostors)} is not known as our proposer: without the proposer it "
+            f"{value}: {names_of(namesakes)} is not known as our proposer: without the proposer it "
             "would confirm commits, without the quorum",
-            _ending(impostors),
+            _ending(namesakes),
         )
     if proposer is None and (primary.sees_all or not primary.walsenders):
         return warn(
             NAMES,
             f"{value}, but no such standby streams: commits wait now",
-            "Run sk attach; or let commits go on without: sk detach.",
+            "Run sk attach. Or run sk detach: commits then return without the quorum.",
         )
     if rule.count > len(others) + 1:
         return warn(
@@ -126,24 +129,25 @@ def _who_confirms(rule: StandbyNames, primary: PrimarySettings, address: Primary
     return ok(NAMES, f"{value}, commits wait for the quorum{besides}")
 
 
-def _proposer_and_impostors(
+def _proposer_and_namesakes(
     primary: PrimarySettings, address: PrimaryAddress
 ) -> tuple[WalSender | None, list[WalSender]]:
-    """Our proposer has our slot; of the others those that come under its name."""
-    proposer, impostors = None, []
+    """Our proposer, which uses our slot, and other standbys that use its application_name."""
+    proposer, namesakes = None, []
     for standby in primary.standbys:
         is_named_so = standby.application_name.lower() == address.application_name.lower()
         if standby.slot == address.slot:
             proposer = standby
         elif is_named_so and standby.state in (STREAMING, ""):
-            impostors.append(standby)
-    return proposer, impostors
+            namesakes.append(standby)
+    return proposer, namesakes
 
 
 def _releasing_without(
     rule: StandbyNames, proposer: WalSender | None, standbys: tuple[WalSender, ...]
 ) -> list[WalSender]:
-    """The standbys whose word is enough, without our proposer's, to let commits return; or none."""
+    """The standbys whose confirmation lets commits return without our proposer's; or an empty
+    list."""
     releasing = [standby for standby in standbys if standby.releases_commits]
     others = [standby for standby in releasing if standby != proposer]
     match rule.method:
@@ -160,7 +164,7 @@ def _ending(standbys: list[WalSender]) -> str:
     return f"Give that client another application_name; then {ends}"
 
 
-# ---- who need not wait
+# ---- commits that do not wait
 
 
 def _synchronous_commit(primary: PrimarySettings) -> Finding:
@@ -168,7 +172,7 @@ def _synchronous_commit(primary: PrimarySettings) -> Finding:
     if value is None:
         return warn(
             name,
-            f"role {quoted(primary.role)} has one of its own, and may not read the server's",
+            f"role {quoted(primary.role)} has its own value, and may not read the server's",
             f"ALTER ROLE {quoted(primary.role)} RESET {name};",
         )
     if _level(value) in UNSAFE_COMMITS:
@@ -199,7 +203,7 @@ def _level(value: str) -> str:
 
 
 def _whose(override: Override) -> str:
-    """As ALTER wants it: DATABASE d; ROLE r; ROLE r IN DATABASE d."""
+    """In the form that ALTER requires: DATABASE d; ROLE r; ROLE r IN DATABASE d."""
     database = f"DATABASE {quoted(override.database)}" if override.database else ""
     if not override.role:
         return database or "ROLE ALL"
@@ -207,19 +211,19 @@ def _whose(override: Override) -> str:
     return f"{role} IN {database}" if database else role
 
 
-# ---- what happens now
+# ---- the current state
 
 
 def _in_force(primary: PrimarySettings) -> Iterator[Finding]:
-    """The checkpointer puts synchronous_standby_names in force for all; Postgres `checkpointer.c`
-    (UpdateSharedMemoryConfig)."""
+    """The checkpointer puts synchronous_standby_names into effect for all sessions; Postgres
+    `checkpointer.c` (UpdateSharedMemoryConfig)."""
     is_settled = primary.checkpointer_obeys or primary.config_age_seconds > SETTLED_SECONDS
     if primary.settings[NAMES] and not is_settled:
         yield warn(
             "reload",
             f"the configuration was loaded {primary.config_age_seconds:.0f} s ago, and the "
-            "checkpointer is busy: until it has obeyed, commits may not wait",
-            "CHECKPOINT; then sk check again.",
+            "checkpointer is busy: commits may not wait until it has applied it",
+            "CHECKPOINT; then run sk check again.",
         )
 
 
@@ -235,7 +239,7 @@ def _waits(primary: PrimarySettings) -> Finding:
         return warn(
             "commits",
             f"{primary.commit_waits}",
-            "sk status says why. Do not cancel them: a cancelled wait makes the transaction "
-            "visible, though it may still be lost.",
+            "sk status shows the reason. Do not cancel them: a cancelled wait makes the "
+            "transaction visible, though a failover may still lose it.",
         )
-    return ok("commits", "none waits for long")
+    return ok("commits", "no commit waits for long")

@@ -1,4 +1,5 @@
-"""The preflight of the safekeepers: are they there, do they fit together and to the primary? Pure.
+"""The preflight of the safekeepers: do they answer, and do they match each other and the primary?
+Pure.
 
 The second half of `preflight.py`.
 """
@@ -42,7 +43,7 @@ def check_safekeepers(
     wanted: TimelineId | None,
     application_name: str = "walproposer",
 ) -> list[Finding]:
-    """All rules on the safekeepers; `primary` None when it could not be asked."""
+    """All rules on the safekeepers. `primary` is None if it could not be reached."""
     findings = [_reachable(report) for report in reports]
     findings += _distinct_ids(reports)
     findings += _same_release(reports)
@@ -60,7 +61,7 @@ def _reachable(report: SafekeeperReport) -> Finding:
         return warn(
             check,
             f"id {report.safekeeper_id}; {report.page_error}",
-            "sk status will not see its disk.",
+            "sk status will not show its disk.",
         )
     return ok(check, f"id {report.safekeeper_id}, release {report.version}")
 
@@ -87,7 +88,7 @@ def _same_release(reports: Sequence[SafekeeperReport]) -> Iterator[Finding]:
         yield warn(
             "release",
             f"the safekeepers run {', '.join(sorted(releases))}",
-            "Finish the upgrade: one safekeeper after the other.",
+            "Finish the upgrade, one safekeeper after the other.",
         )
     elif releases:
         yield ok("release", f"{releases.pop()} on all that answer")
@@ -97,9 +98,9 @@ def _disk(report: SafekeeperReport) -> Finding:
     assert report.disk is not None
     check = f"disk of {report.address}"
     if report.is_short_of_disk:
-        return fail(check, report.disk_text, "Free some space, or give it a larger disk.")
+        return fail(check, report.disk_text, "Free some space, or use a larger disk.")
     if report.disk["free_bytes"] < DISK_FREE_BYTES_MIN:
-        return warn(check, report.disk_text, "Give it a larger disk.")
+        return warn(check, report.disk_text, "Use a larger disk.")
     return ok(check, report.disk_text)
 
 
@@ -140,7 +141,7 @@ def _timeline(
         yield fail(
             "timeline",
             f"there is none yet, and only {len(answering)} of {len(reports)} safekeepers answer",
-            "Start them all: a new timeline is created on every one.",
+            "Start them all: a new timeline is created on every safekeeper.",
         )
     elif names_us(primary.settings["synchronous_standby_names"], application_name):
         yield fail("timeline", UNKNOWN_LOG, UNKNOWN_LOG_HINT)
@@ -152,7 +153,7 @@ def _timeline(
 
 
 def _damaged(reports: Sequence[SafekeeperReport], system_id: int) -> list[str]:
-    """Timelines that somebody cannot open, and that may be this primary's."""
+    """Timelines that a safekeeper cannot open, and that may belong to this primary."""
     foreign = foreign_folders(reports, system_id)
     return [
         f"safekeeper {report.safekeeper_id} cannot open timeline {folder}: {reason}"
@@ -248,7 +249,7 @@ def _members(
         yield warn(
             "members",
             f"safekeeper {member} is {status['state']}: {status['stopped_reason']}",
-            "Mend its disk and restart it.",
+            "Repair its disk and restart it.",
         )
     count = f"{len(usable)} of {len(membership.all_members)} can vote"
     if has_quorum(membership, usable):
@@ -261,18 +262,18 @@ def _stranger(number: int) -> Finding:
     return warn(
         "members",
         f"safekeeper {number} is not a member of the timeline",
-        "Leave it out of --safekeepers, or make it one: sk member add.",
+        "Leave it out of --safekeepers, or make it a member: sk member add.",
     )
 
 
 def _end_of_log(statuses: Mapping[int, Mapping[str, Any]], primary: PrimarySettings) -> Finding:
-    """A primary whose WAL ends below what was committed lacks acknowledged commits."""
+    """A primary whose WAL ends below the commit position lacks acknowledged commits."""
     commit_lsn = max(Lsn.parse(status["commit_lsn"]) for status in statuses.values())
     if primary.flush_lsn is not None and primary.flush_lsn < commit_lsn:
         return fail(
             "log",
             f"the primary's WAL ends at {Lsn(primary.flush_lsn)}, but {commit_lsn} was committed",
-            "It lacks acknowledged commits: let it follow the safekeepers as a standby first.",
+            "It lacks acknowledged commits. First start it as a standby of the safekeepers.",
         )
     return ok("log", f"committed up to {commit_lsn}")
 

@@ -1,9 +1,9 @@
-"""The preflight's rules on prepared transactions: room for them on each server, what waits now, and
-for qsync what its coordinator needs. Pure.
+"""The preflight's rules on prepared transactions: room for them on each server, those that wait
+now, and the requirements of a qsync coordinator. Pure.
 
-A standby with less room than its primary stops its replay: once promoted, it could not hold what
-the primary held. (Postgres: `hot standby is not possible because of insufficient parameter
-settings`, recovery pauses; 13 ends.)
+A standby with less room than its primary stops its replay, because after a promotion it could not
+hold the primary's prepared transactions. (Postgres logs `hot standby is not possible because of
+insufficient parameter settings` and pauses recovery; version 13 shuts down.)
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from walproposer.primary.primary_settings import PrimarySettings
 
 ROOM = "max_prepared_transactions"
 READ_ONLY = "default_transaction_read_only"
-#: A transaction of qsync is over within moments; those of others within their manager's patience.
+#: A qsync transaction ends within moments. Others end within the time limits of their transaction
+#: manager.
 LIMBO_SECONDS_MAX = 30.0
 FOREIGN_SECONDS_MAX = 3600.0
-#: For half of them the coordinator admits transactions.
+#: The coordinator admits transactions up to half of this number.
 ROOM_MIN = 10
 ROOM_RECOMMENDED = 100
-#: The first whose logical decoding tells of prepared transactions (protocol version 3).
+#: The first version whose logical decoding reports prepared transactions (protocol version 3).
 STREAM_MAJOR = 15
 NAMED_MAX = 5
 
 
 def check_prepared(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]:
-    """For every primary, with qsync or without."""
+    """For every primary, with or without qsync."""
     if primary.in_recovery:
         return
     if primary.settings.get(READ_ONLY) == "on":
         yield warn(
             "read_only",
             f"{READ_ONLY} is on: clients cannot write",
-            "If sk promote was broken off: sk attach ends it. Else: ALTER SYSTEM RESET "
-            f"{READ_ONLY}; SELECT pg_reload_conf();",
+            "If sk promote was interrupted, sk attach ends the read-only state. Otherwise: ALTER "
+            f"SYSTEM RESET {READ_ONLY}; SELECT pg_reload_conf();",
         )
     yield _room(primary)
     yield from check_limbo(primary.prepared)
@@ -47,21 +48,21 @@ def check_prepared(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Find
 def _room(primary: PrimarySettings) -> Finding:
     room = int(primary.settings.get(ROOM, "0"))
     if room == 0:
-        return ok(ROOM, "0: no transaction can be prepared, which qsync needs")
+        return ok(ROOM, "0: no transaction can be prepared, so qsync cannot be used")
     limbo = len(ours(primary.prepared))
     others = len(primary.prepared) - limbo
     return ok(ROOM, f"{room}; {limbo} of qsync are prepared, {others} of others")
 
 
 def check_limbo(prepared: Sequence[PreparedTransaction]) -> Iterator[Finding]:
-    """What has waited for too long: it holds its locks, and holds back vacuum."""
+    """Transactions that have been prepared for too long. They hold locks and hold back vacuum."""
     limbo = ours(prepared)
     old = [each for each in limbo if each.age_seconds > LIMBO_SECONDS_MAX]
     if old:
         yield warn(
             "limbo",
             f"{_count(old)} of qsync, prepared {_oldest(old)}",
-            "sk qsync status says what it waits for, sk qsync list shows each.",
+            "sk qsync status shows the reason, sk qsync list shows each transaction.",
         )
     foreign = set(prepared) - set(limbo)
     old = [each for each in foreign if each.age_seconds > FOREIGN_SECONDS_MAX]
@@ -70,7 +71,7 @@ def check_limbo(prepared: Sequence[PreparedTransaction]) -> Iterator[Finding]:
             "prepared",
             f"{_count(old)} of others, prepared {_oldest(old)}",
             "SELECT * FROM pg_prepared_xacts; shows them. Their transaction manager ends them, or "
-            "COMMIT PREPARED, ROLLBACK PREPARED in their database.",
+            "you do, with COMMIT PREPARED or ROLLBACK PREPARED in their database.",
         )
 
 
@@ -86,7 +87,7 @@ def _oldest(entries: Sequence[PreparedTransaction]) -> str:
 def check_standbys(
     primary: PrimarySettings, standbys: Iterable[tuple[str, PrimarySettings]]
 ) -> Iterator[Finding]:
-    """`standbys`: how each is named, and what it says."""
+    """`standbys`: the name and the settings of each."""
     room = int(primary.settings.get(ROOM, "0"))
     for name, standby in standbys:
         theirs = int(standby.settings.get(ROOM, "0"))
@@ -99,24 +100,25 @@ def check_standbys(
         elif theirs < room:
             yield fail(
                 ROOM,
-                f"{theirs} on the standby ({name}), {room} on the primary: it replays no more once "
-                "the primary's is that",
-                f"There: ALTER SYSTEM SET {ROOM} = {room}; then restart it",
+                f"{theirs} on the standby ({name}), {room} on the primary: the standby stops its "
+                "replay when it sees the primary's value",
+                f"On the standby: ALTER SYSTEM SET {ROOM} = {room}; then restart it.",
             )
         else:
             yield ok(ROOM, f"{theirs} on the standby ({name})")
 
 
-# ---- what qsync needs
+# ---- requirements of qsync
 
 
 def check_qsync(primary: PrimarySettings, rights: JanitorRights) -> Iterator[Finding]:
-    """May clients prepare, and may the coordinator see and end what they leave?"""
+    """Can clients prepare transactions, and can the coordinator see and finish those that clients
+    leave?"""
     yield _version(primary)
     room = int(primary.settings.get(ROOM, "0"))
     if room < ROOM_MIN:
         wanted = alter_system(ROOM, str(ROOM_RECOMMENDED), restart=True)
-        text = f"{room}, at least {ROOM_MIN} are needed: one for each transaction that waits"
+        text = f"{room}, expected at least {ROOM_MIN}: each waiting transaction needs one"
         yield fail(ROOM, text, f"On each standby first, then on the primary: {wanted}")
     else:
         yield _room(primary)
@@ -132,8 +134,8 @@ def _version(primary: PrimarySettings) -> Finding:
         return ok("version", text)
     return warn(
         "version",
-        f"{text}: no stream tells of prepared transactions, the limbo is read again and again",
-        f"It works; from Postgres {STREAM_MAJOR} on positions are exact, and known at once.",
+        f"{text}: no stream reports prepared transactions, so the coordinator polls for them",
+        f"This works. From Postgres {STREAM_MAJOR} on positions are exact, and known at once.",
     )
 
 
@@ -143,20 +145,20 @@ def _wal_level(primary: PrimarySettings) -> Finding:
         return ok("wal_level", value)
     return warn(
         "wal_level",
-        f'"{value}": no stream tells of prepared transactions, the limbo is read again and again',
-        f"It works; for exact positions: {alter_system('wal_level', 'logical', restart=True)}",
+        f'"{value}": no stream reports prepared transactions, so the coordinator polls for them',
+        f"This works. For exact positions: {alter_system('wal_level', 'logical', restart=True)}",
     )
 
 
 def _rights(rights: JanitorRights) -> Iterator[Finding]:
     role = quoted(rights.role)
     if rights.is_superuser:
-        yield ok("janitor", f"role {role} is a superuser: it may end what clients leave")
+        yield ok("janitor", f"role {role} is a superuser: it may finish all transactions")
     elif rights.foreign_owners:
         yield warn(
             "janitor",
-            f"role {role} may not end what these have prepared: {_names(rights.foreign_owners)}",
-            f"For each that uses qsync: GRANT {quoted(rights.foreign_owners[0])} TO {role};",
+            f"role {role} may not finish transactions of roles: {_names(rights.foreign_owners)}",
+            f"For each role that uses qsync: GRANT {quoted(rights.foreign_owners[0])} TO {role};",
         )
     else:
         yield ok("janitor", f"role {role} is a member of all roles that log in")
@@ -176,8 +178,8 @@ def _slots(primary: PrimarySettings, rights: JanitorRights) -> Iterator[Finding]
     if primary.slots + wanted > limit:
         yield warn(
             name,
-            f"{primary.slots} of {limit} are taken, the stream takes one in each of {wanted} "
-            "databases in which clients prepare",
+            f"{primary.slots} of {limit} are in use, and the stream needs one in each of {wanted} "
+            "databases in which clients prepare transactions",
             alter_system(name, str(primary.slots + wanted + 5), restart=True),
         )
     else:

@@ -1,1 +1,1 @@
-"""What `sk promote` and `sk rejoin` do: another server becomes the primary, no commit is lost."""
+"""`sk promote` and `sk rejoin`: another server becomes the primary, and no commit is lost."""

@@ -1,11 +1,12 @@
-"""Whether clients may write: default_transaction_read_only, set by ALTER SYSTEM, and taken back.
+"""Makes a server read-only for clients, and writable again: default_transaction_read_only.
 
-A server that is closed so is read as a standby is, refuses writes as one does (SQLSTATE 25006), and
-libpq takes it for none to write to (target_session_attrs = read-write). COMMIT PREPARED is allowed.
-Who sets the parameter himself, in a session, a role or a database, is not kept out.
+The setting is changed with ALTER SYSTEM and RESET. A read-only server refuses writes with SQLSTATE
+25006, as a standby does, and libpq does not accept it for target_session_attrs = read-write. COMMIT
+PREPARED is allowed. A session, role or database with its own value of the parameter can still
+write.
 
-Sessions obey a reload before their next command, so it is in force for all of them as soon as a new
-one has it. Sources: Postgres `postgres.c` (PostgresMain), `utility.c`
+Sessions apply a reload before their next command, so the setting is in effect for all of them as
+soon as a new session has it. Sources: Postgres `postgres.c` (PostgresMain), `utility.c`
 (ClassifyUtilityCommandAsReadOnly).
 """
 
@@ -22,11 +23,12 @@ import psycopg
 from walproposer.errors import Refusal
 
 READ_ONLY = "default_transaction_read_only"
-# A spelling of `on` that tells ours from what an administrator sets; it needs no second place,
-# which a crash could part from the first.
+# A spelling of `on` that distinguishes our setting from an administrator's. A separate flag could
+# get out of step with the setting in a crash.
 OUR_ON = "yes"
-# Or the entry is gone, and what the server has loaded before is still in force: who took it away
-# was killed before the reload. That it was ours is not known any more; somebody wants it gone.
+# Also true if the entry is gone but the value loaded before is still in effect: the process that
+# removed the entry was killed before the reload. Whether the entry was ours is unknown, but it was
+# meant to be removed.
 _IS_CLOSED = """
 WITH entry AS (
     SELECT setting FROM pg_file_settings
@@ -39,7 +41,7 @@ SELECT EXISTS (SELECT FROM entry WHERE setting = %(our_on)s)
             AND sourcefile LIKE '%%postgresql.auto.conf')
 """
 _LOADED_AT = "SELECT pg_conf_load_time()"
-# What a role that may not see our setting sees of it.
+# What a role that may not see our setting can still see of it.
 _CANNOT_TELL = (
     "SELECT EXISTS (SELECT FROM pg_settings WHERE name = %s AND setting = 'on' AND source ="
     " 'configuration file') AND NOT rolsuper FROM pg_roles WHERE rolname = current_user"
@@ -53,8 +55,8 @@ NewSession = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
 
 
 def is_closed(connection: psycopg.Connection[Any]) -> bool:
-    """By us, in the file or in force. `connection` is a new one. Only a superuser may know; another
-    role may not have closed it either."""
+    """Whether we made the server read-only, in the file or in effect. `connection` must be new.
+    Only a superuser can see it; another role returns False, since it could not have set it."""
     try:
         row = connection.execute(_IS_CLOSED, {"name": READ_ONLY, "our_on": OUR_ON}).fetchone()
     except psycopg.errors.InsufficientPrivilege:
@@ -63,24 +65,25 @@ def is_closed(connection: psycopg.Connection[Any]) -> bool:
 
 
 def may_be_closed(connection: psycopg.Connection[Any]) -> bool:
-    """It is closed by somebody, and our role may not see by whom, nor open it."""
+    """Whether the server is read-only, and our role can neither see who set it nor change it."""
     row = connection.execute(_CANNOT_TELL, (READ_ONLY,)).fetchone()
     return row is not None and bool(row[0])
 
 
 def close(new_session: NewSession) -> None:
-    """On return no session writes, unless it says so itself. Raises Refusal, psycopg.Error."""
+    """When this returns, no session can write, unless it sets the parameter itself. Raises Refusal,
+    psycopg.Error."""
     _alter(new_session, f"ALTER SYSTEM SET {READ_ONLY} = '{OUR_ON}'")
 
 
 def open_again(new_session: NewSession) -> None:
-    """What the other configuration files say holds. Raises Refusal, psycopg.Error."""
+    """The value in the other configuration files takes effect. Raises Refusal, psycopg.Error."""
     _alter(new_session, f"ALTER SYSTEM RESET {READ_ONLY}")
 
 
 def _alter(new_session: NewSession, statement: str) -> None:
-    """Returns when the postmaster has loaded its configuration after it. Broken off in between, it
-    is done again as a whole: `is_closed` says so."""
+    """Returns when the postmaster has loaded its configuration after the statement. If it is
+    interrupted in between, the caller repeats it: `is_closed` is still true."""
     with new_session() as connection:
         connection.execute(statement)
     _reload(new_session)
@@ -97,14 +100,14 @@ def _reload(new_session: NewSession) -> None:
                 return
         if time.monotonic() > deadline:
             raise Refusal(
-                "the server does not load its configuration again",
-                hint="Its log says what is wrong in it.",
+                "the server does not reload its configuration",
+                hint="See its log for errors in the configuration files.",
             )
         time.sleep(POLL_SECONDS)
 
 
 def _loaded_at(connection: psycopg.Connection[Any]) -> datetime:
-    """When the postmaster did, as of the session's begin."""
+    """When the postmaster loaded its configuration, as of the start of the session."""
     row = connection.execute(_LOADED_AT).fetchone()
     assert row is not None
     (loaded_at,) = row

@@ -1,5 +1,5 @@
-"""What `sk detach` leaves of qsync and of failovers: it lists the limbo, drops the logical slots,
-which would hold WAL for nobody, and lets clients in whom a failover kept out."""
+"""What `sk detach` does about qsync and failovers: it lists the limbo, drops the logical slots,
+which would hold WAL for no reader, and lets clients write again after an interrupted failover."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.failover.client_writes import is_closed, open_again
 from walproposer.primary.logical_slots import drop_logical_slots
 from walproposer.primary.prepared_transactions import ours, read_prepared
@@ -17,11 +17,11 @@ from walproposer.primary.primary_address import PrimaryAddress
 
 
 def leave(address: PrimaryAddress, *, drop_slot: bool) -> Iterator[str]:
-    """What was done and what is left, a line each. Raises WalProposerError."""
+    """Yields a line for each thing done and each thing left. Raises WalProposerError."""
 
     @contextmanager
     def new_session() -> Iterator[psycopg.Connection[Any]]:
-        with closing(address.connect()) as connection, refusing("could not detach"):
+        with closing(address.connect()) as connection, converting_errors("could not detach"):
             yield connection
 
     with new_session() as connection:
@@ -32,11 +32,11 @@ def leave(address: PrimaryAddress, *, drop_slot: bool) -> Iterator[str]:
             yield from (f'replication slot "{name}" was dropped' for name in slots)
     if closed:
         open_again(new_session)
-        yield "clients may write again: a failover that was broken off had kept them out"
+        yield "clients can write again: an interrupted failover had left the server read-only"
     if limbo:
         count = f"{len(limbo)} transaction{'s' if len(limbo) > 1 else ''}"
         yield (
-            f"{count} of qsync stay prepared, unseen, with their locks, until sk attach --qsync "
-            "ends them, or somebody by COMMIT PREPARED in its database:"
+            f"{count} of qsync stay prepared, not visible, with their locks, until sk attach "
+            "--qsync finishes them, or you do, with COMMIT PREPARED in their database:"
         )
         yield from (f"    {each}" for each in limbo)

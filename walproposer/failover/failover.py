@@ -1,9 +1,9 @@
-"""A failover: observe, decide (`promotion.py`), do one step, observe again.
+"""A failover: read the state, decide (`promotion.py`), do one step, and repeat.
 
     sk promote -> Failover.prepare -> Failover.run -> WalProposer.run, as for any other primary
 
-Everything that can be found wrong is found in `prepare`, while the old primary is still whole. From
-the election on there is no way back to it but `sk attach`.
+`prepare` makes every check while the old primary still works. After the election only `sk attach`
+can bring the old primary back.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, Unreachable
 from walproposer.failover.log_view import LogView, log_view
 from walproposer.failover.promotion import (
+    FailoverState,
     Problem,
-    Situation,
     Standby,
     Step,
     ahead_problem,
@@ -44,19 +44,20 @@ from walproposer.timelines.timeline_creation import FoundTimeline, require_timel
 log = structlog.get_logger()
 
 POLL_SECONDS = 0.03
-# The standby names the safekeepers, lacks WAL and gets none: it may be connected to one that lacks
-# the end, too, as no member but a quorum needs to have it. Soon the first time, then with patience.
+# The standby follows the safekeepers but lacks WAL and receives none. It may be connected to a
+# safekeeper that also lacks the end, since only a quorum must have it. The first retry comes soon,
+# later ones at longer intervals.
 STALL_SECONDS = 0.2
 STALL_AGAIN_SECONDS = 5.0
 PROMOTE_SECONDS = 60
-# A configuration that was loaded this long ago is in force.
+# A configuration that was loaded this long ago is in effect.
 SETTLED_SECONDS = 300.0
-# When the checkpointer idles so long after a reload, it has seen it; when it does not idle for so
-# long, it is in a restartpoint, and is asked to hurry.
+# If the checkpointer idles this long after a reload, it has applied it. If it does not idle for
+# this long, it is in a restartpoint, and CHECKPOINT speeds it up.
 SETTLE_SECONDS = 0.1
 RESTARTPOINT_SECONDS = 1.0
 
-#: Findings of the preflight that would keep a proposer out; the others are only told.
+#: Findings of the preflight that would prevent attaching. Other findings are only logged.
 NEEDED_TO_ATTACH = (
     "version",
     "role",
@@ -68,11 +69,9 @@ NEEDED_TO_ATTACH = (
 
 
 class Failover:
-    """`elect` holds an election and returns where the log ends; `began` hears of every step.
-
-    `conninfo` is what the standby needs besides addresses to connect to a safekeeper. Every method
-    raises WalProposerError.
-    """
+    """`elect` holds an election and returns the end of the log. `began` is called at each step.
+    `conninfo` has the libpq settings, other than addresses, with which the standby connects to a
+    safekeeper. Every method raises WalProposerError."""
 
     def __init__(
         self,
@@ -85,9 +84,9 @@ class Failover:
         keeps_ahead: bool = False,
         began: Callable[[Step], None] = lambda step: None,
     ) -> None:
-        """`configures`: commits of the new primary wait for the quorum; else
-        synchronous_standby_names stays as the standby has it. `keeps_ahead`: a standby that has
-        WAL beyond the end of the log is promoted with it; else it is refused."""
+        """`configures`: commits of the new primary wait for the quorum. Otherwise
+        synchronous_standby_names keeps the standby's value. `keeps_ahead`: promote a standby that
+        has WAL beyond the end of the log, with that WAL. Otherwise it is refused."""
         self.config = config
         self._configures = configures
         self._keeps_ahead = keeps_ahead
@@ -106,15 +105,15 @@ class Failover:
         self._is_settled = False
         self._is_closed = False
 
-    # ---- before anything is changed
+    # ---- checks, before anything changes
 
-    def prepare(self, *, attaches: bool = True) -> tuple[FoundTimeline, LogView, Situation]:
-        """The checks. Raises Refusal when this standby is not the one to promote.
+    def prepare(self, *, attaches: bool = True) -> tuple[FoundTimeline, LogView, FailoverState]:
+        """The checks. Raises Refusal if this standby must not be promoted.
 
-        A primary that was promoted, but not attached yet, is what a crash of ours leaves behind;
-        with `attaches` any primary without a proposer may be: attaching it is all that is left.
+        A crash of `sk promote` can leave a primary that was promoted but not attached. With
+        `attaches`, `server` may be any primary without a proposer: only attaching it remains.
         """
-        standby = self.server.read()  # before the log: what it has then, the log has too
+        standby = self.server.read()  # before the log: the log has all that the standby has now
         settings = read_primary_settings(self.config.primary)
         members, found = require_timeline(
             self.config.safekeepers, settings.system_id, self.config.timeline
@@ -133,7 +132,7 @@ class Failover:
         self.config = replace(self.config, safekeepers=found.addresses)
         self._configured_at = time.monotonic()
         self._is_settled = standby.config_age_seconds > SETTLED_SECONDS
-        return found, view, self._situation(standby)
+        return found, view, self._failover_state(standby)
 
     def _check_ahead(self, standby: Standby, log_end_lsn: int) -> None:
         problem = ahead_problem(standby, log_end_lsn)
@@ -141,39 +140,41 @@ class Failover:
             _refuse(problem)
         elif self._kept_lsn != standby.end_lsn:
             self._kept_lsn = standby.end_lsn
-            log.warning(f"{problem.text}: it keeps what lies beyond")
+            log.warning(f"{problem.text}: the standby keeps the WAL beyond that")
 
     def _check_promoted(self, history: TimelineHistory, log: LogView, *, attaches: bool) -> None:
-        """The server is no standby. Raises Refusal when there is nothing to go on with."""
+        """The server is not a standby. Raises Refusal if the failover cannot continue from
+        there."""
         fork_lsn = first_difference(history, log.history, log.start_lsn, log.flush_lsn)
         if fork_lsn is not None:
             raise Refusal(
-                "the server is a primary that was deposed: it left the quorum's log at "
+                "the server is a deposed primary: it left the quorum's log at "
                 f"{format_lsn(fork_lsn)}",
-                hint="Stop it, then sk rejoin makes it a standby.",
+                hint="Stop it, then make it a standby with sk rejoin.",
             )
         proposer_pid = self._proposer_pid()
         if proposer_pid is not None:
             raise Refusal(
                 "the server is a primary already, and its proposer is attached (pid "
                 f"{proposer_pid}): there is nothing to promote",
-                hint="sk status shows it. To put a new proposer in its place: sk attach.",
+                hint="See sk status. To replace the proposer, run sk attach.",
             )
         if not attaches and history.tli <= log.history.tli:
             raise Refusal(
                 "the server is a primary already, and no proposer is attached to it: there is "
                 "nothing to promote",
-                hint="Run sk attach for it.",
+                hint="Run sk attach.",
             )
 
     def _proposer_pid(self) -> int | None:
-        """Who has our slot; one that has just been killed lets go of it within moments."""
+        """The pid that uses our slot. The connection of a proposer that was just killed releases it
+        within moments."""
         deadline = time.monotonic() + PREDECESSOR_SECONDS
         while (pid := self.server.proposer_pid()) is not None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         return pid
 
-    def _situation(self, standby: Standby) -> Situation:
+    def _failover_state(self, standby: Standby) -> FailoverState:
         now = time.monotonic()
         if standby.checkpointer_idle and now - self._configured_at > SETTLE_SECONDS:
             self._is_settled = True
@@ -183,7 +184,7 @@ class Failover:
             self._stall_at = now + STALL_SECONDS
         end_lsn = self._log_end_lsn
         ours = (self.config.primary.application_name,)
-        return Situation(
+        return FailoverState(
             standby=standby,
             safekeepers=tuple(map(str, self.config.safekeepers)),
             standby_names=ours if self._configures else standby.standby_names,
@@ -196,40 +197,40 @@ class Failover:
     # ---- the steps
 
     def run(self, until: Step = Step.ATTACH) -> None:
-        """Until the proposer can be attached; or to another step, which is left to the caller, as
-        are those after it."""
+        """Run the steps until the proposer can be attached, or up to `until`, which the caller
+        does, like those after it."""
         last: Step | None = None
         while True:
-            situation = self._situation(self.server.read())
+            state = self._failover_state(self.server.read())
             if self._log_end_lsn is not None:
-                self._check_ahead(situation.standby, self._log_end_lsn)
-            step = next_step(situation)
+                self._check_ahead(state.standby, self._log_end_lsn)
+            step = next_step(state)
             if step is not last:
                 log.info(step.value, step=step.name.lower())
                 self._began(step)
             last = step
             if is_at_or_past(step, until):
                 return
-            self._do(step, situation)
+            self._do(step, state)
 
-    def _do(self, step: Step, situation: Situation) -> None:
+    def _do(self, step: Step, state: FailoverState) -> None:
         match step:
             case Step.ATTACH | Step.RESOLVE | Step.OPEN:
-                raise AssertionError("the proposer's own steps")
+                raise AssertionError("the proposer does these steps")
             case Step.CONFIGURE:
-                if not situation.standby.in_recovery:
-                    log.warning("it was promoted before its commits waited for the quorum")
+                if not state.standby.in_recovery:
+                    log.warning("the server was promoted before its commits waited for the quorum")
                 self.server.configure()
                 self._wait_configured()
             case Step.ELECT:
                 self._hold_election()
             case Step.FOLLOW:
-                self._follow(situation.standby.sources)
+                self._follow(state.standby.sources)
             case Step.REPLAY:
-                self._check_patience(situation)
+                self._check_progress(state)
                 time.sleep(POLL_SECONDS)
             case Step.SETTLE:
-                self._settle()
+                self._wait_for_checkpointer()
             case Step.RESERVE:
                 assert self._found is not None
                 self.server.reserve(self._found.timeline)
@@ -240,24 +241,25 @@ class Failover:
                 if not self.server.promote(PROMOTE_SECONDS):
                     raise Unreachable(
                         f"the standby was not promoted within {PROMOTE_SECONDS} s",
-                        hint="See its log; then run sk promote again.",
+                        hint="See its log, then run sk promote again.",
                     )
 
     def _wait_configured(self) -> None:
-        """Until new sessions have the setting, so that the checkpointer has been told too."""
+        """Wait until new sessions have the setting: the postmaster has then also signalled the
+        checkpointer."""
         deadline = time.monotonic() + self._timeout_seconds
         ours = (self.config.primary.application_name,)
         while self.server.read().standby_names != ours:
             if time.monotonic() > deadline:
                 raise Refusal(
                     "synchronous_standby_names does not take effect",
-                    hint="A command line option or another configuration file overrides it.",
+                    hint="Remove the option or configuration file entry that overrides it.",
                 )
             time.sleep(POLL_SECONDS)
         self._configured_at = time.monotonic()
         self._is_settled = False
 
-    def _settle(self) -> None:
+    def _wait_for_checkpointer(self) -> None:
         if time.monotonic() - self._configured_at > RESTARTPOINT_SECONDS:
             log.info("waiting for the end of a restartpoint")
             self.server.checkpoint()
@@ -273,8 +275,9 @@ class Failover:
         self.server.wake()
 
     def _follow(self, sources: tuple[str, ...]) -> None:
-        """Those that have the log's end come first. A receiver begins anew only when something
-        changes: after a stall with the same names, those that lack the end are left out."""
+        """Point the standby at the safekeepers, first those that have the end of the log. A WAL
+        receiver restarts only when the setting changes. So after a stall with the same list,
+        safekeepers that lack the end are left out."""
         assert self._found is not None
         holders = self._holders()
         named = [*holders, *(a for a in self.config.safekeepers if a not in holders)]
@@ -295,20 +298,20 @@ class Failover:
                 holders.append(member.client.address)
         return holders
 
-    def _check_patience(self, situation: Situation) -> None:
-        """Raises Unreachable when the standby has made no progress for too long."""
-        standby = situation.standby
+    def _check_progress(self, state: FailoverState) -> None:
+        """Raises Unreachable if the standby has made no progress for too long."""
+        standby = state.standby
         waited_seconds = time.monotonic() - self._progress_at
         if waited_seconds <= self._timeout_seconds:
             return
-        end = format_lsn(situation.log_end_lsn or 0)
+        end = format_lsn(state.log_end_lsn or 0)
         raise Unreachable(
             f"the standby has replayed {format_lsn(standby.replayed_lsn)} of {end}, and nothing "
             f"more for {self._timeout_seconds:g} s",
             hint="Its replay is paused: run SELECT pg_wal_replay_resume(); there."
             if standby.is_paused
-            else "See its log: can it reach the safekeepers, do they still have the WAL it needs, "
-            "is a query in its way? Then run sk promote again, for this one or another.",
+            else "See its log: can it connect to the safekeepers, do they still have the WAL it "
+            "needs, does a query block replay? Then run sk promote again, for this or another one.",
         )
 
 
@@ -323,15 +326,15 @@ def _check_server(settings: PrimarySettings, found: FoundTimeline) -> None:
         raise Refusal(
             f"the standby is Postgres {version // 10000} of system {settings.system_id}, the "
             f"timeline belongs to Postgres {theirs.pg_major} of system {theirs.system_id}",
-            hint="Give a standby of the primary this timeline was created for.",
+            hint="Give a standby of the primary that this timeline was created for.",
         )
 
 
 def _check_can_attach(settings: PrimarySettings, config: ProposerConfig) -> None:
-    """What would keep the proposer out is found before the old one is fenced."""
+    """Find problems that would prevent attaching before the old primary is fenced."""
     if not settings.is_superuser:
         raise Refusal(
-            f'role "{settings.role}" is no superuser on the standby',
+            f'role "{settings.role}" is not a superuser on the standby',
             hint="ALTER SYSTEM and pg_promote() need one.",
         )
     if config.qsync is not None:

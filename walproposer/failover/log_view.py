@@ -1,4 +1,4 @@
-"""The quorum's log as the safekeepers that answer tell it; the proof is an election's. Pure."""
+"""The quorum's log as the answering safekeepers report it. Only an election proves it. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pgwal.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """`flush_lsn` is the greatest; the history is that of the one that would be the donor."""
+    """`flush_lsn` is the greatest. The history is that of the safekeeper that would be the
+    donor."""
 
     flush_lsn: int
     start_lsn: int
@@ -22,7 +23,7 @@ class LogView:
 
 
 def log_view(statuses: Sequence[Mapping[str, Any]]) -> LogView:
-    """From what members say of the timeline; at least one must."""
+    """From the members' statuses of the timeline; at least one is required."""
     best = max(statuses, key=lambda s: (_node_id(s["last_log_node_id"]), parse(s["flush_lsn"])))
     return LogView(
         flush_lsn=max(parse(status["flush_lsn"]) for status in statuses),

@@ -1,7 +1,8 @@
 """`OldPrimary`: the data directory of a deposed primary, which becomes a standby by pg_rewind.
 
-The rules are in rewind.py; this file runs the programs, as the owner of the files, since Postgres
-refuses to run as root, and changes the files. Law: once changed, it never is a primary again.
+The rules are in rewind.py. This file runs the programs, as the owner of the files because Postgres
+refuses to run as root, and changes the files. Law: once changed, the directory is never used as a
+primary again.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from walproposer.failover.undone_prepares import undone_prepares
 from walproposer.primary.log_marker import PREFIX, marker_name
 from walproposer.primary.logical_slots import SLOT_PREFIX as LOGICAL_PREFIX
 
-VERSION_FILE = "PG_VERSION"  # of the owner and the mode that all files of the server have
+VERSION_FILE = "PG_VERSION"  # has the owner and mode of all files of the server
 SIGNAL_FILE = "standby.signal"
 BACKUP_LABEL = "backup_label"
 AUTO_CONF = "postgresql.auto.conf"
 REWIND_SECONDS_MAX = 24 * 3600.0
 PG_CTL_RUNNING = 0
-#: In pg_rewind's words.
+#: The text of pg_rewind.
 SAME_TIMELINE = "source and target cluster are on the same timeline"
 
 
 @dataclass(frozen=True, slots=True)
 class OldPrimary:
-    """Stopped. `account` is the owner of its files, None: ourselves."""
+    """A stopped server. `account` is the owner of its files; None: our own user."""
 
     path: Path
     binaries: PostgresBinaries
@@ -61,7 +62,7 @@ class OldPrimary:
 
     @classmethod
     def at(cls, path: Path) -> OldPrimary:
-        """Raises Refusal when this is no data directory, or its server runs; Unavailable."""
+        """Raises Refusal if this is not a data directory, or its server runs; Unavailable."""
         try:
             major = int((path / VERSION_FILE).read_text())
         except (OSError, ValueError) as error:
@@ -79,18 +80,19 @@ class OldPrimary:
         return cls(path, binaries, account, _control_data(path, binaries, account))
 
     def check_rewindable(self, system_id: int, way_out: str) -> None:
-        """Raises Refusal when pg_rewind cannot be used; `way_out` says what can."""
+        """Raises Refusal if pg_rewind cannot be used; `way_out` is the alternative, for the
+        hint."""
         problem = rewind_problem(self.control, system_id, way_out)
         if problem is not None:
             _refuse(problem)
 
     def is_standby_of(self, history: TimelineHistory) -> bool:
-        """It has come as far as a standby of this timeline before."""
+        """Whether it has already recovered to this timeline as a standby."""
         return (self.path / SIGNAL_FILE).exists() and self.control.recovery_tli == history.tli
 
     def undone_prepares(self, history: TimelineHistory) -> tuple[Gid, ...]:
-        """What of qsync was prepared here alone, behind the position where it left this history;
-        before `rewind`. None is known where that WAL is gone, and pg_rewind will say so."""
+        """The gids of qsync that were prepared only here, after the position where this server left
+        `history`. Call it before `rewind`. Empty if that WAL is missing; pg_rewind then fails."""
         tli = self.control.checkpoint_tli
         switch_lsn = history.switch_lsn_of(tli)
         if switch_lsn is None:
@@ -109,12 +111,12 @@ class OldPrimary:
         return undone_prepares(done.stdout)
 
     def rewind(self, dsn: str, config_file: Path | None, tli: int, way_out: str) -> bool:
-        """False: there was nothing to undo. pg_rewind makes it a standby in the same run, so that
-        it never is a primary again. Raises Refusal."""
+        """Returns False if there was nothing to undo. pg_rewind also makes the directory a standby,
+        so that it never is a primary again. Raises Refusal."""
         if self.control.checkpoint_tli == tli:
             _refuse(same_timeline_problem(tli, way_out))
         parts = conninfo_to_dict(dsn)
-        password = parts.pop("password", None)  # a command line can be read by everybody
+        password = parts.pop("password", None)  # other users can read a command line
         done = run_program(
             [
                 self.binaries.program("pg_rewind"),
@@ -131,13 +133,13 @@ class OldPrimary:
         output = done.stdout + done.stderr
         if done.returncode != 0:
             raise Refusal(f"pg_rewind failed: {failure_reason(output)}", hint=way_out)
-        if SAME_TIMELINE in output:  # as its recovery has shown, which pg_rewind runs after a crash
+        if SAME_TIMELINE in output:  # pg_rewind runs recovery after a crash, which can show this
             durable.remove_file(self.path / SIGNAL_FILE)
             _refuse(same_timeline_problem(tli, way_out))
         return "no rewind required" not in output
 
     def cut_lost_tails(self, history: TimelineHistory, wal_seg_size: int) -> None:
-        """Recovery must not find in pg_wal what the others do not have: it would replay it."""
+        """Remove WAL that the other servers do not have from pg_wal. Recovery would replay it."""
         folder = self.path / "pg_wal"
         for name, kept_bytes in lost_tails(os.listdir(folder), history, wal_seg_size).items():
             if not kept_bytes:
@@ -149,7 +151,7 @@ class OldPrimary:
         durable.sync_directory(folder)
 
     def needed_lsn(self, history: TimelineHistory, wal_seg_size: int) -> int:
-        """From where on its recovery needs WAL that is not in its own pg_wal."""
+        """The position from which its recovery needs WAL that is not in its own pg_wal."""
         label = self.path / BACKUP_LABEL
         begin_lsn = recovery_start_lsn(label.read_text()) if label.exists() else None
         begin_lsn = begin_lsn or self.control.redo_lsn
@@ -158,7 +160,7 @@ class OldPrimary:
         return streamed_from_lsn(first_pages, begin_lsn, history, wal_seg_size)
 
     def has_restore_command(self, config_file: Path | None) -> bool:
-        """It may get WAL from elsewhere, too."""
+        """Whether it may also get WAL from an archive."""
         done = run_program(
             [
                 self.binaries.program("postgres"),
@@ -171,8 +173,8 @@ class OldPrimary:
         return bool(done.stdout.strip())
 
     def become_standby(self, conninfo: str, slot: str, timeline: TimelineId) -> None:
-        """Its old slots go too: on a standby nobody would ever move them on. So do the names of
-        other logs than the one that it follows now."""
+        """Make it a standby. Also drop its old slots, which a standby would never advance, and the
+        markers of other logs than the one that it now follows."""
         auto_conf = self.path / AUTO_CONF
         text = auto_conf.read_text() if auto_conf.exists() else ""
         for name, content in ((AUTO_CONF, standby_settings(text, conninfo)), (SIGNAL_FILE, "")):
@@ -198,7 +200,7 @@ def _first_page(path: Path) -> bytes:
 
 
 def _owner(path: Path) -> Account | None:
-    """Whom its programs run as; None: as ourselves. Raises Refusal."""
+    """The account for its programs; None: our own user. Raises Refusal."""
     owner = path.stat()
     if owner.st_uid == os.geteuid():
         return None

@@ -1,8 +1,9 @@
-"""Whether a deposed primary can become a standby by pg_rewind, and what it is told then. Pure.
+"""Whether a deposed primary can become a standby by pg_rewind, and the settings it needs then.
+Pure.
 
-pg_rewind copies what the two servers have made different since they parted. It finds that by the
-old server's WAL, which tells all only when hint bits are logged too: data checksums, or
-wal_log_hints. Sources: Postgres `pg_rewind.c`, `pg_controldata.c`, `guc-file.l`.
+pg_rewind copies the pages that differ between the two servers since their logs diverged. It finds
+them in the old server's WAL, which has all of them only if hint bits are logged too: with data
+checksums, or wal_log_hints. Sources: Postgres `pg_rewind.c`, `pg_controldata.c`, `guc-file.l`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from walproposer.failover.promotion import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlData:
-    """Of pg_controldata; `checkpoint_tli` is the timeline of its last checkpoint, `redo_lsn` where
-    recovery begins by it, `recovery_tli` the timeline that recovery must reach at least, 0 for a
-    server that was not recovering."""
+    """From pg_controldata. `checkpoint_tli` is the timeline of the last checkpoint, `redo_lsn` the
+    position where recovery begins, `recovery_tli` the timeline that recovery must reach at least, 0
+    for a server that was not in recovery."""
 
     system_id: int
     has_checksums: bool
@@ -34,7 +35,7 @@ class ControlData:
 
     @classmethod
     def parse(cls, text: str) -> ControlData:
-        """From what it prints, in the C locale. Raises ValueError."""
+        """Parse the output of pg_controldata in the C locale. Raises ValueError."""
         pairs = (line.partition(":") for line in text.splitlines())
         values = {name.strip(): value.strip() for name, _, value in pairs}
         try:
@@ -53,16 +54,16 @@ class ControlData:
 
 
 def rewind_problem(control: ControlData, system_id: int, base_backup: str) -> Problem | None:
-    """Why pg_rewind cannot be used; `base_backup` is the way out."""
+    """Why pg_rewind cannot be used; `base_backup` is the hint with the alternative."""
     if control.system_id != system_id:
         return Problem(
             f"the data directory belongs to system {control.system_id}, "
             f"the new primary is system {system_id}",
-            "These two have never been one: nothing here can be used for a standby of it.",
+            "These are two different clusters. Use a base backup of the new primary.",
         )
     if not control.has_checksums and not control.has_wal_log_hints:
         return Problem(
-            "the old primary had neither data checksums nor wal_log_hints: its WAL does not tell "
+            "the old primary had neither data checksums nor wal_log_hints: its WAL does not show "
             "every page that it changed, so pg_rewind could miss some",
             base_backup,
         )
@@ -70,11 +71,11 @@ def rewind_problem(control: ControlData, system_id: int, base_backup: str) -> Pr
 
 
 def same_timeline_problem(tli: int, base_backup: str) -> Problem:
-    """Of two promotions at once the loser, or a copy that ran as a primary: pg_rewind finds where
-    two servers parted by their timelines alone, and would leave what it wrote."""
+    """The loser of two simultaneous promotions, or a copy that ran as a primary. pg_rewind finds
+    the point of divergence by timelines alone, so it would not undo what this server wrote."""
     return Problem(
-        f"the old primary is on timeline {tli} as the new one is: pg_rewind cannot tell where they "
-        "parted",
+        f"the old primary is on timeline {tli}, like the new one: pg_rewind cannot find where they "
+        "diverged",
         base_backup,
     )
 
@@ -82,9 +83,9 @@ def same_timeline_problem(tli: int, base_backup: str) -> Problem:
 def lost_tails(names: Iterable[str], history: TimelineHistory, wal_seg_size: int) -> dict[str, int]:
     """Segments with WAL that is not of this history, and how many of their bytes are.
 
-    pg_rewind leaves those that it has read where they are, and where the new timeline's segment is
-    not beside them any more, recovery reads them to their end: it looks at the segment in which a
-    timeline begins, not at the position where one was left. Source: `xlogrecovery.c`,
+    pg_rewind leaves the segments that it has read in place. If the new timeline's segment is no
+    longer beside them, recovery reads them to their end: it checks the segment in which a timeline
+    begins, not the position where the previous one ended. Source: `xlogrecovery.c`,
     XLogFileReadAnyTLI.
     """
     tails = {}
@@ -99,8 +100,8 @@ def lost_tails(names: Iterable[str], history: TimelineHistory, wal_seg_size: int
 
 
 def recovery_start_lsn(backup_label: str) -> int | None:
-    """Where the recovery of a server with this file begins, which pg_rewind leaves behind; None
-    when it does not say. Source: `pg_rewind.c`, createBackupLabel."""
+    """Where the recovery of a server with this file begins; pg_rewind writes it. None if the file
+    does not say. Source: `pg_rewind.c`, createBackupLabel."""
     match = re.search(r"^START WAL LOCATION: ([0-9A-F]+/[0-9A-F]+) ", backup_label, re.MULTILINE)
     return int(Lsn.parse(match[1])) if match is not None else None
 
@@ -108,11 +109,12 @@ def recovery_start_lsn(backup_label: str) -> int | None:
 def streamed_from_lsn(
     first_pages: Mapping[str, bytes], begin_lsn: int, history: TimelineHistory, wal_seg_size: int
 ) -> int:
-    """From where on a recovery that begins there asks for WAL: from the start of the last segment
-    that pg_wal has without a gap, which may not be full. `first_pages`: of each of its files.
+    """The position from which a recovery that begins at `begin_lsn` requests WAL: the start of the
+    last segment that pg_wal has without a gap, which may not be full. `first_pages`: the first page
+    of each file.
 
-    A segment that a timeline left in its middle is not whole; one that was recycled for later has
-    its later name, and a page of before in it.
+    A segment in the middle of which a timeline ended is not complete. A recycled segment has the
+    name of a later position, but an old page in it.
     """
     present = set()
     for name, segment in _segments(first_pages, wal_seg_size):
@@ -128,12 +130,12 @@ def streamed_from_lsn(
 
 
 def _segments(names: Iterable[str], wal_seg_size: int) -> Iterator[tuple[str, SegmentName]]:
-    """Of the files in pg_wal."""
+    """The segments among the files in pg_wal."""
     for name in names:
         try:
             segment = parse_segment_name(name, wal_seg_size)
         except SegmentNameError:
-            continue  # a history, a folder
+            continue  # a history file, a directory
         if not segment.partial:
             yield name, segment
 
@@ -141,20 +143,20 @@ def _segments(names: Iterable[str], wal_seg_size: int) -> Iterator[tuple[str, Se
 def missing_wal_problem(
     needed_lsn: int, oldest_lsns: Iterable[int], base_backup: str
 ) -> Problem | None:
-    """Why the standby would wait for ever: WAL that it needs is nowhere any more. `oldest_lsns` are
-    where the logs of the safekeepers begin."""
+    """Why the standby would wait forever: no server has the WAL that it needs. `oldest_lsns` are
+    the start positions of the safekeepers' logs."""
     oldest_lsn = min(oldest_lsns, default=0)
     if oldest_lsn <= needed_lsn:
         return None
     return Problem(
         f"it is a standby now, but its recovery needs WAL from {format_lsn(needed_lsn)} on, and "
-        f"the oldest that a safekeeper has begins at {format_lsn(oldest_lsn)}",
+        f"the oldest WAL of a safekeeper begins at {format_lsn(oldest_lsn)}",
         f"{base_backup} Where the WAL is archived, set a restore_command (sk archive fetch).",
     )
 
 
 def base_backup_hint(data_dir: str, conninfo: str) -> str:
-    """How to make the standby anew."""
+    """How to rebuild the standby."""
     return (
         f"A new base backup is needed: move {data_dir} away, take one from the new primary "
         f"(pg_basebackup --pgdata={data_dir} --write-recovery-conf), and set primary_conninfo = "
@@ -163,14 +165,14 @@ def base_backup_hint(data_dir: str, conninfo: str) -> str:
 
 
 def failure_reason(output: str) -> str:
-    """The one line of pg_rewind's output that says what went wrong."""
+    """The line of pg_rewind's output that has the error."""
     lines = [line for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
     return (errors or lines or ["it gave no reason"])[-1].removeprefix("pg_rewind: ").strip()
 
 
 def standby_settings(auto_conf: str, conninfo: str) -> str:
-    """postgresql.auto.conf of a standby that follows `conninfo`; the other settings stay."""
+    """postgresql.auto.conf of a standby that follows `conninfo`. The other settings stay."""
     ours = ("primary_conninfo", "primary_slot_name")
     kept = [line for line in auto_conf.splitlines() if not line.strip().startswith(ours)]
     lines = [*kept, f"primary_conninfo = {_quoted(conninfo)}", "primary_slot_name = ''"]
@@ -178,6 +180,6 @@ def standby_settings(auto_conf: str, conninfo: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    """As configuration files have it: quotes doubled, backslashes too."""
+    """Quoted for a configuration file: quotes and backslashes are doubled."""
     escaped = value.replace("\\", "\\\\").replace("'", "''")
     return f"'{escaped}'"

@@ -1,10 +1,11 @@
-"""The standby of a failover: what it says of itself, and what it is told.
+"""The standby of a failover: reads its state and changes its settings.
 
-Every question is a connection of its own: a new session is the proof that a reload has reached the
-postmaster, which tells the other processes in the same breath. Of those the checkpointer matters:
-it alone puts synchronous_standby_names in force, and in a restartpoint it may be late. It has done
-so when it is seen idle later, or when it has answered a CHECKPOINT. Sources: Postgres
-`checkpointer.c` (UpdateSharedMemoryConfig), `syncrep.c` (SyncRepUpdateSyncStandbysDefined).
+Every question uses a new connection. A new session with the new configuration proves that the
+postmaster has reloaded, and it signals the other processes at the same time. The checkpointer
+matters: it alone puts synchronous_standby_names into effect, and during a restartpoint it may be
+late. It has applied the reload when it is later seen idle, or has completed a CHECKPOINT. Sources:
+Postgres `checkpointer.c` (UpdateSharedMemoryConfig), `syncrep.c`
+(SyncRepUpdateSyncStandbysDefined).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pgclient.questions import identify_system, read_timeline_history
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.startup import format_options
-from walproposer.connection import open_connection, port_number, refusing
+from walproposer.connection import converting_errors, open_connection, port_number
 from walproposer.failover import client_writes
 from walproposer.failover.promotion import Standby
 from walproposer.primary.log_marker import mark_log
@@ -44,21 +45,21 @@ SELECT pg_is_in_recovery(),
     extract(epoch FROM clock_timestamp() - pg_conf_load_time())::float8,
     current_setting('max_prepared_transactions')::int > 0
 """
-# On a primary, the timeline that it writes on: a checkpoint may still be on the one before.
+# On a primary, the timeline that it writes on. Its last checkpoint may be on the previous one.
 _TIMELINE = """
 SELECT CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
     ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END
 """
 _HISTORY_FILE = "SELECT pg_read_file(%s)"
 
-# A standby goes on with the next safekeeper when the host of its own is gone without a word. Of the
-# settings that are for this a WAL receiver looks at no connect_timeout; this one ends an attempt to
-# connect, too. The stream itself is ended by the standby's wal_receiver_timeout.
+# With this setting a standby continues with the next safekeeper when the host of its current one
+# stops responding. A WAL receiver ignores connect_timeout, but tcp_user_timeout also ends a
+# connection attempt. wal_receiver_timeout of the standby ends the stream itself.
 VANISHED_HOST_SETTINGS = {"tcp_user_timeout": "5000"}
 
 
 class StandbyServer:
-    """Every method raises Unreachable, or Refusal with the server's own words."""
+    """Every method raises Unreachable, or Refusal with the server's message."""
 
     def __init__(self, address: PrimaryAddress) -> None:
         self.address = address
@@ -88,7 +89,7 @@ class StandbyServer:
         )
 
     def proposer_pid(self) -> int | None:
-        """The proposer that streams from it: our name, with our slot."""
+        """The pid of the proposer that streams from it: our application_name, with our slot."""
         with self._session("could not inspect the server") as connection:
             slot = read_slot(connection, self.address.slot)
         if slot is None or slot.holder != self.address.application_name:
@@ -96,20 +97,20 @@ class StandbyServer:
         return slot.holder_pid
 
     def read_history(self) -> tuple[TimelineHistory, int]:
-        """Its timeline's history, and the end of what it has on that timeline."""
+        """The history of its timeline, and the end of the WAL that it has on that timeline."""
         connection = open_connection(
             self.address.dsn,
             f"the standby ({self.address})",
             replication="true",
             application_name="sk",
         )
-        with closing(connection), refusing("could not identify the standby"):
+        with closing(connection), converting_errors("could not identify the standby"):
             system = identify_system(connection.pgconn)
             return read_timeline_history(connection.pgconn, system.tli), system.flush_lsn
 
     def read_history_of(self, settings: PrimarySettings) -> TimelineHistory:
-        """Its timeline's history; by SQL where no replication connection can be made. The file of
-        a history is for superusers."""
+        """The history of its timeline. It uses SQL if no replication connection is possible. Only a
+        superuser can read the history file."""
         if not settings.replication_error:
             return self.read_history()[0]
         with self._session("could not read the timeline's history") as connection:
@@ -122,16 +123,16 @@ class StandbyServer:
         assert row is not None
         return TimelineHistory.parse(tli, row[0])
 
-    # ---- orders
+    # ---- changes
 
     def configure(self) -> None:
-        """Its commits wait for us, once it is promoted; until then it has none."""
-        # Not a name that could be quoted wrongly: a list of quoted identifiers inside a literal.
+        """Its commits wait for the proposer once it is promoted. A standby has no commits."""
+        # Identifier and Literal quote the name: a list of quoted identifiers inside a literal.
         names = sql.Identifier(self.address.application_name).as_string()
         self._alter({"synchronous_standby_names": names})
 
     def follow(self, conninfo: str) -> None:
-        """Its WAL receiver begins anew with this primary_conninfo, and without a slot."""
+        """Its WAL receiver restarts with this primary_conninfo, and without a slot."""
         self._alter({"primary_conninfo": conninfo, "primary_slot_name": ""})
 
     def wake(self) -> None:
@@ -140,28 +141,30 @@ class StandbyServer:
             connection.execute("SELECT pg_reload_conf()")
 
     def checkpoint(self) -> None:
-        """A restartpoint; returns when the checkpointer has gone through its main loop."""
+        """Make a restartpoint. Returns when the checkpointer has completed it, and so has passed
+        through its main loop."""
         with self._session("could not make a restartpoint") as connection:
             connection.execute("CHECKPOINT")
 
     def reserve(self, timeline: TimelineId) -> None:
-        """The name of its log, and our slot; slots of a standby live on when it is promoted."""
+        """Write the marker of its log, and create our slot. Slots of a standby survive its
+        promotion."""
         with self._session("could not create the slot") as connection:
             mark_log(connection, timeline)
             ensure_slot(connection, self.address)
 
     def promote(self, timeout_seconds: int) -> bool:
-        """False when it takes longer. Legal when it is promoted already."""
+        """Returns False if it takes longer. Returns True if the server is already promoted."""
         with self._session("could not promote the standby") as connection:
             try:
                 statement = "SELECT pg_promote(true, %s)"
                 row = connection.execute(statement, (timeout_seconds,)).fetchone()
             except psycopg.errors.ObjectNotInPrerequisiteState:
-                return True  # it has just ended its recovery
+                return True  # its recovery has just ended
         return row is not None and bool(row[0])
 
     def close(self) -> None:
-        """To clients that would write. Raises Refusal when the configuration is not loaded."""
+        """Make it read-only for clients. Raises Refusal if it does not reload its configuration."""
         client_writes.close(lambda: self._session("could not keep clients from writing"))
 
     def _alter(self, settings: dict[str, str]) -> None:
@@ -176,7 +179,7 @@ class StandbyServer:
 
     @contextmanager
     def _session(self, doing: str) -> Iterator[psycopg.Connection[Any]]:
-        with closing(self.address.connect()) as connection, refusing(doing):
+        with closing(self.address.connect()) as connection, converting_errors(doing):
             yield connection
 
 
@@ -185,14 +188,14 @@ def _lsn(text: str | None) -> int:
 
 
 def _one_of(value: str) -> tuple[str, ...]:
-    """The names in synchronous_standby_names, when one of them is enough; else ()."""
+    """The names in synchronous_standby_names, if one of them must confirm; else ()."""
     rule = parse_standby_names(value)
     return rule.names if rule is not None and rule.count == 1 else ()
 
 
 def sources_of(conninfo: str) -> tuple[str, ...]:
-    """The host:port pairs of a primary_conninfo, as safekeepers are written; () when it is not
-    understood, or names none."""
+    """The host:port pairs of a primary_conninfo, in the form of safekeeper addresses; () if it
+    cannot be parsed, or has none."""
     try:
         parts = conninfo_to_dict(conninfo)
     except (psycopg.Error, UnicodeError):
@@ -211,8 +214,9 @@ def sources_of(conninfo: str) -> tuple[str, ...]:
 def safekeepers_conninfo(
     addresses: Sequence[SafekeeperAddress], timeline: TimelineId, conninfo: str
 ) -> str:
-    """A primary_conninfo that names the safekeepers in this order; `conninfo` has what else libpq
-    needs (user, sslmode, passfile ...) as the standby has it, and may overrule what we add."""
+    """A primary_conninfo that names the safekeepers in this order. `conninfo` has the other libpq
+    settings (user, sslmode, passfile ...) as the standby needs them, and takes precedence over
+    ours."""
     ids = {"tenant_id": timeline.tenant_id.hex(), "timeline_id": timeline.timeline_id.hex()}
     own = conninfo_to_dict(conninfo)
     return make_conninfo(

@@ -1,1 +1,1 @@
-"""The lease that keeps two proposers from fighting for one primary, and the locks it may hold."""
+"""The lease that prevents two proposers from competing for one primary, and its implementations."""

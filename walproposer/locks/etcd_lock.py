@@ -1,7 +1,7 @@
-"""A lock in etcd: a key that lives as long as a lease, by the JSON gateway of etcd's v3 API.
+"""A lock in etcd: a key that exists as long as a lease, through the JSON gateway of etcd's v3 API.
 
-Traps of the gateway: keys and values are base64, 64-bit numbers are strings, what is false is left
-out, and the answer to a keepalive is wrapped in "result". Source: etcd `api/v3` (rpc.proto).
+Properties of the gateway: keys and values are base64, 64-bit numbers are strings, false values are
+omitted, and the answer to a keepalive is wrapped in "result". Source: etcd `api/v3` (rpc.proto).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 class EtcdLock:
-    """As `lease.Lock`; `etcds://` speaks TLS. Raises Refusal when the URL makes no sense."""
+    """Implements `lease.Lock`; `etcds://` uses TLS. Raises Refusal if the URL is invalid."""
 
     def __init__(self, url: str, lease_seconds: float) -> None:
         parts = urlsplit(url)
         if parts.username or parts.password or not parts.hostname:
             raise Refusal(
                 "the lock's URL has credentials, or no host",
-                hint="Say etcd://host:port/name; etcd is protected by its network.",
+                hint="Use etcd://host:port/name. Protect etcd by its network.",
             )
         self.url = url
         self.holder = ""
@@ -82,7 +82,7 @@ class EtcdLock:
         self._ask("lease/revoke", {"ID": lease_id}, _Anything)
 
     def _keep_alive(self) -> bool:
-        """False when etcd has forgotten the lease."""
+        """Returns False if the lease has expired."""
         return self._ask("lease/keepalive", {"ID": self._lease_id}, _KeptAlive).result.TTL > 0
 
     def _ask(self, path: str, body: dict[str, Any], answer_type: type[T]) -> T:
@@ -100,7 +100,7 @@ class EtcdLock:
                 text = error.read(ANSWER_BYTES_MAX).decode(errors="replace").strip()
             raise Unreachable(f"etcd at {self._base} refused: {text}") from error
         except msgspec.MsgspecError as error:
-            raise Unreachable(f"{self._base} does not answer as etcd does: {error}") from error
+            raise Unreachable(f"{self._base} does not answer like etcd: {error}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise Unreachable(f"etcd at {self._base} does not answer: {reason}") from error
@@ -110,11 +110,11 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-# ---- answers; a field that is not there is false, zero or empty
+# ---- answers; an absent field is false, zero or empty
 
 
 class _Anything(msgspec.Struct):
-    """Nothing of it is needed."""
+    """An answer whose fields are not used."""
 
 
 class _Granted(msgspec.Struct):

@@ -1,11 +1,12 @@
-"""The lease that keeps two proposers from fighting for one primary.
+"""The lease that prevents two proposers from competing for one primary.
 
     waiting -- acquired --> held -- renewed every third of its time --> held
                               '---- not renewed in time, or taken -----> lost: the proposer stops
 
-It saves availability, never safety: who may acknowledge is decided by the term vote alone, and a
-lease that two hold, or nobody can have, loses nothing. Law: a holder counts its time from before
-the request that renewed it, by a monotonic clock; nobody compares clocks with anybody.
+It serves availability, not safety. Only the term vote decides which proposer may acknowledge. A
+lease that two proposers hold, or none can get, loses no data. Law: a holder counts the lease time
+from before the request that renewed it, by a monotonic clock. Clocks of different machines are
+never compared.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ POLL_SECONDS = 1.0
 
 
 class Lock(Protocol):
-    """A service that gives a lease to one at a time. Every method raises WalProposerError or
-    ObjectStoreError when it does not answer."""
+    """A service that gives a lease to one holder at a time. Every method raises WalProposerError or
+    ObjectStoreError if the service does not answer."""
 
-    #: How messages name it; without secrets.
+    #: Its name in messages; without secrets.
     url: str
-    #: Who was seen to hold it; "" when nobody.
+    #: The last holder seen; "" if there was none.
     holder: str
 
     def acquire(self, holder: str) -> bool:
-        """Whether it is ours now. Called again and again by who waits."""
+        """Returns whether it is ours now. A waiting proposer calls it repeatedly."""
 
     def renew(self) -> bool:
-        """Whether it is still ours."""
+        """Returns whether it is still ours."""
 
     def release(self) -> None:
-        """It is for others now."""
+        """Make it available to others."""
 
 
 class Lease:
-    """One proposer's hold on a lock. `on_lost` is called by the renewing thread."""
+    """The hold of one proposer on a lock. The renewing thread calls `on_lost`."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Lease:
         self._thread: Thread | None = None
 
     def wait(self, stopping: StopSignal) -> bool:
-        """Until it is held; False when stopped before."""
+        """Wait until it is held. Returns False if stopped before."""
         self.close()
         log.info("waiting for the lock", lock=self.lock.url)
         while not stopping.is_set:
@@ -87,7 +88,7 @@ class Lease:
         return False
 
     def close(self) -> None:
-        """Give it back, if it is held."""
+        """Release it, if it is held."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(self._lease_seconds)
@@ -108,10 +109,10 @@ class Lease:
                 held_since = asked_at
                 continue
             is_taken = not self.error
-            # What is left must be enough to stop in.
+            # The remaining time must be enough to stop.
             if is_taken or self._clock() - held_since >= self._lease_seconds - interval_seconds:
                 self.is_held = False
-                reason = "another one has it" if is_taken else self.error
+                reason = "another proposer holds it" if is_taken else self.error
                 log.warning("lock lost", lock=self.lock.url, reason=reason)
                 self._on_lost()
                 return
@@ -142,5 +143,5 @@ def open_lock(url: str, lease_seconds: float) -> Lock:
     except ObjectStoreError as error:
         raise Refusal(
             f"could not use lock {url}: {error}",
-            hint="Say etcd://host:port/name, s3://bucket/folder or /folder.",
+            hint="Use etcd://host:port/name, s3://bucket/folder or /folder.",
         ) from error

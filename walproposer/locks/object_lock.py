@@ -1,13 +1,14 @@
-"""A lock on an object store, which need not compare and swap: numbered objects, created once.
+"""A lock on an object store without compare-and-swap: numbered objects, each created once.
 
-    000000000041   {"holder": "a"}     taken
+    000000000041   {"holder": "a"}     acquired
     000000000042   {"holder": "a"}     renewed
-    000000000043   {"holder": ""}      given back
-    000000000044   {"holder": "b"}     taken; the number fences: it never goes back
+    000000000043   {"holder": ""}      released
+    000000000044   {"holder": "b"}     acquired; the number fences, it never decreases
 
-Whoever creates the next number has the lock. Who waits takes it when the last number has been the
-same for a whole lease by his own clock, or was given back. Numbers far below the last are deleted;
-one that somebody very late creates there is not the last, and he sees that by looking again.
+The proposer that creates the next number holds the lock. A waiting proposer takes it when the last
+number has not changed for a whole lease by its own clock, or was released. Numbers far below the
+last are deleted. A very late proposer may create such a number again. It then lists the numbers,
+and finds that its number is not the last.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FOLDER = "lock/"
 
 
 class ObjectLock:
-    """As `lease.Lock`."""
+    """Implements `lease.Lock`."""
 
     def __init__(
         self,
@@ -79,15 +80,16 @@ class ObjectLock:
         return [int(name) for name in names if name.isdecimal() and len(name) == DIGITS]
 
     def _holder_of(self, number: int) -> str:
-        """Of a number that is gone, or cannot be read, somebody: it must grow old first."""
+        """The holder of a number. "unknown" if the object is deleted or unreadable: a waiting
+        proposer must then wait for a whole lease."""
         if not number:
             return ""
         key = _key(number)
         try:
             content = msgspec.json.decode(unseal(self._store.get(key), key))
         except (ObjectNotFound, ObjectDamaged, msgspec.DecodeError):
-            return "somebody"
-        return str(content.get("holder", "")) if isinstance(content, dict) else "somebody"
+            return "unknown"
+        return str(content.get("holder", "")) if isinstance(content, dict) else "unknown"
 
 
 def _key(number: int) -> str:

@@ -1,1 +1,1 @@
-"""Changing the members of a timeline: requests, and who carries them out."""
+"""Changes the members of a timeline: requests and their execution."""

@@ -1,11 +1,11 @@
-"""`change_members`: other members for a timeline, by its proposer.
+"""`change_members`: changes the members of a timeline through its proposer.
 
     its proposer runs:   POST /members, then GET /members until it is done
-    no proposer runs:    an incarnation without a primary, which is asked for just this
+    no proposer runs:    an incarnation without a primary, which only makes this change
 
-Whatever breaks off on the way, the same request again goes on with it: it finds the change done,
-under way or not begun. Law: a proposer that may live is never fenced here, since commits of its
-primary would wait.
+If it is interrupted, the same request continues the change: it finds it done, in progress or not
+begun. Law: a proposer that may be alive is never fenced here, because commits of its primary would
+wait.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from walproposer.timelines.discovery import Discovery, discover
 from walproposer.timelines.status_page import PageAccess, PageAddress, ask_page
 from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
 
-#: One that is being started, or a failover, has so long to show itself before it is outvoted.
-SECOND_LOOK_SECONDS = 2.0
-#: How often the progress of a change is looked at.
-LOOK_SECONDS = 0.2
-#: A proposer that answers no more, or has no term at the moment, is asked again for so long.
-PATIENCE_SECONDS = 60.0
+#: Time for a starting proposer or a failover to appear before this process becomes the proposer.
+APPEAR_SECONDS = 2.0
+#: Interval at which the progress of a change is read.
+POLL_SECONDS = 0.2
+#: Time to retry if a proposer does not answer, or has no term at the moment.
+RETRY_SECONDS_MAX = 60.0
 
 ENDS = {state.value for state in (ChangeState.DONE, ChangeState.REFUSED, ChangeState.GONE_BACK)}
 
@@ -52,37 +52,35 @@ def change_members(
     *,
     http_token: str = "",
 ) -> None:
-    """Until the change is complete. `on_progress` is told whenever there is something new to say.
-
-    Raises Refusal when it was refused or went back, Unreachable when nobody who could serve it
-    answers, and any other WalProposerError.
-    """
-    teller = _Teller(on_progress)
+    """Returns when the change is complete. `on_progress` is called with each new progress line.
+    Raises Refusal if the change was refused or cancelled, Unreachable if no proposer that could
+    make it answers, and any other WalProposerError."""
+    log = _ProgressLog(on_progress)
     may_be_starting = True
     while True:
         _, found = require_timeline(config.safekeepers, None, config.timeline)
         proposer = running_proposer(config, found.timeline, http_token)
         if proposer is None and may_be_starting:
             may_be_starting = False
-            teller.tell("no proposer runs: this will be one, unless one shows itself")
-            time.sleep(SECOND_LOOK_SECONDS)
+            log.report("no proposer runs: this process will make the change, unless one appears")
+            time.sleep(APPEAR_SECONDS)
             continue
         try:
             if proposer is None:
-                _be_the_proposer(config, found, request, teller)
+                _change_without_proposer(config, found, request, log)
             else:
-                proposer.change(request, teller)
+                proposer.change(request, log)
             return
         except _TryAgain as error:
-            if time.monotonic() - teller.heard_at > PATIENCE_SECONDS:
+            if time.monotonic() - log.heard_at > RETRY_SECONDS_MAX:
                 raise Unreachable(str(error), hint="sk status shows what is missing.") from error
-            teller.tell(f"{error}; asking again")
-            time.sleep(LOOK_SECONDS)
+            log.report(f"{error}; retrying")
+            time.sleep(POLL_SECONDS)
 
 
 def cancel_change(config: ProposerConfig, *, http_token: str = "") -> None:
-    """Let the running proposer go back. Raises Refusal when it is too late, or there is nothing to
-    cancel; without a proposer no change goes on."""
+    """Cancel the change of the running proposer. Raises Refusal if it is too late, or there is
+    nothing to cancel: without a proposer no change is in progress."""
     _, found = require_timeline(config.safekeepers, None, config.timeline)
     proposer = running_proposer(config, found.timeline, http_token)
     if proposer is None:
@@ -91,30 +89,30 @@ def cancel_change(config: ProposerConfig, *, http_token: str = "") -> None:
 
 
 class _TryAgain(Exception):
-    """It may pass by itself."""
+    """Temporary; the caller retries."""
 
 
-class _Teller:
-    """Says each thing once. `heard_at`: when somebody last told how the change stands."""
+class _ProgressLog:
+    """Reports each line once. `heard_at`: when a proposer last reported the state of the change."""
 
     def __init__(self, on_progress: Progress) -> None:
         self.heard_at = time.monotonic()
         self._on_progress = on_progress
-        self._said = ""
+        self._last_line = ""
 
-    def tell(self, line: str) -> None:
-        if line != self._said:
-            self._said = line
+    def report(self, line: str) -> None:
+        if line != self._last_line:
+            self._last_line = line
             self._on_progress(line)
 
-    def tell_of(self, change: Mapping[str, Any]) -> None:
+    def report_change(self, change: Mapping[str, Any]) -> None:
         self.heard_at = time.monotonic()
         details = [change[key] for key in ("waits_for", "error") if change[key]]
-        self.tell(": ".join([change["state"], *details]))
+        self.report(": ".join([change["state"], *details]))
 
 
 def _check_end(change: Mapping[str, Any]) -> bool:
-    """Whether it is complete. Raises Refusal when it came to nothing."""
+    """Returns whether the change is complete. Raises Refusal if it was refused or cancelled."""
     if change["state"] == ChangeState.DONE.value:
         return True
     if change["state"] in ENDS:
@@ -122,7 +120,7 @@ def _check_end(change: Mapping[str, Any]) -> bool:
     return False
 
 
-# ---- the proposer that runs
+# ---- a running proposer
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +128,8 @@ class RunningProposer:
     page: PageAddress
     access: PageAccess
 
-    def change(self, request: ChangeRequest, teller: _Teller) -> None:
-        """Raises _TryAgain when it has gone, or another one leads."""
+    def change(self, request: ChangeRequest, log: _ProgressLog) -> None:
+        """Raises _TryAgain if the proposer ended, or another one leads."""
         body = msgspec.json.encode(request_page(request))
         answer = self._ask("POST", PATH, body)
         wanted = list(request.ids)
@@ -140,11 +138,11 @@ class RunningProposer:
             if change is None or change["wanted"] != wanted:
                 if self._has(request, answer):
                     return
-                raise _TryAgain(f"proposer {self.page} knows of no such change")
-            teller.tell_of(change)
+                raise _TryAgain(f"proposer {self.page} has no such change")
+            log.report_change(change)
             if _check_end(change):
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             answer = self._ask("GET", PATH)
 
     def cancel(self) -> None:
@@ -154,7 +152,8 @@ class RunningProposer:
             raise Unreachable(str(error)) from error
 
     def name_outsider(self, place: SafekeeperAddress) -> None:
-        """Who answers there is in no set: the leader meets it, and tells it. Raises Unreachable."""
+        """The safekeeper at `place` is in no set: the leader connects to it and sends it the order
+        to leave. Raises Unreachable."""
         try:
             self._ask("POST", OUTSIDE_PATH, msgspec.json.encode({"address": str(place)}))
         except _TryAgain as error:
@@ -162,7 +161,7 @@ class RunningProposer:
             raise Unreachable(str(error), hint=hint) from error
 
     def _has(self, request: ChangeRequest, answer: Mapping[str, Any]) -> bool:
-        """It was done before it was asked for, and is in force."""
+        """Whether the change was already done and in force before the request."""
         wanted = {(m.id, m.instance.hex(), m.address, m.site) for m in request.members}
         present = {
             (m["id"], m["instance"], m["address"], m["site"])
@@ -187,8 +186,8 @@ class RunningProposer:
 def running_proposer(
     config: ProposerConfig, timeline: TimelineId, http_token: str
 ) -> RunningProposer | None:
-    """The newest that answers for this timeline; None when none streams. Raises Unreachable when
-    one may live that cannot be asked."""
+    """The newest proposer that answers for this timeline; None if none streams. Raises Unreachable
+    if a proposer may be alive but its page cannot be reached."""
     discovery = discover(config.safekeepers, http_token)
     answering = [
         (report.page["node_id"]["term"] if report.page.get("node_id") else 0, report.http)
@@ -202,8 +201,8 @@ def running_proposer(
         return RunningProposer(PageAddress.parse(http, ""), PageAccess(conninfo, http_token))
     if streaming:
         raise Unreachable(
-            f"a proposer ({streaming}) streams to the timeline, and its HTTP port cannot be asked",
-            hint="Run this on its machine, or give it an --http that can be reached, "
+            f"a proposer ({streaming}) streams to the timeline, but its HTTP port is not reachable",
+            hint="Run this on its machine, or start it with an --http address that can be reached, "
             "--tls-cert and --admin-token-file.",
         )
     return None
@@ -222,11 +221,11 @@ def _streaming(discovery: Discovery, timeline: TimelineId) -> str:
     return ""
 
 
-# ---- no proposer runs
+# ---- no running proposer
 
 
-def _be_the_proposer(
-    config: ProposerConfig, found: FoundTimeline, request: ChangeRequest, teller: _Teller
+def _change_without_proposer(
+    config: ProposerConfig, found: FoundTimeline, request: ChangeRequest, log: _ProgressLog
 ) -> None:
     """Raises _TryAgain, WalProposerError."""
     config = replace(config, safekeepers=found.addresses, http="")
@@ -237,13 +236,13 @@ def _be_the_proposer(
     thread.start()
     try:
         while thread.is_alive():
-            thread.join(LOOK_SECONDS)
+            thread.join(POLL_SECONDS)
             if incarnation.core.change is not None:
-                teller.tell_of(change_status(incarnation.core.change))
+                log.report_change(change_status(incarnation.core.change))
     finally:
         incarnation.ask_to_stop()
         thread.join()
-    _judge(incarnation, results[0])
+    _check_result(incarnation, results[0])
 
 
 def _run(incarnation: Incarnation, results: list[Stop | BaseException | None]) -> None:
@@ -253,13 +252,13 @@ def _run(incarnation: Incarnation, results: list[Stop | BaseException | None]) -
         results.append(error)
 
 
-def _judge(incarnation: Incarnation, result: Stop | BaseException | None) -> None:
+def _check_result(incarnation: Incarnation, result: Stop | BaseException | None) -> None:
     if isinstance(result, BaseException):
         raise result
     if result is not None and result.outcome in (Outcome.RESTART, Outcome.FENCED):
-        raise _TryAgain(result.message)  # whoever fenced us can be asked
+        raise _TryAgain(result.message)  # the proposer that fenced us can make the change
     if result is not None and result.outcome is Outcome.REFUSED:
         raise Refusal(result.message, hint=result.hint)
     change = incarnation.core.change
     if change is None or not _check_end(change_status(change)):
-        raise WalProposerError("the change was broken off", hint="The same command goes on.")
+        raise WalProposerError("the change was interrupted", hint="Run the same command again.")

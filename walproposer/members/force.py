@@ -1,7 +1,7 @@
-"""FORCE_MEMBERSHIP: other members by an operator's word alone (`docs/members.md`, "No quorum").
+"""FORCE_MEMBERSHIP: sets the members by an operator's decision (`docs/members.md`, "No quorum").
 
-Nobody votes on it, so whoever calls this has asked the operator. The safekeeper refuses while a
-proposer streams to it.
+No safekeeper votes on it, so the caller must have asked the operator. The safekeeper refuses it
+while a proposer streams to it.
 """
 
 from __future__ import annotations

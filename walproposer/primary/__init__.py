@@ -1,1 +1,2 @@
-"""What the proposer asks of a primary and sets there, by ordinary queries; its WAL is `stream/`."""
+"""Reads and changes settings of a primary, with ordinary queries. Its WAL stream is in
+`stream/`."""

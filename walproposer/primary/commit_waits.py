@@ -1,9 +1,9 @@
-"""The commits of a primary that wait for their synchronous standby, and whether they move.
+"""The commits of a primary that wait for a synchronous standby, and whether they progress.
 
-A busy primary always has some that wait; they hang when the same transaction still waits some time
-later. Source: Postgres `syncrep.c` (SyncRepWaitForLSN): a backend that waits has its transaction id
-still, and the wait event SyncRep. When the wait began Postgres does not tell; the statement began
-before it.
+A busy primary always has some that wait. A commit is stuck if the same transaction still waits some
+time later. Source: Postgres `syncrep.c` (SyncRepWaitForLSN): a waiting backend still has its
+transaction id, and the wait event SyncRep. Postgres does not show when the wait began. The
+statement began before it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-# A commit that waits so long, while somebody looks, hangs.
+# A commit that waits this long is stuck.
 STUCK_SECONDS = 2.0
 POLL_SECONDS = 0.1
 
@@ -30,8 +30,8 @@ _Waits = dict[tuple[int, str], float]
 
 @dataclass(frozen=True, slots=True)
 class CommitWaits:
-    """`stuck_count` of `count` waited for all of STUCK_SECONDS; `longest_seconds` is since the
-    oldest statement began."""
+    """`stuck_count` of `count` waited for all of STUCK_SECONDS. `longest_seconds` is the time since
+    the oldest statement began."""
 
     count: int = 0
     stuck_count: int = 0
@@ -46,17 +46,17 @@ NO_WAITS = CommitWaits()
 
 
 def may_see_waits(connection: psycopg.Connection) -> bool:
-    """Without the privilege, Postgres shows what the role's own sessions do."""
+    """Without the privilege, Postgres shows only the sessions of the role itself."""
     row = connection.execute(_SEES_ALL).fetchone()
     return row is not None and row[0]
 
 
 def read_commit_waits(connection: psycopg.Connection) -> CommitWaits:
-    """Looks again until those that waited first have returned, or hang: STUCK_SECONDS at most."""
+    """Polls until the first waiting commits have returned, or for STUCK_SECONDS."""
     waits = _read(connection)
     first, deadline = set(waits), time.monotonic() + STUCK_SECONDS
     while first & set(waits) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)  # nothing announces the end of a wait
+        time.sleep(POLL_SECONDS)  # Postgres does not report the end of a wait
         waits = _read(connection)
     return CommitWaits(len(waits), len(first & set(waits)), max(waits.values(), default=0.0))
 

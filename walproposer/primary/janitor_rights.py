@@ -1,15 +1,15 @@
-"""What the role of a proposer may do about prepared transactions: Postgres lets their owner end
-them, or a superuser, from a session of the same database (`twophase.c`, LockGXact)."""
+"""What the role of a proposer may do with prepared transactions: Postgres lets only their owner or
+a superuser finish them, from a session of the same database (`twophase.c`, LockGXact)."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
 
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.primary.primary_address import PrimaryAddress
 
-# Owners whom it cannot become; databases that it may not enter, or nobody may.
+# Owners that it cannot SET ROLE to; databases that it cannot connect to.
 _RIGHTS = """
 SELECT rolname, rolsuper,
     ARRAY(SELECT rolname::text FROM pg_roles WHERE rolcanlogin AND (rolsuper AND NOT me.rolsuper
@@ -23,8 +23,8 @@ FROM pg_roles me WHERE rolname = current_user
 
 @dataclass(frozen=True, slots=True)
 class JanitorRights:
-    """`foreign_owners`: roles that log in, and whose transactions it cannot end. `closed`:
-    databases that it may not connect to, of all those in which clients can prepare."""
+    """`foreign_owners`: roles with LOGIN whose transactions it cannot finish. `closed`: databases
+    that it may not connect to, of all those in which clients can prepare transactions."""
 
     role: str
     is_superuser: bool
@@ -35,7 +35,10 @@ class JanitorRights:
 
 def read_janitor_rights(address: PrimaryAddress) -> JanitorRights:
     """Raises WalProposerError."""
-    with closing(address.connect()) as connection, refusing("could not read the role's rights"):
+    with (
+        closing(address.connect()) as connection,
+        converting_errors("could not read the role's rights"),
+    ):
         row = connection.execute(_RIGHTS).fetchone()
     assert row is not None
     role, is_superuser, owners, closed, databases = row

@@ -1,14 +1,15 @@
-"""Which log a primary belongs to, written at the primary: a replication slot whose name says so.
+"""Records on a primary which log it belongs to: a replication slot with the log's name.
 
     sk_log_<timeline_id, 32 hex digits>                        of the tenant of zeros
     sk_log_<timeline_id>_<tenant_id, its first 16 digits>      of another tenant
 
-It is physical, never active, and reserves no WAL (restart_lsn is null), so it holds nothing back. A
-slot, because a role with REPLICATION may make one, in every version of Postgres, and because it
-outlives a restart. It is in no base backup and on no standby: a promotion writes it again.
+The slot is physical, never active, and reserves no WAL (restart_lsn is null), so it holds nothing
+back. It is a slot because a role with REPLICATION can create one, in every version of Postgres, and
+because it survives a restart. Base backups and standbys do not have it, so a promotion writes it
+again.
 
 Law: commits are acknowledged by one log. A primary that belongs to a log is never attached to
-another one, nor is a second one created for it, until it was told to forget the first.
+another log, and no second log is created for it, until the marker of the first is removed.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from contextlib import suppress
 import psycopg
 
 from consensus.ids import ID_BYTES, TimelineId
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal
 
 PREFIX = "sk_log_"
-#: NAMEDATALEN leaves 63 characters.
+#: NAMEDATALEN allows 63 characters.
 TENANT_DIGITS = 16
 
 LEAVE_HINT = (
-    "Give the safekeepers of that log. To leave it for good, commits that only they have included: "
-    "stop its proposer, sk detach --drop-slot, then sk attach."
+    "Give the safekeepers of that log. To leave it for good, including commits that only they "
+    "have: stop its proposer, run sk detach --drop-slot, then sk attach."
 )
 
-#: Of a primary without a marker whose commits wait for a proposer of ours.
+#: For a primary without a marker whose commits wait for a proposer of ours.
 UNKNOWN_LOG = (
     "commits of the primary wait for a proposer, but these safekeepers have no timeline of it: "
-    "another quorum may have acknowledged what they lack"
+    "another quorum may have acknowledged commits that they lack"
 )
 UNKNOWN_LOG_HINT = (
-    "Give the safekeepers of its log. If it shall have a new log here: "
-    "sk timeline create --primary, then sk attach."
+    "Give the safekeepers of its log. To begin a new log here: sk timeline create --primary, "
+    "then sk attach."
 )
 
 _MARKERS = (
@@ -54,12 +55,12 @@ def marker_name(timeline: TimelineId) -> str:
 
 
 def read_markers(connection: psycopg.Connection) -> tuple[str, ...]:
-    """Their names. Raises psycopg.Error."""
+    """The names of the markers. Raises psycopg.Error."""
     return tuple(name for (name,) in connection.execute(_MARKERS, (PREFIX,)).fetchall())
 
 
 def log_problem(markers: Iterable[str], timeline: TimelineId) -> str:
-    """Why a primary with these markers must not be attached to `timeline`; "" when it may."""
+    """Why a primary with these markers must not be attached to `timeline`; "" if it may."""
     others = [name for name in markers if name != marker_name(timeline)]
     return f"{_belongs(others[0])}, not to {timeline}" if others else ""
 
@@ -67,8 +68,8 @@ def log_problem(markers: Iterable[str], timeline: TimelineId) -> str:
 def new_log_problem(
     markers: Sequence[str], wanted: TimelineId | None, present: Iterable[TimelineId]
 ) -> tuple[str, str]:
-    """Why it must not be attached to a new timeline, `wanted` if that was named, on safekeepers
-    that have those `present`; and the hint. Two "" when it may."""
+    """Why it must not be attached to a new timeline, and the hint; two "" if it may. `wanted` is
+    the named timeline, `present` are those that the safekeepers have."""
     if not markers:
         return "", ""
     is_misnamed = wanted is not None and markers[0] != marker_name(wanted)
@@ -90,15 +91,15 @@ def check_log(markers: Iterable[str], timeline: TimelineId) -> None:
 
 
 def mark_log(connection: psycopg.Connection, timeline: TimelineId) -> None:
-    """From now on the primary belongs to `timeline`. Raises Refusal, also when somebody else has
-    marked it for another log at the same time; Unreachable."""
+    """From now on the primary belongs to `timeline`. Raises Refusal, also if another process marks
+    it for another log at the same time; Unreachable."""
     name = marker_name(timeline)
-    with refusing("could not write the name of the log to the primary"):
+    with converting_errors("could not write the name of the log to the primary"):
         markers = read_markers(connection)
         check_log(markers, timeline)
         if name in markers:
             return
-        with suppress(psycopg.errors.DuplicateObject):  # another proposer of the same log
+        with suppress(psycopg.errors.DuplicateObject):  # another proposer of this log
             connection.execute("SELECT pg_create_physical_replication_slot(%s, false)", (name,))
         try:
             check_log(read_markers(connection), timeline)
@@ -108,7 +109,8 @@ def mark_log(connection: psycopg.Connection, timeline: TimelineId) -> None:
 
 
 def forget_log(connection: psycopg.Connection) -> tuple[str, ...]:
-    """The primary belongs to no log any more; returns what was dropped. Raises psycopg.Error."""
+    """Remove the markers: the primary belongs to no log now. Returns their names. Raises
+    psycopg.Error."""
     markers = read_markers(connection)
     for name in markers:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))

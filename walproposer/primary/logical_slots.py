@@ -1,7 +1,7 @@
-"""The logical slots of qsync on the primary, one a database: `sk_qsync_` and the database's oid.
+"""The logical slots of qsync on the primary, one per database: `sk_qsync_` and the database's oid.
 
-A coordinator takes what they hold (`walproposer/qsync/limbo_stream.py`). One that nobody takes from
-holds WAL and the catalog's horizon, and lasts until it is dropped.
+A coordinator streams from them (`walproposer/qsync/limbo_stream.py`). A slot that no coordinator
+uses holds WAL and the catalog's horizon, and exists until it is dropped.
 """
 
 from __future__ import annotations
@@ -18,5 +18,6 @@ _DROP = (
 
 
 def drop_logical_slots(connection: psycopg.Connection) -> list[str]:
-    """Of all databases, but for those in use; their names. Raises psycopg.Error."""
+    """Drop those of all databases, except those in use. Returns their names. Raises
+    psycopg.Error."""
     return [name for name, _ in connection.execute(_DROP, (SLOT_PATTERN,)).fetchall()]

@@ -1,8 +1,8 @@
-"""What pg_prepared_xacts shows: transactions that are prepared, and neither committed nor rolled
-back. Those of qsync are its limbo; the others belong to somebody else, and are only ever listed.
+"""The transactions in pg_prepared_xacts: prepared, and neither committed nor rolled back. Those of
+qsync are its limbo. The others belong to other programs; we only list them.
 
-A standby shows none, whatever its WAL has: Postgres makes the view of them when its recovery ends.
-Names are read as bytes: those of others need not be text in any encoding. Source: Postgres
+A standby shows none, whatever its WAL has: Postgres fills the view when recovery ends. Names are
+read as bytes, because those of other programs need not be text in any encoding. Source: Postgres
 `twophase.c` (pg_prepared_xact, RecoverPreparedTransactions).
 """
 
@@ -32,13 +32,13 @@ class PreparedTransaction:
 
     @property
     def is_ours(self) -> bool:
-        """Of qsync."""
-        from qsync.gid import Gid  # a proposer that finds none of them need not wait for it
+        """Whether it is of qsync."""
+        from qsync.gid import Gid  # imported here: a proposer that finds none does not need it
 
         return Gid.is_ours(self.gid)
 
     def __str__(self) -> str:
-        """As it can be printed."""
+        """In printable form."""
         gid = self.gid.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         return (
             f"{gid}, database {self.database}, owner {self.owner}, "
@@ -60,15 +60,15 @@ def _text(name: bytes) -> str:
 
 
 def ours(prepared: Iterable[PreparedTransaction]) -> tuple[PreparedTransaction, ...]:
-    """The limbo."""
+    """Those of qsync: the limbo."""
     return tuple(each for each in prepared if each.is_ours)
 
 
 def prepared_before(
     prepared: Iterable[PreparedTransaction], tli: int
 ) -> tuple[PreparedTransaction, ...]:
-    """The limbo that a server on timeline `tli` found when it was promoted. A gid says on which
-    timeline it was made; no client can prepare on a server that recovers."""
+    """The limbo that a server on timeline `tli` found when it was promoted. A gid has the timeline
+    on which it was prepared, and no client can prepare on a server in recovery."""
     limbo = ours(prepared)
     if not limbo:
         return ()

@@ -1,4 +1,4 @@
-"""The primary as the core and a new timeline know it: values read before the election. Pure."""
+"""The primary as the core and a new timeline see it: values read before the election. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pgwal.history import TimelineHistory
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """What IDENTIFY_SYSTEM, TIMELINE_HISTORY and the slot said before the election.
+    """The answers of IDENTIFY_SYSTEM and TIMELINE_HISTORY and the slot's state, before the
+    election.
 
-    `slot_lsn` is the slot's restart_lsn: the primary surely has WAL from its segment on.
+    `slot_lsn` is the slot's restart_lsn: the primary has WAL from the start of its segment on.
     `start_us` is pg_postmaster_start_time() in microseconds since the Unix epoch.
     """
 
@@ -24,8 +25,9 @@ class Primary:
     start_us: int = 0
 
 
-def server_in_words(tli: int, start_us: int) -> str:
-    """A server of a timeline, for messages: its start tells it from others of that number."""
+def describe_server(tli: int, start_us: int) -> str:
+    """The server of a timeline, for messages. The start time distinguishes servers on timelines of
+    the same number."""
     try:
         started = f"{datetime.fromtimestamp(start_us / 1e6, UTC):%F %T.%f} UTC"
     except (OverflowError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Where the primary is, and under which names we appear there."""
+"""The address of the primary, and the names that we use there."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from walproposer.connection import open_connection
 
 @dataclass(frozen=True, slots=True)
 class PrimaryAddress:
-    """A DSN, and under which names we appear on the primary."""
+    """A DSN, and the slot and application names that we use on the primary."""
 
     dsn: str
     slot: str = "walproposer"
     application_name: str = "walproposer"
 
     def __str__(self) -> str:
-        """Without the passwords: what libpq itself would not display (dispchar '*')."""
+        """The DSN without passwords: the settings that libpq itself does not display (dispchar
+        '*')."""
         secret = {o.keyword.decode() for o in pq.Conninfo.get_defaults() if o.dispchar == b"*"}
         parts = conninfo_to_dict(self.dsn)
         return make_conninfo("", **{k: v for k, v in parts.items() if k not in secret})
 
     def connect(self, **overrides: object) -> psycopg.Connection:
-        """An ordinary connection, for questions; it never waits for a synchronous commit."""
+        """An ordinary connection for queries. Its commits never wait for a synchronous standby."""
         return open_connection(
             self.dsn,
             f"the primary ({self})",
@@ -37,7 +38,7 @@ class PrimaryAddress:
 
     @contextmanager
     def connected(self, shared: psycopg.Connection | None = None) -> Iterator[psycopg.Connection]:
-        """Such a connection for the block, or that one, which stays open."""
+        """A connection as of connect() for the block; or `shared`, which stays open."""
         if shared is not None:
             yield shared
             return

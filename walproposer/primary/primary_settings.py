@@ -1,7 +1,7 @@
-"""What a preflight must know of a primary, read by ordinary queries that change nothing.
+"""The state of a primary that a preflight needs, read with queries that change nothing.
 
-Only what any role may read is needed; the little that is for privileged roles (the data directory)
-may stay unknown. Sources: Postgres `system_views.sql`, pg_settings, pg_db_role_setting.
+Any role can read what is required. What only a privileged role can read (the data directory) may be
+missing. Sources: Postgres `system_views.sql`, pg_settings, pg_db_role_setting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pg_server.postmaster_file import read_postmaster_file
 from pgclient.errors import PgClientError
 from pgclient.questions import identify_system
 from pgwal.lsn import Lsn
-from walproposer.connection import open_connection, refusing
+from walproposer.connection import converting_errors, open_connection
 from walproposer.errors import WalProposerError
 from walproposer.primary.commit_waits import NO_WAITS, CommitWaits, may_see_waits, read_commit_waits
 from walproposer.primary.log_marker import read_markers
@@ -72,9 +72,10 @@ _IN_THE_FILES = (
     "  WHERE f.name = s.name AND f.error IS NULL ORDER BY seqno DESC LIMIT 1), boot_val)"
     " FROM pg_settings s WHERE name = %(name)s"
 )
-# Where a setting comes from that holds for this session, and perhaps for no other.
+# Sources of a setting that applies to this session, but perhaps to no other.
 _SESSION_SOURCES = ("global", "database", "user", "database user", "client", "session")
-# In both waits it obeys a reload at once. Source: Postgres `checkpointer.c`.
+# In both of these waits the checkpointer applies a reload at once. Source: Postgres
+# `checkpointer.c`.
 _CHECKPOINTER = (
     "SELECT extract(epoch FROM clock_timestamp() - pg_conf_load_time())::float8,"
     " coalesce((SELECT wait_event IN ('CheckpointerMain', 'CheckpointWriteDelay')"
@@ -103,16 +104,16 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrimarySettings:
-    """`settings` as pg_settings shows them, in the units above, for the whole server: what our own
-    session was given by ALTER ROLE does not count. What may not be read is absent.
+    """`settings` are those of pg_settings, in the units above, for the whole server: a value that
+    ALTER ROLE gave to our own session is not used. A setting that may not be read is absent.
 
-    `flush_lsn` is None on a standby; `replication_error` is why no replication connection can be
-    made, "" when one can; `clock_ahead_seconds` compares its clock with ours; `disk_free_bytes` is
-    known when the server runs on this machine. `log_markers` say which log it belongs to
-    (`log_marker.py`). `sees_all`: the role may see what other sessions do; without, nothing is
-    known of commits that wait. `standbys` are all that the primary streams to. The configuration
-    was loaded `config_age_seconds` ago; while the checkpointer does not obey reloads, it may not be
-    in force.
+    `flush_lsn` is None on a standby. `replication_error` is why no replication connection can be
+    made, "" if one can. `clock_ahead_seconds` is the difference of its clock to ours.
+    `disk_free_bytes` is known if the server runs on this machine. `log_markers` name the log that
+    it belongs to (`log_marker.py`). `sees_all`: the role may see what other sessions do; otherwise
+    waiting commits are unknown. `standbys` are all clients that the primary streams to. The
+    configuration was loaded `config_age_seconds` ago; it may not be in effect if the checkpointer
+    does not apply reloads now.
     """
 
     version: int
@@ -154,8 +155,8 @@ def read_primary_settings(address: PrimaryAddress) -> PrimarySettings:
 def inspect_primary(
     connection: psycopg.Connection, address: PrimaryAddress, replication_error: str = ""
 ) -> PrimarySettings:
-    """The same over a connection that is there. Raises WalProposerError."""
-    with refusing("could not inspect the primary"):
+    """Like read_primary_settings(), over an open connection. Raises WalProposerError."""
+    with converting_errors("could not inspect the primary"):
         return _read(connection, address, replication_error)
 
 
@@ -205,8 +206,8 @@ def _settings(connection: psycopg.Connection) -> dict[str, str]:
 
 
 def _in_the_files(connection: psycopg.Connection, name: str) -> dict[str, str]:
-    """The server's own value of what was changed for our session; none when the role may not read
-    it."""
+    """The server's own value of a setting that was changed for our session; empty if the role may
+    not read it."""
     try:
         return dict(connection.execute(_IN_THE_FILES, {"name": name}).fetchall())
     except psycopg.errors.InsufficientPrivilege:
@@ -220,7 +221,7 @@ def _one_row(connection: psycopg.Connection, query: str) -> tuple[Any, ...]:
 
 
 def _replication_error(address: PrimaryAddress) -> str:
-    """Why no replication connection can be made; pg_hba.conf has entries of their own for them."""
+    """Why no replication connection can be made; pg_hba.conf has separate entries for them."""
     try:
         connection = open_connection(
             address.dsn,
@@ -236,22 +237,23 @@ def _replication_error(address: PrimaryAddress) -> str:
 
 
 def _clock_ahead_seconds(connection: psycopg.Connection) -> float:
-    """Its clock less ours, as ours was in the middle of the question."""
+    """Its clock minus ours, taken in the middle of the query."""
     asked_ns = time.time_ns()
     (seconds,) = _one_row(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")
     return float(seconds) - (asked_ns + time.time_ns()) / 2e9
 
 
 def _disk_free_bytes(connection: psycopg.Connection, data_directory: str | None) -> int | None:
-    """Of the file system of pg_wal, when this machine has the server's data directory."""
+    """Free space of the file system of pg_wal, if the server's data directory is on this
+    machine."""
     if data_directory is None:
         return None
     wal = os.path.join(data_directory, "pg_wal")
     try:
         server = read_postmaster_file(Path(data_directory))
         if server is None or server.port != connection.info.port:
-            return None  # a directory of the same name, of another server
+            return None  # a directory with the same name, of another server
         stat = os.statvfs(wal)
     except OSError:
-        return None  # it is on another machine, or not ours to read
+        return None  # the directory is on another machine, or not readable
     return stat.f_bavail * stat.f_frsize

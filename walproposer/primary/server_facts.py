@@ -1,4 +1,4 @@
-"""Which server a primary is, and whether it can be a primary of ours at all."""
+"""Identifies a primary, and checks whether it can be one of ours."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from walproposer.errors import Refusal
 
 SUPPORTED_MAJORS = range(13, 19)
 
-#: Tells two servers apart that were promoted from one log: they share system id and timeline.
+#: Distinguishes two servers that were promoted from one log: they share system id and timeline.
 START_US = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
 
 
 def read_server_facts(connection: psycopg.Connection) -> ServerFacts:
-    """Raises Refusal for a server that cannot be a primary of ours."""
+    """Raises Refusal for a server that cannot be one of our primaries."""
     row = connection.execute(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),"
         " (SELECT system_identifier::text FROM pg_control_system()),"
@@ -42,7 +42,7 @@ def read_server_facts(connection: psycopg.Connection) -> ServerFacts:
 
 
 def read_start_us(connection: psycopg.Connection) -> int:
-    """When its postmaster was started, in microseconds since the Unix epoch."""
+    """When its postmaster started, in microseconds since the Unix epoch."""
     row = connection.execute(f"SELECT {START_US}").fetchone()
     assert row is not None
     return int(row[0])

@@ -1,6 +1,7 @@
-"""Our replication slot on the primary: it holds the WAL that the safekeepers have not got yet.
+"""Our replication slot on the primary: it holds the WAL that the safekeepers do not have yet.
 
-It has one holder. A predecessor's connection may be ended for it, another program's never.
+A slot has one holder. We may terminate the connection of a predecessor, never that of another
+program.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import psycopg
 import structlog
 
 from pgwal.lsn import Lsn
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal, Unreachable
 from walproposer.primary.primary_address import PrimaryAddress
 
 log = structlog.get_logger()
 
-# A fenced predecessor lets go of the slot within moments; the connection of a frozen one is ended.
+# A fenced predecessor releases the slot within moments. The connection of one that hangs is
+# terminated.
 PREDECESSOR_SECONDS = 2
 
 
@@ -32,7 +34,7 @@ class SlotState:
 
 
 def read_slot(connection: psycopg.Connection, slot: str) -> SlotState | None:
-    """Our slot, or None. Raises Refusal when the name belongs to a logical slot."""
+    """Our slot, or None. Raises Refusal if the name belongs to a logical slot."""
     row = connection.execute(
         "SELECT s.slot_type, s.restart_lsn::text, s.active_pid, coalesce(r.application_name, '')"
         " FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid"
@@ -48,19 +50,24 @@ def read_slot(connection: psycopg.Connection, slot: str) -> SlotState | None:
 
 
 def end_predecessor(address: PrimaryAddress) -> None:
-    """Close the connection of a proposer that has the slot and does not let go of it: it hangs, or
-    its machine is gone. Our term was won, so it could confirm nothing any more; another program's
-    connection is left alone. Raises WalProposerError."""
-    with closing(address.connect()) as connection, refusing("could not free the replication slot"):
+    """Terminate the connection of a proposer that holds the slot and does not release it, because
+    it hangs or its machine is unreachable. We have won a term, so it can confirm nothing any more.
+    Does not touch another program's connection. Raises WalProposerError."""
+    with (
+        closing(address.connect()) as connection,
+        converting_errors("could not free the replication slot"),
+    ):
         state = read_slot(connection, address.slot)
         if state is not None and state.holder_pid and state.holder == address.application_name:
-            log.warning("ending a predecessor that hangs", slot=address.slot, pid=state.holder_pid)
+            log.warning(
+                "terminating a predecessor that hangs", slot=address.slot, pid=state.holder_pid
+            )
             connection.execute("SELECT pg_terminate_backend(%s)", (state.holder_pid,))
 
 
 def ensure_slot(connection: psycopg.Connection, address: PrimaryAddress) -> SlotState:
-    """Our slot, created with its WAL reserved when it is not there. Raises WalProposerError."""
-    with refusing("could not create the replication slot"):
+    """Our slot; created with its WAL reserved if it does not exist. Raises WalProposerError."""
+    with converting_errors("could not create the replication slot"):
         state = read_slot(connection, address.slot)
         if state is None:
             connection.execute(
@@ -68,7 +75,7 @@ def ensure_slot(connection: psycopg.Connection, address: PrimaryAddress) -> Slot
             )
             state = read_slot(connection, address.slot)
     if state is None:
-        raise Unreachable(f'replication slot "{address.slot}" vanished')
+        raise Unreachable(f'replication slot "{address.slot}" was dropped meanwhile')
     if state.holder_pid is not None and state.holder not in (address.application_name, ""):
         raise Refusal(
             f'replication slot "{address.slot}" is used by "{state.holder}" '

@@ -1,8 +1,8 @@
-"""A slot holds WAL on the primary's disk for as long as it exists: none may be left for nobody.
+"""Drops a new replication slot if attaching fails, so that no unused slot holds WAL on the primary.
 
-Attaching creates the slot before the rest of its checks, because only a slot keeps the WAL that the
-timeline will begin with. When one of those checks fails, the slot goes again; one that was there
-before is never touched.
+Attaching creates the slot before its other checks, because only a slot keeps the WAL that the
+timeline will begin with. If one of those checks fails, the new slot is dropped. A slot that existed
+before is never dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import psycopg
 import structlog
 
 from pgclient.errors import first_line
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import WalProposerError
 from walproposer.primary.primary_address import PrimaryAddress
 
@@ -31,12 +31,15 @@ _DROP_SLOT = (
 def slot_dropped_on_failure(
     address: PrimaryAddress, questions: psycopg.Connection | None = None
 ) -> Iterator[None]:
-    """If the block fails, the slot is dropped, unless it was there before. `questions`: a
-    connection to ask with, if there is one already.
+    """If the block fails, drop the slot, unless it existed before. `questions`: an open connection
+    to use.
 
-    Raises WalProposerError when the primary cannot be asked, before the block.
+    Raises WalProposerError, before the block, if the primary cannot be reached.
     """
-    with address.connected(questions) as connection, refusing("could not inspect the primary"):
+    with (
+        address.connected(questions) as connection,
+        converting_errors("could not inspect the primary"),
+    ):
         row = connection.execute(_SLOT_EXISTS, (address.slot,)).fetchone()
         existed = row is not None and row[0]
     try:

@@ -1,9 +1,9 @@
-"""synchronous_standby_names as Postgres reads it: how many of whom must confirm a commit. Pure.
+"""Parses synchronous_standby_names as Postgres does: how many of which standbys must confirm. Pure.
 
     a, b              FIRST 1 (a, b)    the first of them that streams
     2 (a, b, c)       FIRST 2 (...)     the first two that stream
     ANY 2 (a, b, c)                     any two
-    *                                   whichever standby streams
+    *                                   any standby that streams
 
 Sources: Postgres `replication/syncrep_gram.y`, `syncrep_scanner.l`, and SyncRepGetStandbyPriority
 in `syncrep.c`: names are compared without regard to case, quoted or not, and a `*`, quoted or not,
@@ -19,11 +19,11 @@ from enum import Enum
 
 from walproposer.errors import Refusal
 
-EVERYBODY = "*"
+ANY_NAME = "*"
 
 _TOKEN = re.compile(
     r'(?P<space>[ \t\n\r\f\v]+)|"(?P<quoted>(?:[^"]|"")*)"'
-    # A range up to the last character takes as long to compile as ten modules to import.
+    # A range up to the last character takes as long to compile as importing ten modules.
     r"|(?P<word>(?:[A-Za-z_]|[^\x00-\x7f])(?:[A-Za-z0-9_$]|[^\x00-\x7f])*)"
     r"|(?P<number>[0-9]+)|(?P<sign>[*,()])"
 )
@@ -37,7 +37,7 @@ class Method(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StandbyNames:
-    """`count` standbys must confirm; more than one client may have the same name."""
+    """`count` standbys must confirm. Several clients may use the same name."""
 
     method: Method
     count: int
@@ -47,15 +47,15 @@ class StandbyNames:
         return any(_is_same(name, application_name) for name in self.names)
 
     def others(self, application_name: str) -> tuple[str, ...]:
-        """The names that somebody else may come under; a `*` is everybody's."""
+        """The names that other clients may use; a `*` allows any client."""
         return tuple(
-            name for name in self.names if name == EVERYBODY or not _is_same(name, application_name)
+            name for name in self.names if name == ANY_NAME or not _is_same(name, application_name)
         )
 
 
 def parse_standby_names(value: str) -> StandbyNames | None:
-    """None when it is empty: then no commit waits. Raises Refusal for what Postgres itself would
-    not take."""
+    """None if the value is empty: then no commit waits. Raises Refusal for a value that Postgres
+    does not accept."""
     if not value:
         return None
     tokens = list(_tokens(value))
@@ -69,13 +69,13 @@ def parse_standby_names(value: str) -> StandbyNames | None:
 
 
 def names_us(value: str, application_name: str) -> bool:
-    """Whether it names this one, and not just everybody: somebody meant it."""
+    """Whether the value names this application_name explicitly, and not only with `*`."""
     rule = parse_standby_names(value)
     return rule is not None and len(rule.others(application_name)) < len(rule.names)
 
 
 def _tokens(value: str) -> Iterator[tuple[str, str]]:
-    """What the grammar sees: (keyword|name|number|sign, text)."""
+    """The tokens of the grammar: (keyword|name|number|sign, text)."""
     position = 0
     while position < len(value):
         match = _TOKEN.match(value, position)
@@ -90,7 +90,7 @@ def _tokens(value: str) -> Iterator[tuple[str, str]]:
                 yield "keyword", text.upper()
             case "word":
                 yield "name", text
-            case "sign" if text == EVERYBODY:
+            case "sign" if text == ANY_NAME:
                 yield "name", text
             case "number" | "sign" as kind:
                 yield kind, text
@@ -99,7 +99,7 @@ def _tokens(value: str) -> Iterator[tuple[str, str]]:
 
 
 def _names(tokens: list[tuple[str, str]], value: str) -> tuple[str, ...]:
-    """A name, or a number that is one, between commas."""
+    """Names, or numbers as names, separated by commas."""
     names, commas = tokens[::2], tokens[1::2]
     are_names = all(kind in ("name", "number") for kind, _ in names)
     if len(names) != len(commas) + 1 or not are_names or set(commas) - {("sign", ",")}:
@@ -114,12 +114,12 @@ def _count(digits: str, value: str) -> int:
 
 
 def _not_understood(value: str) -> Refusal:
-    return Refusal(f"synchronous_standby_names is not understood: {value}")
+    return Refusal(f"invalid synchronous_standby_names: {value}")
 
 
 def _is_same(name: str, application_name: str) -> bool:
-    """pg_strcasecmp folds ASCII; what more it folds depends on the server's locale."""
-    return name == EVERYBODY or _folded(name) == _folded(application_name)
+    """pg_strcasecmp folds ASCII. Whether it folds more depends on the server's locale."""
+    return name == ANY_NAME or _folded(name) == _folded(application_name)
 
 
 def _folded(name: str) -> bytes:

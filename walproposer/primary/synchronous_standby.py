@@ -1,6 +1,6 @@
-"""Making the primary wait for us: synchronous_standby_names, and taking it back.
+"""Sets synchronous_standby_names so that the primary waits for us, and resets it.
 
-It is set only once the primary calls us `streaming`: before, every commit would hang.
+It is set only once the primary reports us as `streaming`. Before that, every commit would hang.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 from psycopg import sql
 
 from telemetry.stop_signal import StopSignal
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import CommitsWait, Refusal, WalProposerError
 from walproposer.primary.commit_waits import CommitWaits, may_see_waits, read_commit_waits
 from walproposer.primary.log_marker import forget_log
@@ -33,7 +33,7 @@ IS_STREAMING = (
 
 
 def setting_statement(application_name: str) -> str:
-    """What to run by hand."""
+    """The statement to run by hand."""
     return (
         f"ALTER SYSTEM SET synchronous_standby_names = '{application_name}'; "
         "SELECT pg_reload_conf();"
@@ -41,8 +41,8 @@ def setting_statement(application_name: str) -> str:
 
 
 def configure_when_streaming(address: PrimaryAddress, stopping: StopSignal) -> Event:
-    """In a thread: wait until the primary sees us streaming, then set it, once. The event is set
-    when that was done."""
+    """Start a thread that waits until the primary reports us as streaming, then sets it, once.
+    Returns an event that is set when this is done."""
     done = Event()
 
     def run() -> None:
@@ -75,9 +75,10 @@ def _configure(address: PrimaryAddress) -> bool:
 
 
 def reset(address: PrimaryAddress, *, drop_slot: bool, force: bool) -> list[str]:
-    """Commits no longer wait. Returns what was done, a line each. Raises WalProposerError:
-    CommitsWait, without `force`, when some wait that would return with one copy."""
-    with closing(address.connect()) as connection, refusing("could not detach"):
+    """Reset it: commits no longer wait. Returns what was done, a line each. Raises
+    WalProposerError: CommitsWait, unless `force`, if commits wait that would return with one
+    copy."""
+    with closing(address.connect()) as connection, converting_errors("could not detach"):
         if drop_slot:
             _check_slot_free(connection, address)
         waits = read_commit_waits(connection)
@@ -88,8 +89,8 @@ def reset(address: PrimaryAddress, *, drop_slot: bool, force: bool) -> list[str]
         done = ["synchronous_standby_names was reset, commits no longer wait for a quorum"]
         if waits.stuck_count:
             done.append(
-                f"{waits}: they return now, with one copy, on this primary; no quorum did "
-                "confirm them"
+                f"{waits}: they return now, with one copy, on this primary; no quorum has "
+                "confirmed them"
             )
         if drop_slot:
             done += _drop_slots(connection, address)
@@ -102,7 +103,7 @@ def _check_slot_free(connection: psycopg.Connection, address: PrimaryAddress) ->
         raise Refusal(
             f'replication slot "{address.slot}" is active, by "{slot.holder}" (pid '
             f"{slot.holder_pid}): nothing was changed",
-            hint="Let commits go on without the quorum first: sk detach; then stop the proposer.",
+            hint="Release commits from the quorum first: sk detach. Then stop the proposer.",
         )
 
 
@@ -111,25 +112,27 @@ def _check_waits(connection: psycopg.Connection, waits: CommitWaits) -> None:
         raise CommitsWait(
             f"{waits}: they would return with one copy, on this primary, and a failover would lose "
             "them",
-            hint="Bring the quorum or the proposer back: sk status says what is wrong. To let them "
-            "return all the same: --force.",
+            hint="Restart the quorum or the proposer: sk status shows what is wrong. To release "
+            "the commits anyway: --force.",
         )
     if not may_see_waits(connection):
         raise Refusal(
             "the role may not see whether commits wait that would return with one copy",
-            hint="Give one that has pg_read_all_stats. To detach all the same: --force.",
+            hint="Use a role that has pg_read_all_stats. To detach anyway: --force.",
         )
 
 
 def _wait_reset(address: PrimaryAddress) -> None:
-    """Until new sessions see it: the postmaster has obeyed, and told the checkpointer."""
+    """Wait until new sessions have the value: the postmaster has reloaded, and signalled the
+    checkpointer."""
     deadline = time.monotonic() + RELOAD_SECONDS
     while (value := _names_in_force(address)) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     if value:
         raise Refusal(
-            f"commits go on waiting: synchronous_standby_names is still {value}",
-            hint="ALTER SYSTEM RESET was not enough: postgresql.conf or the command line sets it.",
+            f"commits still wait: synchronous_standby_names is still {value}",
+            hint="Remove the setting from postgresql.conf or the command line: ALTER SYSTEM RESET "
+            "did not change it.",
         )
 
 
@@ -144,14 +147,14 @@ def _drop_slots(connection: psycopg.Connection, address: PrimaryAddress) -> Iter
         connection.execute("SELECT pg_drop_replication_slot(%s)", (address.slot,))
         yield f'replication slot "{address.slot}" was dropped'
     for name in forget_log(connection):
-        yield f'"{name}" was dropped: the primary belongs to no log any more'
+        yield f'"{name}" was dropped: the primary belongs to no log now'
 
 
 def _set(connection: psycopg.Connection, application_name: str | None) -> None:
     if application_name is None:
         connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
     else:
-        # Not a name that could be quoted wrongly: a list of quoted identifiers inside a literal.
+        # Identifier and Literal quote the name: a list of quoted identifiers inside a literal.
         value = sql.Literal(sql.Identifier(application_name).as_string(connection))
         connection.execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(value))
     connection.execute("SELECT pg_reload_conf()")

@@ -1,8 +1,8 @@
-"""The clients that a primary streams to, as it sees them: which is our proposer, which are others.
+"""The clients that a primary streams to, and which of them is our proposer.
 
-Ours is the one that has our slot: a name can be taken by anybody, a slot has one holder. Source:
+Ours is the one that uses our slot: any client can use a name, but a slot has one holder. Source:
 Postgres `system_views.sql`, pg_stat_replication and pg_replication_slots. To a role without
-pg_read_all_stats Postgres shows names only; then `state` and `sync_state` are "".
+pg_read_all_stats Postgres shows names only; `state` and `sync_state` are then "".
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import psycopg
 
 STREAMING = "streaming"
-#: sync_state of those whose word releases commits: by priority, or as any of a quorum.
+#: sync_state of the standbys whose confirmation releases commits: by priority, or as one of a
+#: quorum.
 RELEASING = ("sync", "quorum")
 
-# In one statement: a proposer that comes or goes just now is seen with its slot, or not at all.
+# In one statement, so that a proposer that connects or disconnects is seen with its slot, or not at
+# all.
 _WALSENDERS = (
     "SELECT r.pid, coalesce(application_name, ''), coalesce(slot_name, ''),"
     " coalesce(host(client_addr), ''), coalesce(usename, ''), coalesce(state, ''),"
@@ -28,7 +30,7 @@ _WALSENDERS = (
 
 @dataclass(frozen=True, slots=True)
 class WalSender:
-    """A row of pg_stat_replication; `slot` "" when it uses none, `client_addr` for a Unix
+    """A row of pg_stat_replication. `slot` is "" if it uses none, `client_addr` is "" for a Unix
     socket."""
 
     pid: int

@@ -1,9 +1,10 @@
-"""The coordinator: transactions that are prepared, wait for the quorum unseen, and are committed.
+"""The coordinator: a prepared transaction waits, not visible, for the quorum, and is then
+committed.
 
-limbo            the core: verdicts for those who wait, and what the janitor does; pure
-limbo_events     what goes into it and what it orders; pure
-outcome_answer   what became of a transaction; pure
+limbo            the core: verdicts for waiting clients, and orders of the janitor; pure
+limbo_events     the events and actions of the core; pure
+outcome_answer   the outcome of a transaction; pure
 
-Law: docs/qsync.md. The truth about the limbo is Postgres' own table of prepared transactions, the
-truth about the quorum is commit_lsn; nothing here is kept on a disk.
+Law: docs/qsync.md. Postgres' own table of prepared transactions defines the limbo, and commit_lsn
+defines what the quorum has. Nothing here is stored on disk.
 """

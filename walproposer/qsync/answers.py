@@ -1,6 +1,6 @@
-"""What each verb is answered: rows, their columns and types. Pure.
+"""The answers to each verb: rows, their columns and types. Pure.
 
-Law: the columns of a verb are known before it is run, since a driver may ask for them first.
+Law: the columns of a verb are known before it runs, because a driver may ask for them first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from walproposer.qsync.verbs import (
 
 
 class Outcome(Enum):
-    """Of a transaction. UNKNOWN: there is no telling, here and now."""
+    """The outcome of a transaction. UNKNOWN: it cannot be determined, here and now."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
@@ -48,7 +48,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Of ADMIT. `limbo_len`: gids of ours that are prepared."""
+    """The answer to ADMIT. `limbo_len`: the number of prepared gids of qsync."""
 
     term: int
     limbo_len: int
@@ -56,7 +56,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Of WAIT_LSN, BARRIER and RESOLVE."""
+    """The answer to WAIT_LSN, BARRIER and RESOLVE."""
 
     verdict: Verdict
     commit_lsn: Lsn
@@ -65,8 +65,8 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class FoundOutcome:
-    """Of OUTCOME. `lsn`: where it ended, an upper bound; or while it is pending, that of its
-    PREPARE."""
+    """The answer to OUTCOME. `lsn`: an upper bound of the end of the transaction; while it is
+    pending, of its PREPARE."""
 
     outcome: Outcome
     lsn: Lsn | None
@@ -74,15 +74,15 @@ class FoundOutcome:
 
 @dataclass(frozen=True, slots=True)
 class StatusPage:
-    """Of QSYNC_STATUS: what can be JSON."""
+    """The answer to QSYNC_STATUS: JSON values."""
 
     status: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LimboRow:
-    """Of QSYNC_LIST, one for each prepared transaction of ours. `is_exact`: the LSN is the end of
-    its PREPARE, not an upper bound. Times are in UTC."""
+    """A row of QSYNC_LIST, one for each prepared transaction of qsync. `is_exact`: the LSN is the
+    end of its PREPARE, not an upper bound. Times are in UTC."""
 
     gid: str
     database: str
@@ -123,12 +123,12 @@ _COLUMNS = {
 
 
 def columns_of(verb: type[Verb]) -> Sequence[Column]:
-    """Of every row that answers such a verb."""
+    """The columns of every row that answers such a verb."""
     return _COLUMNS[ROW_OF[verb]]
 
 
 def data_row(row: Row) -> DataRow:
-    """As it travels."""
+    """The row as a message."""
     return DataRow(tuple(_text(getattr(row, column.name)) for column in _COLUMNS[type(row)]))
 
 

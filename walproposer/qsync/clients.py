@@ -1,31 +1,32 @@
-"""Which transactions have a client that is connected, and since when others have none. Pure."""
+"""Which transactions have a connected client, and since when the others have none. Pure."""
 
 from __future__ import annotations
 
 from walproposer.qsync.janitor import Client
 
-# Of a client that is gone, and whose transaction was never seen, nothing is known after so long.
+# Time to remember a disconnected client whose transaction was never seen.
 REMEMBER_MS = 60_000
 
 
 class Clients:
-    """A connection (`waiter`) speaks for one transaction at a time, several may for the same."""
+    """A connection (`waiter`) is the client of one transaction at a time. A transaction may have
+    several."""
 
     def __init__(self) -> None:
         self._gid_of: dict[int, str] = {}
         self._waiters: dict[str, set[int]] = {}
         self._gone_ms: dict[str, int] = {}
 
-    def came(self, waiter: int, gid: str, now_ms: int) -> None:
-        """It speaks for `gid` from now on."""
+    def connected(self, waiter: int, gid: str, now_ms: int) -> None:
+        """From now on it is a client of `gid`."""
         if self._gid_of.get(waiter) == gid:
             return
-        self.left(waiter, now_ms)
+        self.disconnected(waiter, now_ms)
         self._gid_of[waiter] = gid
         self._waiters.setdefault(gid, set()).add(waiter)
         self._gone_ms.pop(gid, None)
 
-    def left(self, waiter: int, now_ms: int) -> None:
+    def disconnected(self, waiter: int, now_ms: int) -> None:
         gid = self._gid_of.pop(waiter, None)
         if gid is None:
             return
@@ -39,7 +40,8 @@ class Clients:
         return Client(gid in self._waiters, self._gone_ms.get(gid))
 
     def forget_old(self, now_ms: int) -> None:
-        """In the order in which they left: each transaction leaves one, so the rest is not read."""
+        """In the order in which the last clients disconnected, so it stops at the first recent
+        one."""
         while self._gone_ms:
             gid = next(iter(self._gone_ms))
             if now_ms - self._gone_ms[gid] < REMEMBER_MS:

@@ -1,14 +1,13 @@
-"""What one client of the coordinator's port says, and what it is answered: messages in, messages or
-a verb out. Pure.
+"""One client of the coordinator's port: messages in, messages or a verb out. Pure.
 
-A verb comes by a simple query, or by an extended one, as drivers prepare what they ask often:
+A verb comes in a simple query, or in an extended one, because drivers prepare frequent statements:
 
     Query               ->  verb  ->  RowDescription DataRow.. CommandComplete ReadyForQuery
     Parse Bind Describe ->  1 2 T
     Execute             ->  verb  ->  DataRow.. CommandComplete        Sync -> ReadyForQuery
 
-Laws: one verb at a time; nothing that a client sends raises anything but ProtocolError, which ends
-its connection; what is kept for it is bounded.
+Laws: one verb at a time. A client's message raises only ProtocolError, which ends its connection.
+The memory for a client is bounded.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ from walproposer.qsync.verbs import WORDS, Verb, parse_statement, parse_verb
 
 NAMES_MAX = 64  # of prepared statements, and of portals
 
-#: What drivers send in binary without being asked to.
+#: The types that drivers send in binary by default.
 INTEGER_BYTES = {INT2_OID: 2, INT4_OID: 4, INT8_OID: 8}
 
 INVALID_BINARY = "22P03"
@@ -74,7 +73,7 @@ CONFIGURATION_LIMIT_EXCEEDED = "53400"
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """`verb`: with some value for each parameter; None: the empty statement."""
+    """`verb`: with a placeholder value for each parameter; None: the empty statement."""
 
     text: str
     verb: Verb | None
@@ -90,7 +89,8 @@ class _Refused(Exception):
 
 
 class Conversation:
-    """Every `receive` gives messages to send, or a verb, which `answer` or `refuse` must follow."""
+    """Every `receive` returns messages to send, or a verb, which `answer` or `refuse` must
+    follow."""
 
     def __init__(self) -> None:
         self._is_extended = False
@@ -98,7 +98,7 @@ class Conversation:
         self._portals: dict[str, Verb | None] = {}
 
     def receive(self, message: Message) -> list[Message] | Verb:
-        """Of a client that is authenticated, Terminate excepted. Raises ProtocolError."""
+        """A message of an authenticated client, except Terminate. Raises ProtocolError."""
         self._is_extended = not isinstance(message, Query | FunctionCall)
         try:
             return self._receive(message)
@@ -108,7 +108,7 @@ class Conversation:
             return self._failed(refused.report)
 
     def answer(self, verb: Verb, rows: Iterable[Row]) -> list[Message]:
-        """What the verb that was received last is answered."""
+        """The messages that answer the last verb received."""
         found: list[Message] = [data_row(row) for row in rows]
         found.append(CommandComplete(_tag(verb, len(found))))
         if not self._is_extended:
@@ -116,7 +116,7 @@ class Conversation:
         return found
 
     def refuse(self, sqlstate: str, text: str, hint: str = "") -> list[Message]:
-        """The verb that was received last has failed."""
+        """The last verb received has failed."""
         return self._failed(ErrorResponse("ERROR", sqlstate, text, hint=hint or None))
 
     def _failed(self, report: ErrorResponse) -> list[Message]:
@@ -125,9 +125,9 @@ class Conversation:
     def _receive(self, message: Message) -> list[Message] | Verb:
         match message:
             case Query(text):
-                return parse_verb(text) if _says_something(text) else _nothing_said()
+                return parse_verb(text) if _has_text(text) else _empty_query()
             case Sync():
-                self._portals.clear()  # the transaction that they live in has ended
+                self._portals.clear()  # portals end with their transaction
                 return [ReadyForQuery()]
             case Flush():
                 return []
@@ -152,7 +152,7 @@ class Conversation:
                 named.pop(name, None)
                 return [CloseComplete()]
             case Execute(data):
-                name, _ = decode_execute(data)  # all rows are sent, however few are wanted at once
+                name, _ = decode_execute(data)  # sends all rows and ignores the row limit
                 verb = self._portal(name)
                 return [EmptyQueryResponse()] if verb is None else verb
             case _:
@@ -162,7 +162,7 @@ class Conversation:
         fields = decode_parse(data)
         self._check_room(self._statements, fields.name)
         verb, parameters = None, 0
-        if _says_something(fields.text):
+        if _has_text(fields.text):
             verb, parameters = parse_statement(fields.text)
         given = (*fields.type_oids, *[0] * parameters)[:parameters]
         type_oids = tuple(type_oid or TEXT_OID for type_oid in given)
@@ -222,21 +222,21 @@ class Conversation:
             )
 
 
-def _says_something(text: str) -> bool:
+def _has_text(text: str) -> bool:
     return bool(text.strip(" \t\r\n;"))
 
 
-def _nothing_said() -> list[Message]:
+def _empty_query() -> list[Message]:
     return [EmptyQueryResponse(), ReadyForQuery()]
 
 
 def _tag(verb: Verb, rows: int) -> str:
-    """Drivers take the number at its end for a count of rows."""
+    """Drivers take the number at the end as a row count."""
     return f"{WORDS[type(verb)]} {rows}"
 
 
 def _decoded(value: bytes | None, is_binary: bool, type_oid: int) -> str | None:
-    """What is no text is no LSN, number or gid either. Raises _Refused."""
+    """An undecodable text is not a valid LSN, number or gid either. Raises _Refused."""
     if value is None:
         return None
     if is_binary and type_oid in INTEGER_BYTES:

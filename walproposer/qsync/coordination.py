@@ -1,8 +1,8 @@
-"""The coordinator of a process, from the moment that its port can be had.
+"""The coordinator of a process, started when its port is available.
 
-A predecessor that is taken over from, or hangs, may hold the port for a while. Law: commits wait
-for no port. So the incarnations run meanwhile, and the one that runs when the port is there is
-coordinated from then on.
+A predecessor that hands over, or hangs, may hold the port for a while. Law: commits do not wait for
+the port. So incarnations run meanwhile. When the port is available, the coordinator starts with the
+incarnation that runs then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PORT_RETRY_SECONDS = 0.1
 
 
 class Coordination:
-    """`begin` and `end` are for the thread that runs the incarnations, `status` for any."""
+    """`begin` and `end` are for the thread that runs the incarnations, `status` for any thread."""
 
     def __init__(self, config: ProposerConfig, stopping: StopSignal) -> None:
         assert config.qsync is not None
@@ -42,7 +42,7 @@ class Coordination:
 
     @property
     def coordinator(self) -> Coordinator | None:
-        """None while its port cannot be had."""
+        """None while its port is in use by another process."""
         return self._coordinator
 
     @property
@@ -57,28 +57,28 @@ class Coordination:
         return self._coordinator.error if self._coordinator is not None else self._waits_because
 
     def start(self, limbo_max: int) -> None:
-        """Raises WalProposerError, AccessError for what will not pass."""
+        """Raises WalProposerError, AccessError for permanent errors."""
         if not self._open(limbo_max):
             Thread(
                 target=self._open_later, args=(limbo_max,), name="qsync-port", daemon=True
             ).start()
 
     def begin(self, incarnation: Incarnation) -> None:
-        """It is about to run."""
+        """The incarnation is about to run."""
         with self._lock:
             self._incarnation = incarnation
             if self._coordinator is not None:
                 self._coordinator.begin(incarnation)
 
     def end(self, incarnation: Incarnation, reason: str) -> None:
-        """It will confirm nothing any more."""
+        """The incarnation has ended, and confirms nothing any more."""
         with self._lock:
             self._incarnation = None
             if self._coordinator is not None:
                 self._coordinator.end(incarnation, reason)
 
     def close(self) -> None:
-        """Who waits is told that nothing is known."""
+        """Waiting clients get an error: the outcome is not known."""
         with self._lock:
             self._is_closed = True
         if self._coordinator is not None:
@@ -95,11 +95,12 @@ class Coordination:
 
     def _wait(self, reason: str) -> None:
         if reason != self._waits_because:
-            log.warning("qsync waits for its port", listen=self._address, reason=reason)
+            log.warning("qsync is waiting for its port", listen=self._address, reason=reason)
         self._waits_because = reason
 
     def _open(self, limbo_max: int) -> bool:
-        """False while somebody else has the port. Raises WalProposerError, AccessError."""
+        """Returns False while another process has the port. Raises WalProposerError,
+        AccessError."""
         try:
             coordinator = Coordinator(self._config, limbo_max)
         except WalProposerError as error:

@@ -1,16 +1,16 @@
-"""The coordinator: the port, the limbo and the primary's sessions, knit together. The shell.
+"""The coordinator: connects the port, the limbo and the sessions on the primary. The shell.
 
     incarnation --commit_lsn, rounds--> |              | <--questions-- clients (verdict_server.py)
     primary ----readings, stream------> | Limbo (pure) | --verdicts-->
     primary <---COMMIT PREPARED-------- |              |
 
-One thread runs the port's loop and steps the core; whatever may wait is done by others. It outlives
-the incarnations of its process: one that leads is `Led`, and when it is over nothing is answered
-(`Fenced`). The loop that commits is not touched: it leaves a note when the position that is next
-waited for is reached (`stream/commit_signal.py`). A bug in any of its threads ends it: it answers
-nobody any more, and its status and /healthz say so.
+One thread runs the port's loop and steps the core. Other threads do everything that may block. The
+coordinator outlives the incarnations of its process: `Led` begins one that leads, and after
+`Fenced` nothing is answered. It does not touch the loop that commits. It registers the next
+position it waits for, and the loop signals it there (`stream/commit_signal.py`). A bug in any of
+its threads ends it: it answers no more questions, and its status and /healthz report that.
 
-Laws: docs/qsync.md, kept by `limbo.py`. Here: the end of an incarnation is told before anything
+Laws: docs/qsync.md, kept by `limbo.py`. Here: the end of an incarnation is reported before anything
 of the next one, and each question is answered once.
 """
 
@@ -42,15 +42,15 @@ from walproposer.stream.progress import PeerState
 log = structlog.get_logger()
 
 TICK_SECONDS = 0.1
-# Deadlines of those who wait are met as exactly as this.
+# Waiting clients get the answer at their deadline with this precision.
 WAITING_TICK_SECONDS = 0.02
 STOP_SECONDS = 5.0
-#: A round that members in a daisy chain have not answered by then: they are sent WAL.
+#: If members in a daisy chain have not answered a round by then, the primary writes WAL for them.
 SILENT_ROUND_SECONDS = 0.2
 
 
 class Coordinator:
-    """What is for other threads says so; the rest is for its own."""
+    """Methods for other threads say so. The others are for its own thread."""
 
     def __init__(self, config: ProposerConfig, limbo_max: int) -> None:
         """Listens from now on. Raises WalProposerError, AccessError."""
@@ -68,7 +68,7 @@ class Coordinator:
             raise
         self._clock_ms = unix_clock_ms()
         self._incarnation: Incarnation | None = None
-        #: The commit_lsn that the core has been told last, of this incarnation.
+        #: The last commit_lsn of this incarnation that was passed to the core.
         self._told_lsn = 0
         self._round_wanted_at = 0.0
         self._next_tick = self._next_status = 0.0
@@ -86,7 +86,7 @@ class Coordinator:
         self._thread.start()
 
     def close(self) -> None:
-        """Who waits is told that nothing is known."""
+        """Waiting clients get an error: the outcome is not known."""
         self._loop.call(self._close)
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
@@ -95,16 +95,16 @@ class Coordinator:
 
     @property
     def status(self) -> dict[str, Any]:
-        """As of a moment ago."""
+        """The status of a moment ago."""
         return failed_status(self._status, self._error) if self._error else self._status
 
     @property
     def error(self) -> str:
-        """Why it answers nobody any more: a bug; "" while it does."""
+        """The bug that ended it; "" while it answers."""
         return self._error
 
     def failed(self, bug: Exception) -> None:
-        """In a thread of ours; it is one here as well."""
+        """A bug in another thread of ours: raise it here too."""
 
         def fail() -> None:
             raise bug
@@ -112,7 +112,7 @@ class Coordinator:
         self._loop.call(fail)
 
     def begin(self, incarnation: Incarnation) -> None:
-        """It is about to run."""
+        """The incarnation is about to run."""
         signal = incarnation.commit_signal
         signal.reached = lambda: self._loop.call(partial(self._reached, incarnation))
         signal.round_answered = lambda number: self._loop.call(
@@ -122,7 +122,7 @@ class Coordinator:
         self._loop.call(partial(self._begin, incarnation))
 
     def end(self, incarnation: Incarnation, reason: str) -> None:
-        """It will confirm nothing any more."""
+        """The incarnation has ended, and confirms nothing any more."""
         self._loop.call(partial(self._end, incarnation, reason))
 
     # ---- the loop
@@ -138,7 +138,7 @@ class Coordinator:
                     self._next_tick = now + (WAITING_TICK_SECONDS if waits else TICK_SECONDS)
         except Exception as bug:
             self._error = f"qsync has failed: {bug!r}"
-            log.critical("qsync has failed, and answers nobody any more", reason=repr(bug))
+            log.critical("qsync has failed, and answers no more questions", reason=repr(bug))
             self._close()
             raise
         finally:
@@ -149,7 +149,7 @@ class Coordinator:
             return
         self._is_closing = True
         try:
-            self._fence("the proposer ends")
+            self._fence("the proposer is shutting down")
         finally:
             self._server.close()
 
@@ -163,7 +163,7 @@ class Coordinator:
                 is_ok = incarnation.quorum_watch.ok
                 if is_ok is not self.limbo.is_quorum_ok:
                     self.step(core.QuorumChanged(is_ok))
-                self._hasten(incarnation)
+                self._request_wal(incarnation)
         self.step(core.Tick(self._clock_ms()))
         now = time.monotonic()
         if now >= self._next_status:
@@ -171,7 +171,7 @@ class Coordinator:
             self._status = self.new_status()
 
     def step(self, event: Event) -> None:
-        """The one way into the core; after a bug nobody asks it any more."""
+        """The only way into the core. After a bug it is not used any more."""
         if self._error:
             return
         for action in self.limbo.step(event):
@@ -180,7 +180,7 @@ class Coordinator:
         if incarnation is not None and self.limbo.led is not None:
             wake_lsn = self.limbo.wake_lsn
             if wake_lsn != NEVER_LSN:
-                wake_lsn = max(wake_lsn, self._told_lsn + 1)  # what it knows already is no news
+                wake_lsn = max(wake_lsn, self._told_lsn + 1)  # the core knows it already
             incarnation.commit_signal.wake_at(wake_lsn)
 
     def _execute(self, action: core.Action) -> None:
@@ -211,7 +211,7 @@ class Coordinator:
             self._fence(reason)
 
     def _fence(self, reason: str) -> None:
-        """Nothing is answered from here on."""
+        """From here on nothing is answered."""
         self._incarnation = None
         if self.limbo.led is not None:
             self.step(core.Fenced(reason))
@@ -229,7 +229,7 @@ class Coordinator:
         self.sessions = PrimarySessions(self._address, primary, node_id, self._tell, self.failed)
         term_start_lsn, history = leader.term.term_start_lsn, primary.tli_history
         self.step(core.Led(node_id, term_start_lsn, history, primary.start_us))
-        log.info("qsync coordinates", term=node_id.term, listen=self.address)
+        log.info("qsync coordinator leads", term=node_id.term, listen=self.address)
 
     def _tell(self, event: core.Decoded | core.LimboRead | core.FinishEnded) -> None:
         """From any thread."""
@@ -247,14 +247,15 @@ class Coordinator:
                 self._adopt()
 
     def _adopt(self) -> None:
-        """What is prepared when an incarnation begins to lead is finished by this one."""
+        """Count the transactions found prepared when an incarnation begins to lead. It finishes
+        them."""
         count = len(self.limbo.table.entries)
         self._adopted += count
         if count:
             log.info("qsync adopted prepared transactions", count=count)
 
     def _reached(self, incarnation: Incarnation) -> None:
-        """commit_lsn is where it was waited for."""
+        """commit_lsn has reached the registered position."""
         if incarnation is not self._incarnation:
             return
         if self.limbo.led is None and incarnation.is_leading:
@@ -262,7 +263,7 @@ class Coordinator:
         self.advance()
 
     def advance(self) -> None:
-        """What is known of commit_lsn now."""
+        """Pass the current commit_lsn to the core."""
         incarnation, led = self._incarnation, self.limbo.led
         if incarnation is None or led is None:
             return
@@ -275,12 +276,12 @@ class Coordinator:
 
     @property
     def round(self) -> int:
-        """The newest one that has begun."""
+        """The number of the newest round that has begun."""
         leader = self._incarnation.core.leader if self._incarnation is not None else None
         return leader.rounds.number if leader is not None else 0
 
     def want_round(self) -> None:
-        """One that begins from now on."""
+        """Request a round that begins from now on."""
         incarnation = self._incarnation
         if incarnation is not None:
             self._round_wanted_at = self._round_wanted_at or time.monotonic()
@@ -292,9 +293,9 @@ class Coordinator:
         if incarnation is self._incarnation and led is not None:
             self.step(core.RoundAnswered(led.node_id, number))
 
-    def _hasten(self, incarnation: Incarnation) -> None:
-        """Of members in a daisy chain only new WAL shows that they still obey (`rounds.py`), and an
-        idle primary writes none."""
+    def _request_wal(self, incarnation: Incarnation) -> None:
+        """Members in a daisy chain confirm the term only when they receive new WAL (`rounds.py`),
+        and an idle primary writes none. So make it write some."""
         wanted_at, now = self._round_wanted_at, time.monotonic()
         if not wanted_at or now - wanted_at < SILENT_ROUND_SECONDS or self.sessions is None:
             return
@@ -302,14 +303,14 @@ class Coordinator:
             self._round_wanted_at = now
             self.sessions.write_wal()
 
-    # ---- for those who ask
+    # ---- for questions
 
     def post(self, callback: Callable[[], None]) -> None:
-        """For any thread: have it called on ours."""
+        """For any thread: call `callback` on ours."""
         self._server.post(callback)
 
     def deadline_ms(self, timeout_ms: int) -> int:
-        """In the core's time; 0 asks once."""
+        """In the core's time. 0: ask once."""
         return self._clock_ms() + timeout_ms if timeout_ms else 0
 
     def new_status(self) -> dict[str, Any]:
@@ -327,7 +328,7 @@ class Coordinator:
         )
 
     def _quorum(self) -> int:
-        """Of the set that needs more, while the members change."""
+        """The size of a quorum; while the members change, of the set that needs more."""
         membership = self._incarnation.core.membership if self._incarnation is not None else None
         groups = membership.groups if membership is not None else ()
         return max((quorum_size(len(group)) for group in groups), default=0)
@@ -343,7 +344,7 @@ def limbo_settings(config: QsyncConfig, limbo_max: int) -> LimboSettings:
 
 
 def unix_clock_ms() -> Callable[[], int]:
-    """Milliseconds since the Unix epoch, as the wall clock says now, and then by a clock that does
-    not jump."""
+    """Milliseconds since the Unix epoch: the wall clock's value now, advanced by the monotonic
+    clock."""
     begun_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
     return lambda: begun_ms + time.monotonic_ns() // 1_000_000

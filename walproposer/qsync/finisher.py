@@ -1,10 +1,10 @@
-"""COMMIT PREPARED and ROLLBACK PREPARED by the janitor: a connection, and a thread, a database.
+"""COMMIT PREPARED and ROLLBACK PREPARED by the janitor: a connection and a thread per database.
 
-A transaction is finished in its own database, by its owner or a superuser. A role that is a member
-of the owner becomes the owner for it (SET ROLE); one that is not says so, and no more. What is to
-be done is decided elsewhere (`limbo.py`), and so is when to try again.
+Postgres lets only the owner or a superuser finish a transaction, in its own database. A role that
+is a member of the owner uses SET ROLE. Any other role gets an error, which is reported. `limbo.py`
+decides what to finish, and when to retry.
 
-Law: whatever happens, each order is answered once; but for a bug, which is told. Source: Postgres
+Law: each order is answered once, except after a bug, which is reported. Source: Postgres
 `access/transam/twophase.c` (LockGXact: the rights and the errors).
 """
 
@@ -27,18 +27,18 @@ from walproposer.qsync.worker import Failed, Worker
 log = structlog.get_logger()
 
 IDLE_SECONDS = 60.0
-#: Of what no server has said: the connection is lost, or there was none.
+#: The SQLSTATE of an error that no server sent: the connection failed.
 CONNECTION_FAILURE = "08006"
 
 _OWNER = "SELECT owner FROM pg_prepared_xacts WHERE gid = %s"
 
-#: The order, the SQLSTATE of what went wrong, and where the log ended after it.
+#: Called with the order, the SQLSTATE of an error, and the end of the log after the command.
 Ended = Callable[[Finish, str | None, int], None]
 
 
 class Finisher:
-    """`ended` and `failed` are called on the thread of the database. `session_of` makes one for a
-    database."""
+    """`ended` and `failed` are called on the thread of the database. `session_of` makes a session
+    for a database."""
 
     def __init__(
         self, session_of: Callable[[str], PrimarySession], ended: Ended, failed: Failed
@@ -51,7 +51,7 @@ class Finisher:
         self._is_closed = False
 
     def finish(self, order: Finish) -> None:
-        """Any thread may call it; it does not wait. After `close` nothing happens."""
+        """Any thread may call it; it does not wait. After `close` it does nothing."""
         with self._lock:
             if self._is_closed:
                 return
@@ -64,7 +64,7 @@ class Finisher:
         database.worker.put(partial(database.finish, order))
 
     def close(self) -> None:
-        """What was ordered before is still done."""
+        """Orders given before are still executed."""
         with self._lock:
             self._is_closed = True
             databases, self._databases = self._databases, {}
@@ -73,7 +73,7 @@ class Finisher:
 
 
 class _Database:
-    """All but `worker` is for its thread."""
+    """All methods but `worker`'s are for its thread."""
 
     def __init__(self, session: PrimarySession, ended: Ended, failed: Failed) -> None:
         self.worker = Worker("qsync-finish", session.close, IDLE_SECONDS, failed)
@@ -98,8 +98,8 @@ class _Database:
 
 
 def finish_prepared(connection: psycopg.Connection, gid: str, *, commit: bool) -> None:
-    """As its owner, if that takes it. The connection is in autocommit mode, and its commits wait
-    for no standby. Raises psycopg.Error."""
+    """Finish it as its owner, if required. The connection is in autocommit mode, and its commits
+    wait for no standby. Raises psycopg.Error."""
     statement = sql.SQL("COMMIT PREPARED {}" if commit else "ROLLBACK PREPARED {}")
     finish = statement.format(sql.Literal(gid))
     try:

@@ -1,4 +1,4 @@
-"""COMMIT PREPARED and ROLLBACK PREPARED that are under way, and when to try again. Pure."""
+"""COMMIT PREPARED and ROLLBACK PREPARED in progress, and when to retry. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from walproposer.qsync.limbo_events import Finish
 from walproposer.qsync.limbo_table import Departure, Entry, Fate
 
-BUSY = "55000"  # somebody else has it locked, for a moment or while he waits in PREPARE
-UNDEFINED_OBJECT = "42704"  # somebody else has finished it
-CONNECTION_CLASSES = ("08", "57")  # it may have been done all the same
+BUSY = "55000"  # another session has it locked, briefly or while it waits in PREPARE
+UNDEFINED_OBJECT = "42704"  # another session has finished it
+CONNECTION_CLASSES = ("08", "57")  # the command may have succeeded
 
 RETRY_BUSY_MS = 100
 RETRY_MS = 1_000
@@ -19,7 +19,7 @@ RETRY_REFUSED_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What was ordered, of which use of the gid."""
+    """An order, with the xid and time that identify this use of the gid."""
 
     xid: int
     prepared_at_us: int
@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """An administrator's order, until it is carried out."""
+    """An administrator's order, until it is executed."""
 
     waiter: int
     commit: bool
@@ -43,19 +43,19 @@ class Resolve:
 
 
 class Finishing:
-    """One task a gid at a time."""
+    """One task per gid at a time."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
         self._not_before_ms: dict[str, int] = {}
-        self._complained: set[str] = set()
+        self._alarmed: set[str] = set()
         self.resolves: dict[str, Resolve] = {}
 
     def clear(self) -> None:
-        """What is under way is of an incarnation that is over."""
+        """The tasks belong to an incarnation that has ended."""
         self._tasks.clear()
         self._not_before_ms.clear()
-        self._complained.clear()
+        self._alarmed.clear()
         self.resolves.clear()
 
     def order(self, entry: Entry, commit: bool) -> Finish:
@@ -78,7 +78,8 @@ class Finishing:
         return task is not None and not task.commit
 
     def failed(self, gid: str, sqlstate: str, now_ms: int) -> str:
-        """Not before a while; the text of an alarm, once a gid, if it will not help."""
+        """Set the time of the retry. Returns the text of an alarm, once per gid, if a retry will
+        not help."""
         if sqlstate == BUSY:
             self._not_before_ms[gid] = now_ms + RETRY_BUSY_MS
             return ""
@@ -86,23 +87,23 @@ class Finishing:
             self._not_before_ms[gid] = now_ms + RETRY_MS
             return ""
         self._not_before_ms[gid] = now_ms + RETRY_REFUSED_MS
-        if gid in self._complained:
+        if gid in self._alarmed:
             return ""
-        self._complained.add(gid)
+        self._alarmed.add(gid)
         return f"could not finish {gid}: SQLSTATE {sqlstate}; its locks stay until it is finished"
 
     def left(self, gid: str) -> None:
-        """It is not in the limbo any more."""
+        """It is no longer in the limbo."""
         self._not_before_ms.pop(gid, None)
-        self._complained.discard(gid)
+        self._alarmed.discard(gid)
 
     def keep_only(self, gids: Container[str]) -> None:
-        """The others are not in the limbo any more."""
+        """All other gids are no longer in the limbo."""
         for gid in [gid for gid in self._not_before_ms if gid not in gids]:
             self.left(gid)
 
     def without(self, waiter: int) -> None:
-        """The administrator does not wait any more; what is under way goes on."""
+        """The administrator no longer waits; a command in progress continues."""
         for gid, resolve in list(self.resolves.items()):
             if resolve.waiter == waiter:
                 del self.resolves[gid]

@@ -1,12 +1,12 @@
-"""What to do about a prepared transaction whose client is gone. Pure.
+"""Decides what to do with a prepared transaction whose client has disconnected. Pure.
 
-    its client is gone for orphan_grace,      the quorum has it     the quorum surely lacks it
-    or orphan_grace has passed since the      commit                roll back if the policy says so
-    deadline, whoever is connected                                  and the deadline is over
+    its client disconnected orphan_grace      the quorum has it     the quorum surely lacks it
+    ago, or the deadline passed               commit                roll back if the policy says so
+    orphan_grace ago, with any client                               and the deadline has passed
 
 Laws (docs/qsync.md): it commits only what the quorum has, and never rolls back what the quorum has.
-Between the two it leaves the transaction alone. A transaction of an older timeline has no client:
-its session ended with that server; and as every log that was elected has it, it is committed.
+If neither is certain, it leaves the transaction alone. A transaction of an older timeline has no
+client, because its session ended with that server. Every elected log has it, so it is committed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What is known of a transaction's client: `gone_ms` is None if it never came, or is here."""
+    """The client of a transaction. `gone_ms` is None if it never connected, or is connected."""
 
     is_here: bool
     gone_ms: int | None = None
@@ -42,7 +42,7 @@ def decide(
     deadline_ms: int,
     orphan_grace_ms: int,
 ) -> Decision:
-    """`commit_lsn` is of a term whose verdicts count, on timeline `tli`; `deadline_ms` is that of
+    """`commit_lsn` is of a term whose verdicts count, on timeline `tli`. `deadline_ms` is that of
     the gid, by the clock of `now_ms`."""
     gid, is_of_here = entry.gid, entry.gid.tli == tli
     if is_of_here and not is_orphan(client, now_ms, deadline_ms, orphan_grace_ms):
@@ -54,6 +54,7 @@ def decide(
 
 
 def is_orphan(client: Client, now_ms: int, deadline_ms: int, orphan_grace_ms: int) -> bool:
-    """Whether its client leaves it alone: a connection that stays open does not mean more."""
+    """Whether the client has left it: an open connection counts only until orphan_grace after the
+    deadline."""
     since_ms = deadline_ms if client.gone_ms is None else client.gone_ms
     return now_ms >= since_ms + orphan_grace_ms

@@ -1,17 +1,17 @@
-"""The core of the coordinator: who is told that the quorum has a transaction, and when. Pure.
+"""The core of the coordinator: decides when to report that the quorum has a transaction. Pure.
 
 `step(event) -> list[Action]` is the only mutator. Laws (docs/qsync.md, "Invariants"):
 
 1. a verdict `confirmed`, and COMMIT PREPARED, only when commit_lsn >= the end of PREPARE;
 5. the janitor never rolls back what commit_lsn covers;
-6. when fenced, nothing is answered but that;
+6. when fenced, the only answer to any question is that;
 7. nothing is decided before commit_lsn has reached the term_start_lsn of the incarnation that
-   leads: until then it may be smaller than what an older term has told. Nor before the quorum has
-   the first byte of the primary's timeline: until then the primary before may come back, and go on
-   as if this one had never been.
+   leads: before that it may be smaller than what an older term has reported. Nor before the quorum
+   has the first byte of the primary's timeline: before that the previous primary may return, and
+   continue as if this one had never existed.
 
-What a promotion commits (2), and what became of a transaction (3, 4), is decided elsewhere
-(`outcome_answer.py`). Nothing of an older incarnation counts: what comes late is dropped here.
+Other modules decide what a promotion commits (2), and the outcome of a transaction (3, 4;
+`outcome_answer.py`). Late events of an older incarnation are dropped here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgwal.lsn import format_lsn
 from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from pgwire.replication import POSTGRES_EPOCH_UNIX_S
 from qsync.gid import Gid
-from walproposer.primary.primary import server_in_words
+from walproposer.primary.primary import describe_server
 from walproposer.qsync.bounds import Bounds
 from walproposer.qsync.clients import Clients
 from walproposer.qsync.finishing import BUSY, UNDEFINED_OBJECT, Finishing, Resolve
@@ -69,16 +69,16 @@ _HINT_LATER = "Try again later, or ask another proposer."
 
 
 class EntryState(Enum):
-    """The value is the word of QSYNC_LIST."""
+    """The value is the word in QSYNC_LIST."""
 
     CLIENT = "client"  # its client is connected
-    WAITING = "waiting"  # nobody is connected for it; it has time yet, or the quorum must answer
+    WAITING = "waiting"  # no client is connected; it has time left, or the quorum must answer
     FINISHING = "finishing"
 
 
 @dataclass(frozen=True, slots=True)
 class LimboRow:
-    """One row of QSYNC_LIST. `is_confirmed`: the quorum has its PREPARE."""
+    """A row of QSYNC_LIST. `is_confirmed`: the quorum has its PREPARE."""
 
     entry: Entry
     age_ms: int
@@ -87,17 +87,18 @@ class LimboRow:
 
 
 class Limbo:
-    """One object a process; incarnations come and go by Led and Fenced."""
+    """One object per process. Led and Fenced begin and end an incarnation."""
 
     def __init__(self, settings: LimboSettings) -> None:
         self.settings = settings
         self.table = LimboTable()
-        #: A commit_lsn of 0 is none.
+        #: A commit_lsn of 0 means none.
         self.led: Led | None = None
         self.commit_lsn = 0
         self.is_quorum_ok = True
         self.has_read = False
-        #: Verdicts by their words; "janitor committed" and "janitor rolled back".
+        #: Number of verdicts, by their wire words; and "janitor committed" and "janitor rolled
+        #: back".
         self.counts: Counter[str] = Counter()
         self._waits = Waits()
         self._clients = Clients()
@@ -105,12 +106,12 @@ class Limbo:
         self._round = -1
         self._now_ms = 0
         self._read_asked_ms = self._read_ms = 0
-        #: What the primary's clock is ahead of ours.
+        #: The primary's clock minus ours.
         self._ahead_ms = 0
         self._bounds = Bounds(settings.limbo_max, settings.age_max_ms)
         self._actions: list[Action] = []
 
-    # ---- what the shell may ask
+    # ---- for the shell
 
     @property
     def is_deciding(self) -> bool:
@@ -119,7 +120,7 @@ class Limbo:
 
     @property
     def wake_lsn(self) -> int:
-        """The commit_lsn that is next waited for; NEVER_LSN if nothing waits for any."""
+        """The lowest commit_lsn that anything waits for; NEVER_LSN if nothing waits."""
         if self.led is None:
             return NEVER_LSN
         least_lsn = self._waits.least_lsn
@@ -127,7 +128,7 @@ class Limbo:
 
     @property
     def age_ms(self) -> int:
-        """Of the oldest of ours; 0 if there is none."""
+        """The age of the oldest transaction of qsync; 0 if there is none."""
         return max(map(self._age_ms, self.table.entries.values()), default=0)
 
     def admission(self) -> Refusal | None:
@@ -135,19 +136,19 @@ class Limbo:
         if self.led is None:
             return Refusal(CANNOT_CONNECT_NOW, "the coordinator does not lead", _HINT_LATER)
         if not self.is_quorum_ok:
-            hint = "Start the safekeepers that are missing."
+            hint = "Start the missing safekeepers."
             return Refusal(CANNOT_CONNECT_NOW, "no quorum of safekeepers answers", hint)
         if not self.is_deciding or not self.has_read:
-            text = "the coordinator has just begun to lead, and decides nothing yet"
+            text = "the coordinator has just begun to lead, and gives no verdicts yet"
             return Refusal(CANNOT_CONNECT_NOW, text, "Try again in a moment.")
         if self._now_ms - self._read_ms > self.settings.unread_max_ms:
             unread = f"for {(self._now_ms - self._read_ms) / 1000:.0f} s"
             text = f"the primary could not be asked for its prepared transactions {unread}"
-            return Refusal(CANNOT_CONNECT_NOW, text, "The proposer's log says why.")
+            return Refusal(CANNOT_CONNECT_NOW, text, "See the proposer's log.")
         return self._bounds.problem(len(self.table.entries), self.age_ms)
 
     def rows(self) -> list[LimboRow]:
-        """What is in the limbo, in the order of the log."""
+        """The entries of the limbo, in the order of the log."""
         return [self._row(entry) for entry in self.table.in_order()]
 
     def _row(self, entry: Entry) -> LimboRow:
@@ -172,7 +173,7 @@ class Limbo:
         match event:
             case Tick(now_ms):
                 self._now_ms = max(self._now_ms, now_ms)
-                self._settle()
+                self._answer_waits()
                 self._tick()
                 return self._actions
             case Led():
@@ -188,17 +189,17 @@ class Limbo:
             case ResolveAsked():
                 self._resolve_asked(event)
             case WaitCancelled(waiter):
-                self._take_back(waiter)
+                self._cancel(waiter)
             case WaiterGone(waiter):
-                self._take_back(waiter)
-                self._clients.left(waiter, self._now_ms)
+                self._cancel(waiter)
+                self._clients.disconnected(waiter, self._now_ms)
             case _:
                 if self.led is not None and event.node_id == self.led.node_id:
-                    self._of_this_term(event)
-        self._settle()
+                    self._handle_of_term(event)
+        self._answer_waits()
         return self._actions
 
-    def _of_this_term(
+    def _handle_of_term(
         self,
         event: CommitAdvanced | RoundAnswered | Decoded | LimboRead | FinishEnded,
     ) -> None:
@@ -216,7 +217,7 @@ class Limbo:
             case _:
                 assert_never(event)
 
-    # ---- who leads
+    # ---- leading
 
     def _lead(self, led: Led) -> None:
         self._fence("another incarnation leads")
@@ -225,11 +226,11 @@ class Limbo:
         self._read()
 
     def _fence(self, reason: str) -> None:
-        """Law 6: the last that is said of this term."""
+        """Law 6: the last answers of this term."""
         if self.led is None:
             return
         for wait in self._waits.all():
-            text = f"the coordinator does not lead any more: {reason}"
+            text = f"the coordinator no longer leads: {reason}"
             self._actions.append(RefuseWait(wait.waiter, ADMIN_SHUTDOWN, text, _HINT_LATER))
             self._waits.remove(wait.waiter)
         self.led = None
@@ -237,20 +238,23 @@ class Limbo:
         self._finishing.clear()
         self.commit_lsn = 0
 
-    # ---- those who ask
+    # ---- questions
 
     def _wait_asked(self, asked: WaitAsked) -> None:
         if asked.gid is not None:
-            self._clients.came(asked.waiter, str(asked.gid), self._now_ms)
+            self._clients.connected(asked.waiter, str(asked.gid), self._now_ms)
         if not self._may_ask(asked.waiter):
             return
         if asked.gid is not None and asked.lsn <= asked.gid.begin_lsn:
             begin = format_lsn(asked.gid.begin_lsn)
-            text = f"{format_lsn(asked.lsn)} is no end of a PREPARE that begins at {begin} or above"
+            text = (
+                f"{format_lsn(asked.lsn)} is not the end of a PREPARE that begins at {begin} or "
+                "above"
+            )
             hint = "Ask for pg_current_wal_flush_lsn(), read after PREPARE."
             self._actions.append(RefuseWait(asked.waiter, INVALID_VALUE, text, hint))
             return
-        if asked.gid is not None and self.has_read and self._is_a_strangers(asked.gid):
+        if asked.gid is not None and self.has_read and self._is_of_another_server(asked.gid):
             self._answer(asked.waiter, Verdict.PENDING)
             return
         self._add(Wait(asked.waiter, asked.lsn, asked.deadline_ms, asked.gid))
@@ -259,11 +263,11 @@ class Limbo:
         if not self._may_ask(asked.waiter):
             return
         assert self.led is not None
-        # A deposed primary's log may be part of this one's: but it lacks what came since.
+        # A deposed primary's log may be part of this one's, but it lacks what came later.
         if asked.server is not None and asked.server != self.led.server:
-            text = "the position is of another server than the primary: "
+            text = "the position is not of the primary: "
             text += (
-                f"{server_in_words(*asked.server)}, expected {server_in_words(*self.led.server)}"
+                f"{describe_server(*asked.server)}, expected {describe_server(*self.led.server)}"
             )
             hint = "Read from the primary that the coordinator is attached to."
             self._actions.append(RefuseWait(asked.waiter, WRONG_STATE, text, hint))
@@ -278,9 +282,9 @@ class Limbo:
         return self.led is not None
 
     def _add(self, wait: Wait) -> None:
-        """One whose deadline is over asks just once."""
+        """A wait whose deadline has passed asks only once."""
         self._waits.add(wait)
-        self._settle()
+        self._answer_waits()
         if wait.deadline_ms <= self._now_ms and self._waits.has(wait):
             self._answer(wait.waiter, Verdict.PENDING)
         if wait.gid is None or self.settings.order is Order.ANY:
@@ -289,19 +293,19 @@ class Limbo:
         if self._waits.has(wait) and (entry is None or not entry.was_read):
             self._read()
 
-    def _take_back(self, waiter: int) -> None:
+    def _cancel(self, waiter: int) -> None:
         self._waits.remove(waiter)
         self._finishing.without(waiter)
 
     def _answer(self, waiter: int, verdict: Verdict) -> None:
         assert self.led is not None
-        self._take_back(waiter)
+        self._cancel(waiter)
         if verdict in (Verdict.CONFIRMED, Verdict.PENDING):
             self.counts[verdict.value] += 1
         self._actions.append(Answer(waiter, verdict, self.commit_lsn, self.led.node_id.term))
 
-    def _settle(self) -> None:
-        """Answers all that can be answered now."""
+    def _answer_waits(self) -> None:
+        """Answer all waits that can be answered now."""
         if not self.is_deciding:
             return
         for wait in self._waits.reached(self.commit_lsn):
@@ -310,7 +314,8 @@ class Limbo:
                 self._answer(wait.waiter, verdict)
 
     def _verdict(self, wait: Wait) -> Verdict | None:
-        """The quorum has the position asked for: what is told? None: something else is missing."""
+        """The verdict for a wait whose position the quorum has. None: another condition is not met
+        yet."""
         if wait.resolving is not None:
             return wait.resolving
         if wait.after_round is not None:
@@ -321,7 +326,7 @@ class Limbo:
         departure = self.table.departures.get(gid)
         if departure is not None and departure.fate is Fate.ROLLED_BACK:
             return Verdict.PENDING
-        if self._is_a_strangers(wait.gid):
+        if self._is_of_another_server(wait.gid):
             return Verdict.PENDING if self.has_read else None
         entry = self.table.entries.get(gid)
         if self._finishing.is_rolling_back(gid) or (entry and not self._is_enough(wait, entry)):
@@ -330,17 +335,17 @@ class Limbo:
             return Verdict.CONFIRMED
         return Verdict.CONFIRMED if entry is not None and self._is_first(entry) else None
 
-    def _is_a_strangers(self, gid: Gid) -> bool:
-        """Prepared on another server than our log is written on, and not known here. The log may
-        have other bytes below the same position, even on a timeline of that number; what it has
-        of other servers was read."""
+    def _is_of_another_server(self, gid: Gid) -> bool:
+        """Whether the gid was prepared on another server than the one that writes our log, and is
+        unknown here. The log may have other bytes below the same position, even on a timeline of
+        the same number. Transactions of other servers that are in the log were read."""
         assert self.led is not None
         is_of_primary = (gid.tli, gid.server_start_us) == self.led.server
         return not is_of_primary and not self.table.is_in_log(str(gid))
 
     def _may_read(self, after_round: int) -> bool:
-        """Nobody else led when the question came; and all that was committed before the last
-        failover is visible again, as nothing older is left in the limbo."""
+        """No other proposer led when the question came; and everything committed before the last
+        failover is visible again, because the limbo has no older transaction."""
         entries = self.table.entries.values()
         assert self.led is not None
         tli = self.led.history.tli
@@ -348,15 +353,16 @@ class Limbo:
         return is_resolved and self._round > after_round
 
     def _is_enough(self, wait: Wait, entry: Entry) -> bool:
-        """Law 1. What is known of its end counts more than what its client says of it."""
+        """Law 1. A known end of PREPARE takes precedence over the position that the client gave."""
         is_client_right = not entry.is_exact and wait.lsn > entry.low_lsn
         return is_client_right or self.commit_lsn >= entry.high_lsn
 
     def _is_first(self, entry: Entry) -> bool:
-        """Of all that are known; a reading that lists it lists what had been prepared before."""
+        """The first of all known entries. A reading that lists it also lists those prepared before
+        it."""
         return entry.was_read and self.table.in_order()[0] is entry
 
-    # ---- what the primary says
+    # ---- events of the primary
 
     def _decoded(self, decoded: Decoded) -> None:
         match decoded.message:
@@ -373,7 +379,7 @@ class Limbo:
         self.table.read(reading, self._now_ms, self.settings.orphan_grace_ms)
         self._finishing.keep_only(self.table.entries)
 
-    # ---- those that nobody else finishes
+    # ---- the janitor
 
     def _tick(self) -> None:
         self._clients.forget_old(self._now_ms)
@@ -390,7 +396,7 @@ class Limbo:
             self._read()
 
     def _clean_up(self, led: Led) -> None:
-        """The janitor, and administrators' orders that could not be carried out at once."""
+        """The janitor, and administrators' orders that could not be executed at once."""
         for entry in self.table.in_order():
             gid = str(entry.gid)
             if not self._finishing.may_order(gid, self._now_ms):
@@ -434,20 +440,20 @@ class Limbo:
         assert self.led is not None
         if not Gid.is_ours(asked.gid):
             text = f'prepared transaction "{asked.gid}" is not of qsync'
-            return INVALID_VALUE, text, "Finish it with the program that has prepared it."
+            return INVALID_VALUE, text, "Finish it with the program that prepared it."
         if not self.is_deciding:
-            return CANNOT_CONNECT_NOW, "the coordinator decides nothing yet", _HINT_LATER
+            return CANNOT_CONNECT_NOW, "the coordinator gives no verdicts yet", _HINT_LATER
         entry = self.table.entries.get(asked.gid)
         if entry is None:
             text = f'prepared transaction "{asked.gid}" does not exist'
-            return UNDEFINED_OBJECT, text, "OUTCOME tells what became of it."
+            return UNDEFINED_OBJECT, text, "Ask for its OUTCOME."
         if self._finishing.is_under_way(asked.gid) or asked.gid in self._finishing.resolves:
             text = f'prepared transaction "{asked.gid}" is being finished'
-            return WRONG_STATE, text, "OUTCOME tells what became of it."
+            return WRONG_STATE, text, "Ask for its OUTCOME."
         if asked.commit and not self._is_confirmed(entry):
             text = f'the quorum does not have prepared transaction "{asked.gid}"'
             return WRONG_STATE, text, "Wait for the quorum, or roll it back."
-        # It was visible where it was prepared, if its client was told so before the failover.
+        # It was visible on the old primary if its client got Committed before the failover.
         if not asked.commit and entry.gid.tli != self.led.history.tli:
             text = f'prepared transaction "{asked.gid}" is older than the last failover'
             return WRONG_STATE, text, "It must be committed: it may have been visible before."
@@ -478,7 +484,7 @@ class Limbo:
                 del self._finishing.resolves[ended.gid]
                 self._waits.remove(resolve.waiter)
                 text = f'could not finish prepared transaction "{ended.gid}"'
-                hint = "OUTCOME tells what became of it."
+                hint = "Ask for its OUTCOME."
                 self._actions.append(RefuseWait(resolve.waiter, ended.sqlstate, text, hint))
 
     def _read(self) -> None:

@@ -1,10 +1,10 @@
-"""What goes into the core of the limbo and what it orders: its table of contents. Pure values.
+"""The events and actions of the core of the limbo. Pure values.
 
 Times are milliseconds since the Unix epoch, on a clock that does not jump (the wall clock once,
-then a monotonic one). `waiter` numbers a connection of the coordinator's port: one connection has
-one question at a time. Events that speak of a primary carry the NodeId of the incarnation they come
-from, so that the core can ignore what arrives late from an older one. The shell executes a list of
-actions in its order.
+then a monotonic one). `waiter` is the number of a connection of the coordinator's port; a
+connection has one question at a time. Events about a primary have the NodeId of their incarnation,
+so that the core can ignore late ones of an older incarnation. The shell executes a list of actions
+in order.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from pgwal.history import TimelineHistory
 from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from qsync.gid import Gid
 
-NEVER_LSN = (1 << 64) - 1  # `Limbo.wake_lsn` while nothing waits: commit_lsn never reaches it
+NEVER_LSN = (1 << 64) - 1  # `Limbo.wake_lsn` if nothing waits: commit_lsn never reaches it
 
 # ---- events
 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """An incarnation leads. `history` is that of the primary's timeline, read from the primary, and
-    `server_start_us` tells its server from others on a timeline of that number (`gid.py`).
+    """An incarnation leads. `history` is that of the primary's timeline, read from the primary.
+    `server_start_us` distinguishes its server from others on a timeline of the same number
+    (`gid.py`).
 
-    Nothing that was known of prepared transactions is: the primary may be another one.
+    Everything known about prepared transactions is dropped: the primary may be another one.
     """
 
     node_id: NodeId
@@ -38,19 +39,21 @@ class Led:
 
     @property
     def server(self) -> tuple[int, int]:
-        """Timeline and start: as it is in a gid, and in a BARRIER."""
+        """Timeline and start time, as in a gid and in a BARRIER."""
         return self.history.tli, self.server_start_us
 
     @property
     def decides_lsn(self) -> int:
-        """From which commit_lsn on there are verdicts: what any older term has told is below, and
-        so is the first byte of the primary's timeline, which makes that the only one."""
+        """The commit_lsn from which on there are verdicts. It is above all that an older term has
+        reported, and above the first byte of the primary's timeline, so no other timeline can
+        follow."""
         return max(self.term_start_lsn, last_switch_lsn(self.history) + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """The incarnation that led does so no more, or the process ends. The first to be told."""
+    """The incarnation no longer leads, or the process ends. It comes before any other sign of
+    that."""
 
     reason: str
 
@@ -65,7 +68,7 @@ class CommitAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class QuorumChanged:
-    """Whether a quorum answers at present. Taken for good when an incarnation begins to lead."""
+    """Whether a quorum answers now. Assumed to be true when an incarnation begins to lead."""
 
     ok: bool
 
@@ -73,7 +76,7 @@ class QuorumChanged:
 @dataclass(frozen=True, slots=True)
 class RoundAnswered:
     """A quorum has answered messages of the term that were all sent in round `round_number` or
-    later: when that round began, no greater term had been promised by a quorum."""
+    later: when that round began, no quorum had promised a greater term."""
 
     node_id: NodeId
     round_number: int
@@ -81,7 +84,7 @@ class RoundAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A message of the logical stream of one database, in its order; BeginPrepare is left out."""
+    """A message of the logical stream of one database, in stream order, without BeginPrepare."""
 
     node_id: NodeId
     database: str
@@ -104,8 +107,8 @@ class LimboRead:
     """The answer to Read: all rows, of all databases, read between two flush positions.
 
     A row is listed only after its PREPARE was flushed, so `flushed_after_lsn`, read after the rows,
-    is an upper bound of its end. Readings come in the order in which they were made.
-    `server_now_ms`: the primary's clock, which deadlines and times of PREPARE are told by.
+    is an upper bound of its end. Readings arrive in the order in which they were made.
+    `server_now_ms` is the primary's clock, on which deadlines and times of PREPARE are based.
     """
 
     node_id: NodeId
@@ -117,11 +120,11 @@ class LimboRead:
 
 @dataclass(frozen=True, slots=True)
 class WaitAsked:
-    """WAIT_LSN: tell when the quorum has `lsn`; at `deadline_ms` at the latest. A deadline that is
-    over, as 0 always is, asks just once.
+    """WAIT_LSN: answer when the quorum has `lsn`, at `deadline_ms` at the latest. A deadline that
+    has passed, such as 0, asks only once.
 
-    With `gid` the waiter is that transaction's client, from now on until WaiterGone, or until it
-    names another one. `lsn` is then an upper bound of the end of its PREPARE.
+    With `gid` the waiter is the client of that transaction, until WaiterGone, or until it names
+    another gid. `lsn` is then an upper bound of the end of its PREPARE.
     """
 
     waiter: int
@@ -132,11 +135,10 @@ class WaitAsked:
 
 @dataclass(frozen=True, slots=True)
 class BarrierAsked:
-    """BARRIER: as WAIT_LSN, and a quorum must have answered a round after `after_round`, which is
-    the newest one that had begun when the command came. `server`: timeline and start of the server
-    that is read; without it a reader of a deposed primary who asks its successor is told what is
-    not so.
-    """
+    """BARRIER: like WAIT_LSN, and a quorum must have answered a round after `after_round`, the
+    newest round that had begun when the command came. `server`: timeline and start time of the
+    server that is read. Without it, a reader of a deposed primary that asks the successor's
+    coordinator would get a wrong answer."""
 
     waiter: int
     lsn: int
@@ -147,10 +149,8 @@ class BarrierAsked:
 
 @dataclass(frozen=True, slots=True)
 class ResolveAsked:
-    """RESOLVE: an administrator ends `gid`; tell when the quorum has its end, or at the deadline.
-
-    COMMIT is refused while the quorum lacks the PREPARE.
-    """
+    """RESOLVE: an administrator finishes `gid`. Answer when the quorum has its end, or at the
+    deadline. COMMIT is refused while the quorum lacks the PREPARE."""
 
     waiter: int
     gid: str
@@ -160,14 +160,14 @@ class ResolveAsked:
 
 @dataclass(frozen=True, slots=True)
 class WaitCancelled:
-    """The question is taken back (57014, which the shell answers); the connection stays."""
+    """The question is cancelled (57014, which the shell answers); the connection stays open."""
 
     waiter: int
 
 
 @dataclass(frozen=True, slots=True)
 class WaiterGone:
-    """The connection is closed: the client of the transaction it named is gone."""
+    """The connection is closed: the client of the transaction that it named has disconnected."""
 
     waiter: int
 
@@ -175,7 +175,8 @@ class WaiterGone:
 @dataclass(frozen=True, slots=True)
 class FinishEnded:
     """The answer to Finish. `sqlstate` None: done, and the record ends at or below `end_lsn`, a
-    flush position read after; else `end_lsn` is 0. A lost connection has its 08006 or 57P01."""
+    flush position read afterwards; else `end_lsn` is 0. A lost connection is reported as 08006 or
+    57P01."""
 
     node_id: NodeId
     gid: str
@@ -212,8 +213,8 @@ class Verdict(Enum):
     """The value is the word on the wire."""
 
     CONFIRMED = "confirmed"  # of WAIT_LSN and BARRIER
-    PENDING = "pending"  # the deadline; of a RESOLVE, too
-    COMMITTED = "committed"  # of a RESOLVE, by the quorum
+    PENDING = "pending"  # at the deadline; also for a RESOLVE
+    COMMITTED = "committed"  # for a RESOLVE: the quorum has its end
     ROLLED_BACK = "rolled_back"
 
 
@@ -229,7 +230,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RefuseWait:
-    """An error instead of an answer, to any of the three questions."""
+    """An error as the answer to any of the three questions."""
 
     waiter: int
     sqlstate: str
@@ -248,13 +249,13 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read pg_prepared_xacts, answered by LimboRead. The shell has at most one under way: if it is
-    told again meanwhile it reads once more after."""
+    """Read pg_prepared_xacts, answered by LimboRead. The shell runs at most one at a time. Another
+    Read in the meantime makes it read once more afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """What an operator should know, in a sentence."""
+    """A sentence for the operator."""
 
     text: str
 
@@ -264,7 +265,7 @@ Action = Answer | RefuseWait | Finish | Read | Alarm
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing more is admitted now: the error of ADMIT."""
+    """Why no transaction is admitted now: the error of ADMIT."""
 
     sqlstate: str
     text: str
@@ -272,7 +273,7 @@ class Refusal:
 
 
 class Order(Enum):
-    """In which order verdicts are given: as they come, or as their PREPAREs lie in the log."""
+    """The order of verdicts: any, or that of their PREPAREs in the log."""
 
     ANY = "any"
     FIFO = "fifo"
@@ -280,8 +281,9 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimboSettings:
-    """`limbo_max`: gids of ours at a time; `read_interval_ms`: the longest time without a Read;
-    `unread_max_ms`: without an answer to one, until no more is admitted."""
+    """`limbo_max`: the greatest number of gids of qsync at a time. `read_interval_ms`: the longest
+    time without a Read. `unread_max_ms`: the longest time without an answer to one, after which
+    nothing is admitted."""
 
     limbo_max: int
     age_max_ms: int = 30_000

@@ -1,10 +1,10 @@
-"""What is prepared on the primary, of all databases, and what became of a transaction: by SQL.
+"""Reads the prepared transactions of all databases of the primary, and the state of one, by SQL.
 
     pg_current_wal_flush_lsn() | pg_prepared_xacts | pg_current_wal_flush_lsn()
 
 A row is listed only after its PREPARE was flushed, so the position read after the rows is an upper
-bound of its end. Names are read as bytes: those of other people need not be text in any encoding.
-Sources: Postgres `access/transam/twophase.c` (EndPrepare), `utils/adt/xid8funcs.c`.
+bound of its end. Names are read as bytes, because those of other programs need not be text in any
+encoding. Sources: Postgres `access/transam/twophase.c` (EndPrepare), `utils/adt/xid8funcs.c`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from walproposer.qsync.primary_session import PrimarySession
 
 _FLUSH_LSN = "SELECT pg_current_wal_flush_lsn()::text"
 _NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-# One message, so one round trip; the statements are done in their order.
+# One message, so one round trip; Postgres executes the statements in order.
 _READ = f"""{_FLUSH_LSN};
 SELECT convert_to(gid, 'SQL_ASCII'), convert_to(database::text, 'SQL_ASCII'),
        convert_to(coalesce(owner::text, ''), 'SQL_ASCII'), transaction::text::bigint,
@@ -33,13 +33,13 @@ SELECT convert_to(gid, 'SQL_ASCII'), convert_to(database::text, 'SQL_ASCII'),
 SELECT database::text FROM pg_replication_slots WHERE slot_name ~ '{SLOT_PATTERN}'"""
 _IS_PREPARED = "SELECT EXISTS (SELECT FROM pg_prepared_xacts WHERE gid = %s)"
 _XID_STATUS = "SELECT pg_xact_status(%s::text::xid8)"
-# Has a transaction id, so its COMMIT is flushed; of what it says nobody takes notice.
+# It has a transaction id, so its COMMIT is flushed. No program reads the message.
 _WRITE = "SELECT pg_logical_emit_message(true, 'sk_qsync', '')"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`entries` are of all databases, and not of ours alone; positions as in LimboRead.
+    """`entries` are those of all programs, in all databases. For the positions see LimboRead.
     `server_now_ms` is the primary's clock; `slot_databases` have a logical slot of ours."""
 
     entries: tuple[LimboEntry, ...]
@@ -50,9 +50,9 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
-    """What the primary says of one transaction, asked for in this order. `is_in_log` is None where
-    its PREPARE was not looked for, or cannot be."""
+class PrimaryEvidence:
+    """The state of one transaction on the primary, read in this order. `is_in_log` is None if its
+    PREPARE was not searched for, or cannot be."""
 
     is_prepared: bool
     xid_status: XidStatus
@@ -79,15 +79,15 @@ class LimboReader:
             databases = tuple(database for (database,) in cursor.fetchall())
             return Reading(entries, before_lsn, _lsn(after), int(after[1]), databases)
 
-    def ask(self, gid: Gid) -> Witness:
+    def ask(self, gid: Gid) -> PrimaryEvidence:
         with self._session.opened("could not ask for a transaction") as connection:
             row = connection.execute(_IS_PREPARED, (str(gid),)).fetchone()
             status = _xid_status(connection, gid.xid)
             flushed_lsn = _lsn(connection.execute(_FLUSH_LSN).fetchone())
-            return Witness(row is not None and bool(row[0]), status, flushed_lsn)
+            return PrimaryEvidence(row is not None and bool(row[0]), status, flushed_lsn)
 
     def write_wal(self) -> None:
-        """A few bytes that no safekeeper has been sent before."""
+        """Write a few bytes of new WAL, which no safekeeper has been sent before."""
         with self._session.opened("could not write to the log") as connection:
             connection.execute(_WRITE)
 

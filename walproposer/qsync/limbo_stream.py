@@ -1,19 +1,19 @@
-"""What a logical two-phase stream of one database tells of prepared transactions, as they happen.
+"""A logical two-phase stream of one database, which reports prepared transactions as they happen.
 
     CREATE PUBLICATION sk_qsync                                    -- of no table
     CREATE_REPLICATION_SLOT sk_qsync_OID LOGICAL pgoutput (TWO_PHASE, SNAPSHOT 'nothing')
     START_REPLICATION SLOT sk_qsync_OID LOGICAL 0/0 (proto_version '3', two_phase 'on', ...)
 
-It gives the exact end of each PREPARE, and which transactions have ended, where the next reading
-of pg_prepared_xacts gives bounds. Nothing depends on it: it tells of a PREPARE before the quorum
-has it. So whatever is in its way, an older server, wal_level, no free slot, is said in `state`, and
-the limbo is read instead.
+It gives the exact end of each PREPARE, and the transactions that have ended. A reading of
+pg_prepared_xacts gives only bounds. No verdict depends on the stream: it reports a PREPARE before
+the quorum has it. So if there is no stream (older server, wal_level, no free slot), `state` gives
+the reason, and the limbo is read instead.
 
-Law: making a slot waits for every transaction that is prepared, for ever if it is this coordinator
-that is to finish it. So it is made while nothing is prepared, and lock_timeout ends what comes
-between. A slot that is there already waits for nothing. A database with a slot cannot be dropped:
-so the slot is, when nothing of ours has been prepared there for UNUSED_SECONDS; and one that
-somebody has dropped is not made again. Sources: Postgres `pgoutput.c`,
+Law: the creation of a slot waits for every prepared transaction, forever if this coordinator must
+finish it. So a slot is created while nothing is prepared, and lock_timeout ends the wait for a
+transaction that is prepared meanwhile. An existing slot waits for nothing. A database with a slot
+cannot be dropped. So the slot is dropped when no transaction of qsync has been prepared there for
+UNUSED_SECONDS. A slot that a user has dropped is not created again. Sources: Postgres `pgoutput.c`,
 `replication/logical/snapbuild.c`; measured in tests/contract/qsync.
 """
 
@@ -47,7 +47,7 @@ from pgwire.replication import (
     postgres_time_us,
 )
 from qsync.gid import Gid
-from walproposer.connection import open_connection, refusing
+from walproposer.connection import converting_errors, open_connection
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.primary.logical_slots import SLOT_PREFIX
 from walproposer.primary.primary_address import PrimaryAddress
@@ -58,20 +58,20 @@ log = structlog.get_logger()
 
 PUBLICATION = "sk_qsync"
 MAJOR_MIN = 15
-#: Of the making of a slot; every transaction that runs is waited for, one after the other.
+#: For the creation of a slot. It waits for every running transaction, one after the other.
 LOCK_TIMEOUT_MS = 1000
 RETRY_SECONDS = 1.0
-#: Where only an administrator can help.
+#: After an error that only an administrator can fix.
 LATE_RETRY_SECONDS = 60.0
-#: A database in which nothing of ours has been prepared for so long is let go.
+#: The slot is dropped if no transaction of qsync was prepared in the database for this long.
 UNUSED_SECONDS = 600.0
-#: How often the slot is told how far it got, so that it holds no WAL.
+#: Interval of status messages, with which the slot releases WAL.
 STATUS_SECONDS = 1.0
-#: How soon `close` is seen.
+#: Time until `close` takes effect.
 WAIT_SECONDS = 0.2
-#: No verdict waits for the stream, so what comes within that time shares a wake-up.
+#: No verdict waits for the stream, so messages that come within this time share a wake-up.
 GATHER_SECONDS = 0.005
-#: Before the slot is told how far it got.
+#: Messages before a status message.
 MESSAGES_A_TURN = 1000
 
 STREAMING = "streaming"
@@ -89,12 +89,12 @@ _HAS_PUBLICATION = "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = %s
 _CREATE_SLOT = "CREATE_REPLICATION_SLOT \"{}\" LOGICAL pgoutput (TWO_PHASE, SNAPSHOT 'nothing')"
 _OPTIONS = f"(proto_version '3', publication_names '{PUBLICATION}', two_phase 'on')"
 
-#: Told of a message, on the stream's thread.
+#: Called with a message, on the stream's thread.
 Told = Callable[[str, Prepare | CommitPrepared | RollbackPrepared], None]
 
 
-class _NotYet(Exception):
-    """There is no stream for now; the text is the state. `seconds`: until it is tried again."""
+class _NoStream(Exception):
+    """There is no stream now; the text is the state. `seconds`: time until the next attempt."""
 
     def __init__(self, state: str, seconds: float = RETRY_SECONDS) -> None:
         super().__init__(state)
@@ -102,12 +102,12 @@ class _NotYet(Exception):
 
 
 class _Unused(Exception):
-    """There is no slot any more, and no need of one."""
+    """The slot was dropped, and is not needed."""
 
 
 class LimboStream:
-    """A thread from the start to `close`, or until the database is let go. `session` is of the
-    database, for this thread; `use` is for any."""
+    """Runs a thread until `close`, or until the database is unused. `session` is of the database,
+    for this thread. Any thread may call `use`."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class LimboStream:
         failed: Failed,
     ) -> None:
         self.database = database
-        #: In words; "streaming" when all is well. Other threads may read it.
+        #: "streaming", or the reason why there is no stream. Other threads may read it.
         self.state = STARTING
         self.has_streamed = False
         self.unused_seconds = UNUSED_SECONDS
@@ -134,20 +134,20 @@ class LimboStream:
 
     @property
     def is_over(self) -> bool:
-        """It does nothing any more."""
+        """Whether the thread has ended."""
         return self.state == CLOSED
 
     @property
     def is_unused(self) -> bool:
-        """For so long that the database is let go."""
+        """Whether it has been unused for so long that its slot is dropped."""
         return time.monotonic() - self._used_at >= self.unused_seconds
 
     def use(self) -> None:
-        """Something of ours is prepared there."""
+        """A transaction of qsync is prepared there."""
         self._used_at = time.monotonic()
 
     def close(self) -> None:
-        """Soon: within WAIT_SECONDS. It is not waited for."""
+        """Ends within WAIT_SECONDS; this does not wait for it."""
         self._closing.set()
 
     def _run(self) -> None:
@@ -161,23 +161,23 @@ class LimboStream:
         while not self._closing.is_set():
             try:
                 slot = self._ready_slot()
-                self._session.close()  # a stream may last for long
+                self._session.close()  # the stream may last long
                 self._stream(slot)
                 seconds = RETRY_SECONDS
             except _Unused:
                 break
-            except _NotYet as reason:
-                self._become(str(reason))
+            except _NoStream as reason:
+                self._set_state(str(reason))
                 seconds = reason.seconds
             except (WalProposerError, PgClientError, ProtocolError) as error:
-                self._become(" ".join(str(error).split()))
+                self._set_state(" ".join(str(error).split()))
                 seconds = RETRY_SECONDS
             finally:
                 self._session.close()
             self._closing.wait(seconds)
-        self._become(CLOSED)
+        self._set_state(CLOSED)
 
-    def _become(self, state: str) -> None:
+    def _set_state(self, state: str) -> None:
         if state == self.state:
             return
         self.state = state
@@ -187,50 +187,52 @@ class LimboStream:
     # ---- the slot
 
     def _ready_slot(self) -> str:
-        """Its name; it is made if it can be. Raises _NotYet, _Unused, WalProposerError."""
+        """The slot, created if possible. Raises _NoStream, _Unused, WalProposerError."""
         with self._session.opened("could not prepare a logical stream") as connection:
             row = connection.execute(_FACTS).fetchone()
             assert row is not None
             major, wal_level, oid = row
             if major < MAJOR_MIN:
-                raise _NotYet(f"Postgres {major} has none, 15 has", LATE_RETRY_SECONDS)
+                raise _NoStream(f"Postgres {major} has no such stream, 15 has", LATE_RETRY_SECONDS)
             if wal_level != "logical":
-                raise _NotYet(f"none: wal_level is {wal_level}", LATE_RETRY_SECONDS)
+                raise _NoStream(f"no stream: wal_level is {wal_level}", LATE_RETRY_SECONDS)
             slot = f"{SLOT_PREFIX}{oid}"
-            is_made = self._is_made(connection, slot)
-            if self.is_unused or (self.has_streamed and not is_made):
-                self._let_go(connection, slot if is_made else "")
-            if not is_made:
-                self._make(connection, slot)
+            exists = self._slot_exists(connection, slot)
+            if self.is_unused or (self.has_streamed and not exists):
+                self._drop_slot(connection, slot if exists else "")
+            if not exists:
+                self._create_slot(connection, slot)
         return slot
 
-    def _let_go(self, connection: psycopg.Connection, slot: str) -> NoReturn:
-        """`slot` "": it has none."""
+    def _drop_slot(self, connection: psycopg.Connection, slot: str) -> NoReturn:
+        """`slot` "": the database has none."""
         if slot:
             connection.execute(_DROP_SLOT, (slot,))
-        reason = "nothing was prepared there for long" if slot else "somebody has dropped the slot"
+        reason = "nothing was prepared there lately" if slot else "a user dropped the slot"
         log.info("logical stream not needed", database=self.database, reason=reason)
         raise _Unused
 
-    def _is_made(self, connection: psycopg.Connection, slot: str) -> bool:
+    def _slot_exists(self, connection: psycopg.Connection, slot: str) -> bool:
         row = connection.execute(_SLOT, (slot,)).fetchone()
         if row is None:
             return False
         plugin, is_two_phase, wal_status = row
         if plugin != "pgoutput" or not is_two_phase:
-            raise _NotYet(f"replication slot {slot} is somebody else's", LATE_RETRY_SECONDS)
+            raise _NoStream(
+                f"replication slot {slot} belongs to another program", LATE_RETRY_SECONDS
+            )
         if wal_status != "lost":
             return True
-        log.warning("logical slot lost its WAL, and is made anew", slot=slot)
+        log.warning("logical slot lost its WAL, and is created again", slot=slot)
         connection.execute(_DROP_SLOT, (slot,))
         self.has_streamed = False
         return False
 
-    def _make(self, connection: psycopg.Connection, slot: str) -> None:
-        """The publication comes first: the slot sees only what was there before it."""
+    def _create_slot(self, connection: psycopg.Connection, slot: str) -> None:
+        """The publication comes first: the slot sees only what existed before it."""
         row = connection.execute(_PREPARED_COUNT).fetchone()
         if row is None or row[0]:
-            raise _NotYet("none yet: its slot is made while nothing is prepared")
+            raise _NoStream("no stream yet: its slot is created while nothing is prepared")
         row = connection.execute(_HAS_PUBLICATION, (PUBLICATION,)).fetchone()
         if row is None or not row[0]:
             name = sql.Identifier(PUBLICATION)
@@ -240,9 +242,11 @@ class LimboStream:
                 run_command(replication.pgconn, _CREATE_SLOT.format(slot))
             except ServerError as error:
                 if error.sqlstate == psycopg.errors.LockNotAvailable.sqlstate:
-                    raise _NotYet("none yet: its slot waits for transactions that run") from error
+                    raise _NoStream(
+                        "no stream yet: its slot waits for open transactions"
+                    ) from error
                 raise
-        log.info("logical slot made", database=self.database, slot=slot)
+        log.info("logical slot created", database=self.database, slot=slot)
 
     def _replication_connection(self) -> psycopg.Connection:
         return open_connection(
@@ -257,14 +261,14 @@ class LimboStream:
     # ---- the stream
 
     def _stream(self, slot: str) -> None:
-        """Until it is closed, not used, or the server ends it. Raises PgClientError, ProtocolError,
-        WalProposerError."""
+        """Runs until it is closed or unused, or the server ends the stream. Raises PgClientError,
+        ProtocolError, WalProposerError."""
         with closing(self._replication_connection()) as connection:
             pgconn = connection.pgconn
             command = f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0 {_OPTIONS}'
             if not start_copy(pgconn, command):
                 raise Unreachable("the primary did not start a logical stream")
-            self._become(STREAMING)
+            self._set_state(STREAMING)
             self.has_streamed = True
             self._acknowledged_lsn = 0
             next_status = 0.0
@@ -276,8 +280,8 @@ class LimboStream:
                     self._acknowledge(pgconn)
 
     def _receive(self, pgconn: pq.abc.PGconn) -> bool:
-        """Wait for a message for a while, and take it with those that come soon after it; whether
-        one wants an answer now."""
+        """Wait for a message, and take it and those that follow soon. Returns whether one requests
+        a reply now."""
         payload = self._next(pgconn, waits=True)
         if payload is not None:
             self._closing.wait(GATHER_SECONDS)
@@ -289,7 +293,7 @@ class LimboStream:
         return is_asked
 
     def _next(self, pgconn: pq.abc.PGconn, *, waits: bool) -> memoryview | None:
-        """None: none has come."""
+        """None: no message has come."""
         try:
             if waits:
                 payload = receive_copy_data(pgconn, WAIT_SECONDS)
@@ -303,10 +307,10 @@ class LimboStream:
         return payload
 
     def _take(self, payload: memoryview) -> bool:
-        """Whether it wants an answer now."""
+        """Returns whether the message requests a reply now."""
         message = parse_server_message(payload)
         if isinstance(message, Keepalive):
-            # It has sent all that is below.
+            # the server has sent everything below this position
             self._acknowledged_lsn = max(self._acknowledged_lsn, message.end_lsn)
             return message.reply_requested
         logical = parse_logical_message(bytes(message.data))
@@ -320,6 +324,6 @@ class LimboStream:
     def _acknowledge(self, pgconn: pq.abc.PGconn) -> None:
         lsn = self._acknowledged_lsn
         status = StandbyStatus(lsn, lsn, lsn, postgres_time_us(time.time_ns()))
-        with refusing("the logical stream broke"):
+        with converting_errors("the logical stream broke"):
             pgconn.put_copy_data(status.encode())
             pgconn.flush()

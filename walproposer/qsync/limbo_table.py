@@ -1,13 +1,13 @@
-"""What is known of prepared transactions of ours: from the stream, and from readings. Pure.
+"""The known prepared transactions of qsync, from the stream and from readings. Pure.
 
-    PREPARE ends         low_lsn < prepare_end_lsn <= high_lsn
-    known by a reading   low_lsn = begin_lsn of the gid   high_lsn = a flush position read after it
-    known by the stream  low_lsn = prepare_end_lsn - 1    high_lsn = prepare_end_lsn (exact)
+    PREPARE ends            low_lsn < prepare_end_lsn <= high_lsn
+    known from a reading    low_lsn = begin_lsn of the gid   high_lsn = a flush position read later
+    known from the stream   low_lsn = prepare_end_lsn - 1    high_lsn = prepare_end_lsn (exact)
 
-Laws. An interval is never narrower than what is known: to commit what the quorum lacks would show
-what may be lost. A transaction is named by gid, xid and time of PREPARE together, as a gid can be
-used again; messages and readings may be late, and come again, and what has left does not come back
-by them. A gid that is not ours is never in the table.
+Laws. An interval is never narrower than the knowledge: to commit a transaction that the quorum
+lacks would show data that may be lost. Gid, xid and time of PREPARE together identify a
+transaction, because a gid can be used again. Messages and readings may be late or repeated; they
+never bring back a transaction that has left. The table has only gids of qsync.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from qsync.gid import Gid, GidError
 from walproposer.qsync.limbo_events import LimboEntry, LimboRead
 
-# Of those that have left so many are remembered, to answer OUTCOME without a look at their xid.
+# Number of departed transactions to remember, so that OUTCOME can answer without a look at their
+# xid.
 DEPARTURES_MAX = 10_000
 
 
 class Fate(Enum):
-    """What became of a transaction. The value is the word on the wire."""
+    """The outcome of a transaction. The value is the word on the wire."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
-    PENDING = "pending"  # not yet either of them
-    UNKNOWN = "unknown"  # it is not in the limbo any more, and nobody can say more
+    PENDING = "pending"  # neither of them yet
+    UNKNOWN = "unknown"  # it is no longer in the limbo, and its outcome cannot be determined
 
 
 @dataclass(slots=True)
 class Entry:
     """A prepared transaction. `xid` has 32 bits. `was_read`: a reading has listed it, so Postgres
-    takes COMMIT PREPARED for it; one that only the stream has told may not be that far."""
+    accepts COMMIT PREPARED for it. A transaction that only the stream has reported may not be that
+    far."""
 
     gid: Gid
     database: str
@@ -54,8 +56,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """One that has left. Its last record ends at or below `end_lsn`, None if nobody has said so;
-    `prepared_at_us` is None where only its end was seen."""
+    """A transaction that has left the limbo. Its last record ends at or below `end_lsn`, None if
+    unknown. `prepared_at_us` is None if only its end was seen."""
 
     fate: Fate
     xid: int
@@ -67,26 +69,27 @@ class Departure:
 
 
 class LimboTable:
-    """`entries` and `departures` are for reading, by text of the gid."""
+    """Other modules read `entries` and `departures`, by the text of the gid."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.departures: dict[str, Departure] = {}
-        #: Whose PREPARE a quorum was known to have: it is in every log from then on.
+        #: Gids whose PREPARE a quorum was known to have: it is in every later log.
         self._in_log: dict[str, None] = {}
-        #: Gids of others that the last reading listed.
+        #: The number of gids of other programs in the last reading.
         self.foreign_count = 0
 
     def in_order(self) -> list[Entry]:
-        """As their PREPAREs lie in the log; where some end is not exact, by the time of PREPARE,
-        which is the same for two of which one began after the other had returned."""
+        """In the order of their PREPAREs in the log. If some end is not exact, by the time of
+        PREPARE, which gives the same order for two transactions of which one began after the other
+        had returned."""
         entries = list(self.entries.values())
         if all(entry.is_exact for entry in entries):
             return sorted(entries, key=lambda entry: entry.high_lsn)
         return sorted(entries, key=lambda entry: (entry.prepared_at_us, str(entry.gid)))
 
     def forget(self, commit_lsn: int) -> None:
-        """The primary may be another one now: only what the quorum has is still so."""
+        """The primary may be another one now. Keep only what the quorum has."""
         for gid, entry in self.entries.items():
             if entry.high_lsn <= commit_lsn:
                 self._in_log[gid] = None
@@ -100,13 +103,13 @@ class LimboTable:
         }
 
     def is_in_log(self, gid: str) -> bool:
-        """Its PREPARE is surely of the log that the primary writes."""
+        """Whether its PREPARE is certainly in the log that the primary writes."""
         return gid in self.entries or gid in self.departures or gid in self._in_log
 
     # ---- the stream
 
     def prepared(self, database: str, message: Prepare) -> None:
-        """A PREPARE, maybe again, and maybe of one that has left meanwhile."""
+        """A PREPARE, perhaps repeated, perhaps of a transaction that has left meanwhile."""
         try:
             gid = Gid.parse(message.gid)
         except GidError:
@@ -115,7 +118,7 @@ class LimboTable:
             return
         known = self.entries.get(message.gid)
         is_same = known is not None and _is_of(known, message.xid, message.prepare_time_us)
-        # Of an earlier use of the gid, or it cannot be told: the wider interval stays.
+        # It is of an earlier use of the gid, or that is unknown: keep the wider interval.
         if known is not None and not is_same and message.end_lsn <= known.high_lsn:
             return
         self.entries[message.gid] = Entry(
@@ -138,7 +141,8 @@ class LimboTable:
         return departure.end_lsn is not None and message.end_lsn <= departure.end_lsn
 
     def committed(self, message: CommitPrepared) -> None:
-        """A COMMIT PREPARED, maybe of one that was never seen, or of an earlier use of the gid."""
+        """A COMMIT PREPARED, perhaps of a transaction that was never seen, or of an earlier use of
+        the gid."""
         if not Gid.is_ours(message.gid):
             return
         known = self.entries.get(message.gid)
@@ -148,7 +152,7 @@ class LimboTable:
         self._depart(message.gid, departure, is_same)
 
     def rolled_back(self, message: RollbackPrepared) -> None:
-        """As `committed`; it says itself which PREPARE is meant."""
+        """Like `committed`; the message itself identifies the PREPARE."""
         if not Gid.is_ours(message.gid):
             return
         known = self.entries.get(message.gid)
@@ -163,10 +167,10 @@ class LimboTable:
     # ---- readings
 
     def read(self, reading: LimboRead, now_ms: int, patience_ms: int) -> None:
-        """All that is there, as of a moment before `flushed_after_lsn`.
+        """All rows of a reading, as of a moment before `flushed_after_lsn`.
 
-        What no reading has listed yet may be flushed and not be listed for a moment; it is taken
-        for gone after `patience_ms` only.
+        A PREPARE that only the stream has reported may be flushed and not be listed for a moment.
+        It is removed only after `patience_ms`.
         """
         self.foreign_count = sum(not Gid.is_ours(row.gid) for row in reading.entries)
         listed = {row.gid: row for row in reading.entries if Gid.is_ours(row.gid)}
@@ -193,7 +197,7 @@ class LimboTable:
             known.was_read, known.owner = True, row.owner
             return
         if known is not None and flushed_after_lsn <= known.low_lsn:
-            return  # the reading is older than what the stream has told
+            return  # the reading is older than the message of the stream
         parsed = Gid.parse(gid)
         self.entries[gid] = Entry(
             gid=parsed,
@@ -201,13 +205,13 @@ class LimboTable:
             owner=row.owner,
             xid=row.xid,
             prepared_at_us=row.prepared_at_us,
-            # One that claims to begin above its end knows nothing.
+            # A gid with a begin above its end is wrong.
             low_lsn=parsed.begin_lsn if parsed.begin_lsn < flushed_after_lsn else 0,
             high_lsn=flushed_after_lsn,
             was_read=True,
         )
 
-    # ---- our own doing
+    # ---- the coordinator's own commands
 
     def finished(self, gid: str, left: Departure) -> None:
         """COMMIT PREPARED or ROLLBACK PREPARED has returned."""
@@ -216,7 +220,7 @@ class LimboTable:
         self._depart(gid, left, is_known)
 
     def _depart(self, gid: str, departure: Departure, is_known: bool) -> None:
-        """`is_known`: it is the one in the table."""
+        """`is_known`: the table has this use of the gid."""
         if is_known:
             self.entries.pop(gid, None)
         before = self.departures.pop(gid, None)
@@ -230,7 +234,7 @@ def _is_of(entry: Entry, xid: int, prepared_at_us: int) -> bool:
 
 
 def _newer(before: Departure, after: Departure) -> Departure:
-    """Of two uses of a gid the later one; of one use all that is known of it."""
+    """Of two uses of a gid the later one; of one use the union of the information."""
     ends = [lsn for lsn in (before.end_lsn, after.end_lsn) if lsn is not None]
     if before.xid != after.xid:
         return before if len(ends) == 2 and ends[0] > ends[1] else after

@@ -1,4 +1,4 @@
-"""Those who wait for the quorum, by the position and by the deadline they wait for. Pure."""
+"""The waits for the quorum, by position and by deadline. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from qsync.gid import Gid
 from walproposer.qsync.limbo_events import NEVER_LSN, Verdict
 
-ENDED_MAX = 1000  # so many items of ended waits may lie about
+ENDED_MAX = 1000  # number of obsolete heap items before a heap is rebuilt
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One question of one connection. `after_round`: of a BARRIER. `resolving`: of a RESOLVE whose
-    record ends at `lsn`, and what is told then."""
+    """One question of one connection. `after_round`: for a BARRIER. `resolving`: for a RESOLVE
+    whose record ends at `lsn`, the verdict."""
 
     waiter: int
     lsn: int
@@ -25,18 +25,19 @@ class Wait:
     resolving: Verdict | None = None
 
 
-#: By what it is ordered; of two alike the older one.
+#: The key of its order, a serial number (the older one first), and the wait.
 _Item = tuple[int, int, Wait]
 
 
 class Waits:
-    """A heap for each of both orders. An item of a wait that has ended stays until it is met."""
+    """Two heaps, one for each order. The item of an ended wait stays in a heap until it is
+    reached."""
 
     def __init__(self) -> None:
         self._waits: dict[int, Wait] = {}
         self._by_lsn: list[_Item] = []
         self._by_deadline: list[_Item] = []
-        #: Waits whose position the quorum has, and which something else holds up.
+        #: Waits whose position the quorum has, but which wait for another condition.
         self._held: dict[int, Wait] = {}
         self._count = 0
 
@@ -44,7 +45,7 @@ class Waits:
         return len(self._waits)
 
     def add(self, wait: Wait) -> None:
-        """In place of what the same connection asked before."""
+        """Replaces the previous question of the same connection."""
         self.remove(wait.waiter)
         self._count += 1
         self._waits[wait.waiter] = wait
@@ -68,7 +69,8 @@ class Waits:
         self._held.pop(waiter, None)
 
     def reached(self, commit_lsn: int) -> list[Wait]:
-        """Those whose position is at or below `commit_lsn`, by position; each call tells all."""
+        """The waits whose position is at or below `commit_lsn`, by position. Each call returns all
+        of them."""
         while self._by_lsn and self._by_lsn[0][0] <= commit_lsn:
             _, _, wait = heapq.heappop(self._by_lsn)
             if self.has(wait):
@@ -76,7 +78,7 @@ class Waits:
         return list(self._held.values())
 
     def overdue(self, now_ms: int) -> Iterator[Wait]:
-        """Those whose deadline is over; the caller removes them."""
+        """The waits whose deadline has passed. The caller removes them."""
         while self._by_deadline and self._by_deadline[0][0] <= now_ms:
             _, _, wait = heapq.heappop(self._by_deadline)
             if self.has(wait):
@@ -84,7 +86,7 @@ class Waits:
 
     @property
     def is_holding(self) -> bool:
-        """Something else than a position is waited for."""
+        """Whether a wait depends on another condition than its position."""
         return bool(self._held)
 
     def all(self) -> list[Wait]:

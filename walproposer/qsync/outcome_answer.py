@@ -1,24 +1,25 @@
-"""What became of a transaction: the answer to OUTCOME, from all that can be known. Pure.
+"""The outcome of a transaction: the answer to OUTCOME, from all available information. Pure.
 
-    it is in the limbo                           pending
-    its end was seen by the coordinator          that
-    its timeline was left at or below its begin  rolled back: the log that won does not have it
-    its xid is in progress                       pending
-    its xid is aborted, or was not given yet     rolled back
-    its xid is committed, and its own            committed
-    its xid is committed, and somebody else's    rolled back
-    anything else                                unknown
+    it is in the limbo                             pending
+    the coordinator has seen its end               that outcome
+    its timeline ended at or below its begin       rolled back: the elected log does not have it
+    its xid is in progress                         pending
+    its xid is aborted, or not assigned yet        rolled back
+    its xid is committed, and its own              committed
+    its xid is committed, and of another use       rolled back
+    anything else                                  unknown
 
-Laws (docs/qsync.md): "rolled back" is told only when no later primary can have it, and there is one
-answer for one gid. So nothing is told before the quorum has what it rests on, pending until then:
-the first byte of the primary's timeline (`Led.decides_lsn`), the end that was seen, all that was
-flushed when the xid was looked at.
+Laws (docs/qsync.md): "rolled back" is reported only if no later primary can have the transaction,
+and the answer for a gid is always the same. So the answer is "pending" until the quorum has what
+the outcome depends on: the first byte of the primary's timeline (`Led.decides_lsn`), the end that
+was seen, and everything that was flushed when the xid was read.
 
-An xid is used again after a failover that cut the log, after a crash that lost WAL which was not
-flushed, and on another server that was promoted from the same log. So "committed" may be said of a
-stranger. It is believed only of a PREPARE that is in this log: the coordinator has known it; or it
-was flushed by this very server, as its client knows; or it was found there (`prepare_search.py`).
-For the rest it does not matter whose xid it is: if it is a stranger's, the PREPARE is lost.
+An xid is used again after a failover that cut the log, after a crash that lost unflushed WAL, and
+on another server that was promoted from the same log. So "committed" may refer to another
+transaction. It counts only for a PREPARE that is in this log: the coordinator has known it; or this
+very server flushed it, as its client knows; or a search found it (`prepare_search.py`). For the
+other states the owner of the xid does not matter: if it is another transaction, the PREPARE is
+lost.
 """
 
 from __future__ import annotations
@@ -34,22 +35,23 @@ from walproposer.qsync.limbo_table import Departure, Fate
 
 
 class XidStatus(Enum):
-    """pg_xact_status() of the xid."""
+    """The result of pg_xact_status() for the xid."""
 
-    IN_PROGRESS = "in progress"  # of a prepared one, too
+    IN_PROGRESS = "in progress"  # also if it is prepared
     COMMITTED = "committed"
     ABORTED = "aborted"  # or lost in a crash
-    TOO_OLD = "too old"  # NULL: what was known of it has been removed
-    FUTURE = "in the future"  # an error, 22023: it was not given to anybody yet
+    TOO_OLD = "too old"  # NULL: its status has been removed
+    FUTURE = "in the future"  # an error, 22023: the xid is not assigned yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Gathered from the primary of the incarnation that leads: first `is_prepared` (the gid is in
-    pg_prepared_xacts), then the status, then the flush position, then the rest, of the coordinator.
+    """Collected from the primary of the incarnation that leads: first `is_prepared` (the gid is in
+    pg_prepared_xacts), then the status, then the flush position; then the rest, from the
+    coordinator.
 
-    `lsn`: an upper bound of the end of PREPARE, if its client got that far, else 0. `is_in_log`:
-    the log has its PREPARE; False: it was looked for as far as it may be; None: it was not.
+    `lsn`: an upper bound of the end of PREPARE, if its client knows one, else 0. `is_in_log`: the
+    log has its PREPARE; False: a complete search did not find it; None: there was no search.
     """
 
     gid: Gid
@@ -65,7 +67,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeAnswer:
-    """`lsn`: what the quorum has, or must have for a final answer; 0 where there will be none."""
+    """`lsn`: the position that the quorum has, or must have for a final answer; 0 if there will be
+    none."""
 
     fate: Fate
     lsn: int = 0
@@ -85,9 +88,9 @@ def outcome_of(evidence: Evidence) -> OutcomeAnswer:
     try:
         left_lsn = history.switch_lsn_of(gid.tli)
     except TimelineHistoryError:
-        left_lsn = Lsn(0)  # the log never was on it
+        left_lsn = Lsn(0)  # the log was never on it
         if not history.entries:
-            return OutcomeAnswer(Fate.UNKNOWN)  # nothing is known of the ancestors
+            return OutcomeAnswer(Fate.UNKNOWN)  # the ancestors are unknown
     if left_lsn is not None and gid.begin_lsn >= left_lsn:
         return OutcomeAnswer(Fate.ROLLED_BACK, evidence.led.decides_lsn)
     return _by_xid(evidence)
@@ -109,10 +112,11 @@ def _by_xid(evidence: Evidence) -> OutcomeAnswer:
 
 
 def is_of_server(gid: Gid, lsn: int, server: tuple[int, int]) -> bool:
-    """Whether its client knows that it was flushed by that server (`Led.server`)."""
+    """Whether its client knows that this server (`Led.server`) flushed it."""
     return lsn > gid.begin_lsn and (gid.tli, gid.server_start_us) == server
 
 
 def _once_covered(fate: Fate, lsn: int, evidence: Evidence) -> OutcomeAnswer:
-    """What would not be so in a log that ends below `lsn`."""
+    """An outcome that a log ending below `lsn` would not have: pending until the quorum has
+    that."""
     return OutcomeAnswer(fate if evidence.commit_lsn >= lsn else Fate.PENDING, lsn)

@@ -1,8 +1,9 @@
-"""One client of the coordinator's port, on the port's loop, from its greeting to its end.
+"""One client of the coordinator's port, on the port's loop, from its handshake to its end.
 
-Nothing here waits. While a question is open what else the client sends is kept for later, and its
-end is noticed at once. Laws: a slow reader delays nobody but itself; what is kept for a client is
-bounded by BUFFERED_BYTES_MAX and one answer; what comes too late for a question is dropped.
+Nothing here waits. While a question is open, further input of the client is buffered, and a closed
+connection is noticed at once. Laws: a slow reader delays only itself. The memory for a client is
+bounded by BUFFERED_BYTES_MAX and one answer. An answer that comes too late for a question is
+dropped.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: Of a message; a gid and two LSNs need 200.
+#: Of one message; a gid and two LSNs need 200.
 MESSAGE_BYTES_MAX = 8 * 1024
-#: Sent ahead, while a question is open.
+#: Buffered input while a question is open.
 BUFFERED_BYTES_MAX = 2 * MESSAGE_BYTES_MAX
-#: Then it is another client's turn.
+#: Messages before the next client's turn.
 MESSAGES_A_TURN = 32
 
 
 class PortSession:
-    """`number` is the waiter of its questions. All but `reply` is for the loop's thread."""
+    """`number` is the waiter of its questions. All methods but `reply` are for the loop's
+    thread."""
 
     def __init__(
         self, server: VerdictServer, client: Authenticated, number: int, address: str
@@ -54,15 +56,15 @@ class PortSession:
         self._question: Question | None = None
         self._has_asked = False
         self._out = bytearray()
-        self._is_stuck = False  # the kernel takes no more of `_out`
+        self._is_stuck = False  # the kernel accepts no more of `_out`
 
     def start(self) -> None:
-        """It has been greeted, and may have asked something already."""
+        """The handshake is done. The client may already have sent a command."""
         self._server.loop.watch(self._socket, self._on_readable, self._proceed)
         self._proceed()
 
     def close(self, error: WireError | None = None) -> None:
-        """With last words, if it takes them at once."""
+        """Close it. Sends `error` first if the client accepts it at once."""
         if self.is_closed:
             return
         self._question = None
@@ -72,17 +74,17 @@ class PortSession:
                 self._out += self._channel.connection.farewell(error)
             self._flush()
         except OSError:
-            pass  # it has left before
+            pass  # the client has already disconnected
         self.is_closed = True
         self._channel.close()
         self._server.left(self.number, has_asked=self._has_asked)
 
     def cancel(self, key: bytes) -> None:
-        """By a CancelRequest; nothing happens where it does not fit, or nothing is asked."""
+        """Handle a CancelRequest. Does nothing if the key is wrong, or there is no question."""
         if not secrets.compare_digest(key, self._key.secret_key) or self._question is None:
             return
         self._question = None
-        self._server.verdicts.take_back(self.number)
+        self._server.verdicts.cancel_question(self.number)
         self._refuse(Refusal(QUERY_CANCELED, "canceling statement due to user request"))
         self._proceed()
 
@@ -94,7 +96,7 @@ class PortSession:
 
     def _deliver(self, question: Question, found: tuple[Row, ...] | Refusal) -> None:
         if question is not self._question:
-            return  # it was taken back, or its client has left
+            return  # it was cancelled, or its client has disconnected
         self._question = None
         if isinstance(found, Refusal):
             self._refuse(found)
@@ -104,7 +106,7 @@ class PortSession:
 
     def _on_readable(self) -> None:
         if self._is_full():
-            self.close()  # it was only watched for its end
+            self.close()  # only the end of the connection was watched
         else:
             self._receive()
 
@@ -127,7 +129,7 @@ class PortSession:
         return self._channel.connection.buffered >= BUFFERED_BYTES_MAX
 
     def _proceed(self) -> None:
-        """Answer what has come, send what can be sent, and watch for what is next."""
+        """Answer the messages received, send what can be sent, and set the events to wait for."""
         if self.is_closed:
             return
         try:
@@ -147,16 +149,16 @@ class PortSession:
         )
         if has_more:
             self._server.post(self._proceed)
-        elif self._channel.transport.pending():  # within TLS, where the kernel does not see it
+        elif self._channel.transport.pending():  # input within TLS, which the kernel does not see
             self._server.post(self._receive)
 
     def _take_turn(self) -> bool:
-        """Whether there may be more messages to take at once. Raises ProtocolError,
+        """Returns whether more messages can be taken at once. Raises ProtocolError,
         ConnectionRefused, OSError."""
         if self._is_stuck:
             self._flush()
         if self._is_stuck:
-            return False  # it is writable later, and goes on then
+            return False  # it continues when the socket is writable
         has_more = True
         for _ in range(MESSAGES_A_TURN):
             message = self._next_message()
@@ -168,7 +170,8 @@ class PortSession:
         return has_more and not self._is_stuck
 
     def _next_message(self) -> Message | None:
-        """None: none is here, or it is not its turn. Raises ProtocolError, ConnectionRefused."""
+        """None: no message has arrived, or a question is open. Raises ProtocolError,
+        ConnectionRefused."""
         if self._question is not None or self.is_closed:
             return None
         message = self._channel.connection.next()
@@ -204,7 +207,7 @@ class PortSession:
         self._out += self._channel.connection.send(*messages)
 
     def _flush(self) -> None:
-        """What the kernel takes at once. Raises OSError."""
+        """Send what the kernel accepts at once. Raises OSError."""
         if self._out and not self.is_closed:
             sent = self._channel.transport.send_some(memoryview(bytes(self._out)))
             del self._out[:sent]

@@ -1,12 +1,12 @@
-"""Whether the log has the PREPARE of a transaction: its WAL is read once more, from the primary.
+"""Whether the log has the PREPARE of a transaction: reads its WAL again from the primary.
 
-    begin_lsn of the gid          what its client knows, or where the log ends
-    |--- a page's begin ... PREPARE gid ... ---|
+    begin_lsn of the gid          the end that its client knows, or the end of the log
+    |--- the start of a page ... PREPARE gid ... ---|
 
-Two servers that were promoted from one log give the same xids at the same positions, on timelines
-of one number. So the status of an xid, and a position, do not tell whose they are; the record of
-PREPARE does: it has the gid. It is looked for only where nothing else tells (`outcome_answer.py`),
-and where the primary has that WAL yet.
+Two servers that were promoted from one log assign the same xids at the same positions, on timelines
+of the same number. So neither the status of an xid nor a position identifies the transaction. The
+PREPARE record does: it has the gid. The search is used only if nothing else decides
+(`outcome_answer.py`), and if the primary still has that WAL.
 
 Source: Postgres `access/transam/twophase.c` (EndPrepare: the gid, with a zero byte, is part of the
 record), `access/xact.h` (XLOG_XACT_PREPARE).
@@ -27,7 +27,7 @@ from walproposer.errors import Unreachable
 from walproposer.primary.primary import Primary
 from walproposer.qsync.primary_session import PrimarySession
 
-#: Of WAL that is read for one question.
+#: WAL read for one question.
 SEARCH_BYTES_MAX = 16 << 20
 SILENCE_SECONDS = 10.0
 
@@ -37,9 +37,10 @@ _XACT_PREPARE = 0x10
 
 
 def search_end_lsn(gid: Gid, lsn: int, history: TimelineHistory, flushed_lsn: int) -> int | None:
-    """Up to where its PREPARE must be, if the log has it; None: that cannot be told, or is too far.
+    """The position below which its PREPARE must end, if the log has it; None: unknown, or too far
+    away.
 
-    `lsn` is what its client knows of the end, or 0: then the whole log is meant.
+    `lsn` is the end that its client knows, or 0: then the whole log is searched.
     """
     try:
         left_lsn = history.switch_lsn_of(gid.tli)
@@ -53,14 +54,14 @@ def search_end_lsn(gid: Gid, lsn: int, history: TimelineHistory, flushed_lsn: in
 
 
 def has_prepare(session: PrimarySession, primary: Primary, gid: Gid, end_lsn: int) -> bool:
-    """Whether it lies between `gid.begin_lsn` and `end_lsn`. `session` takes commands of
-    replication, and is closed after. Raises WalProposerError."""
+    """Whether it is between `gid.begin_lsn` and `end_lsn`. `session` accepts replication commands,
+    and is closed afterwards. Raises WalProposerError."""
     begin_lsn = gid.begin_lsn - gid.begin_lsn % WAL_PAGE_SIZE
     command = StartReplication(Lsn(begin_lsn), slot=None, timeline=gid.tli)
     try:
         with session.opened("could not read the log of a transaction") as connection:
             if not start_copy(connection.pgconn, format_start_replication(command)):
-                raise Unreachable("the primary has not the WAL of a transaction")
+                raise Unreachable("the primary no longer has the WAL of the transaction")
             stream = ReplicationStream(connection.pgconn, begin_lsn, SILENCE_SECONDS)
             wal = stream.read(end_lsn)
     finally:

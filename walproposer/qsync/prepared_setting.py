@@ -1,14 +1,12 @@
-"""max_prepared_transactions: how many transactions may be prepared at a time; 0, the default: none.
-
-It is changed by a restart only. Source: Postgres `access/transam/twophase.c`.
-"""
+"""max_prepared_transactions: how many transactions can be prepared at a time. The default 0 allows
+none. A change needs a restart. Source: Postgres `access/transam/twophase.c`."""
 
 from __future__ import annotations
 
 from contextlib import closing
 
 from walproposer.config import QsyncConfig
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal
 from walproposer.primary.primary_address import PrimaryAddress
 
@@ -17,13 +15,16 @@ HINT = f"ALTER SYSTEM SET {SETTING} = 100; then restart the primary, and its sta
 
 
 def limbo_max(config: QsyncConfig, address: PrimaryAddress) -> int:
-    """How many transactions of ours may wait. Raises WalProposerError: Refusal when none can, or
-    not so many."""
-    with closing(address.connect()) as connection, refusing("could not inspect the primary"):
+    """How many transactions of qsync may wait. Raises WalProposerError: Refusal if none can, or not
+    that many."""
+    with (
+        closing(address.connect()) as connection,
+        converting_errors("could not inspect the primary"),
+    ):
         row = connection.execute(f"SELECT current_setting('{SETTING}')::int").fetchone()
     prepared_max = int(row[0]) if row is not None else 0
     if prepared_max == 0:
-        raise Refusal(f"the primary has {SETTING} = 0: qsync can prepare nothing", hint=HINT)
+        raise Refusal(f"the primary has {SETTING} = 0, qsync needs at least 1", hint=HINT)
     if config.limbo_max is None:
         return max(1, prepared_max // 2)
     if config.limbo_max > prepared_max:

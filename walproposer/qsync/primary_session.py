@@ -1,8 +1,8 @@
-"""A connection to one database of the primary, opened when it is needed, and again after an error.
+"""A connection to one database of the primary, opened when needed, and again after an error.
 
 Its commits wait for no standby: a coordinator that waited for the quorum here would wait for
-itself. Law: whatever another server says is nobody's business, even behind the same address; so it
-is asked first whether it is the primary of the incarnation that leads.
+itself. Law: answers of another server are not used, even at the same address. So the session first
+checks that the server is the primary of the incarnation that leads.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contextlib import contextmanager
 
 import psycopg
 
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Unreachable
-from walproposer.primary.primary import Primary, server_in_words
+from walproposer.primary.primary import Primary, describe_server
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.server_facts import START_US
 
 APPLICATION_NAME = "sk_qsync"
-# Nothing that is asked here takes long; a server that hangs would keep the thread for ever.
+# No statement here takes long. A server that hangs would block the thread forever.
 STATEMENT_TIMEOUT_MS = 30_000
 OPTIONS = f"-c synchronous_commit=local -c statement_timeout={STATEMENT_TIMEOUT_MS}"
 
@@ -31,8 +31,8 @@ _WHO = (
 
 
 class PrimarySession:
-    """For one thread, with `primary` and no other server. `database` "": the DSN's. With
-    `replicates` it also takes commands of replication, and no parameters in queries."""
+    """For one thread, connected to `primary` and no other server. `database` "": that of the DSN.
+    With `replicates` it also accepts replication commands, but no query parameters."""
 
     def __init__(
         self,
@@ -51,8 +51,9 @@ class PrimarySession:
 
     @contextmanager
     def opened(self, doing: str) -> Iterator[psycopg.Connection]:
-        """In autocommit mode. Raises WalProposerError; what fails in the block becomes one."""
-        with refusing(doing):
+        """A connection in autocommit mode. Raises WalProposerError, also for an error in the
+        block."""
+        with converting_errors(doing):
             if self._connection is None:
                 self._connection = self._open()
             try:
@@ -62,7 +63,7 @@ class PrimarySession:
                     self.close()
 
     def close(self) -> None:
-        """It is opened again when it is needed."""
+        """It is opened again when needed."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -78,7 +79,7 @@ class PrimarySession:
             if found != self._who:
                 raise Unreachable(
                     f"the primary ({self._address}) is another server now, or was restarted: "
-                    f"{_in_words(found)}, expected {_in_words(self._who)}"
+                    f"{_describe(found)}, expected {_describe(self._who)}"
                 )
         except BaseException:
             connection.close()
@@ -86,6 +87,6 @@ class PrimarySession:
         return connection
 
 
-def _in_words(who: tuple[int, int, int]) -> str:
+def _describe(who: tuple[int, int, int]) -> str:
     system_id, tli, start_us = who
-    return f"system {system_id}, {server_in_words(tli, start_us)}"
+    return f"system {system_id}, {describe_server(tli, start_us)}"

@@ -1,12 +1,11 @@
-"""The coordinator's hands on the primary, for as long as one incarnation leads: threads that may
-wait, so that the coordinator's own need not.
+"""The coordinator's sessions on the primary, while one incarnation leads. They run on threads that
+may wait, so that the coordinator's own thread does not.
 
-    read, ask, write_wal --> one reader      finish --> a finisher a database
-    a stream a database with transactions of ours not long ago, or a slot of ours
+    read, ask, write_wal --> one reader      finish --> one finisher per database
+    one stream per database that recently had transactions of qsync, or has a slot of ours
 
-Law: what comes from here names the incarnation that it was asked for; what is late is dropped by
-the core. Nothing is waited for when it ends. A bug in a thread is told; whatever it was there for
-is done by nobody.
+Law: each event from here has the NodeId of its incarnation, and the core drops late ones. Closing
+does not wait. A bug in a thread is reported, and the coordinator then ends.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.qsync.finisher import Finisher
 from walproposer.qsync.limbo_events import Decoded, Finish, FinishEnded, LimboEntry, LimboRead
-from walproposer.qsync.limbo_reader import LimboReader, Reading, Witness
+from walproposer.qsync.limbo_reader import LimboReader, PrimaryEvidence, Reading
 from walproposer.qsync.limbo_stream import STREAMING, LimboStream
 from walproposer.qsync.outcome_answer import XidStatus, is_of_server
 from walproposer.qsync.prepare_search import has_prepare, search_end_lsn
@@ -38,7 +37,7 @@ Told = Decoded | LimboRead | FinishEnded
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class PrimaryUnavailable:
     """The primary could not be asked."""
 
     reason: str
@@ -72,30 +71,30 @@ class PrimarySessions:
     def _session(self, database: str = "") -> PrimarySession:
         return PrimarySession(self._address, self._primary, database)
 
-    # ---- asked by the coordinator's thread
+    # ---- for the coordinator's thread
 
     def read(self) -> None:
-        """Once more after the reading that is under way, if there is one."""
+        """Read the limbo; if a reading is in progress, once more after it."""
         self._reads_again = self._is_reading
         if not self._is_reading:
             self._is_reading = True
             self._reader.put(self._read)
 
     def was_read(self, entries: Iterable[LimboEntry]) -> None:
-        """What `read` has told, when the coordinator takes it."""
+        """Called when the coordinator takes the result of `read`."""
         self._is_reading = False
         used = {entry.database for entry in entries if Gid.is_ours(entry.gid)}
         for database in used:
             self.watch(database).use()
         for database in self._slot_databases:
             if database not in self._streams:
-                self.watch(database)  # nobody else takes what its slot holds
-        self._let_go_all_but(used.union(self._slot_databases))
+                self.watch(database)  # otherwise its slot would hold WAL
+        self._close_unneeded(used.union(self._slot_databases))
         if self._reads_again:
             self.read()
 
     def watch(self, database: str) -> LimboStream:
-        """Have a stream of it."""
+        """Start a stream for the database, if there is none."""
         stream = self._streams.get(database)
         if stream is None or stream.is_over:
             stream = self._streams[database] = LimboStream(
@@ -103,9 +102,9 @@ class PrimarySessions:
             )
         return stream
 
-    def _let_go_all_but(self, needed: set[str]) -> None:
-        """Others have no slot. It may have been dropped, with its database perhaps; or it is not
-        made yet."""
+    def _close_unneeded(self, needed: set[str]) -> None:
+        """The other databases have no slot. It may have been dropped, perhaps with its database; or
+        it is not created yet."""
         for database in self._streams.keys() - needed:
             stream = self._streams[database]
             has_lost_slot = stream.has_streamed and stream.state != STREAMING
@@ -113,47 +112,52 @@ class PrimarySessions:
                 stream.close()
                 del self._streams[database]
 
-    def ask(self, gid: Gid, lsn: int | None, done: Callable[[Witness | Unanswered], None]) -> None:
-        """`done` is called on another thread. `lsn`: what its client knows of the end of PREPARE, 0
-        for nothing; None if the log is known to have it."""
+    def ask(
+        self,
+        gid: Gid,
+        lsn: int | None,
+        done: Callable[[PrimaryEvidence | PrimaryUnavailable], None],
+    ) -> None:
+        """`done` is called on another thread. `lsn`: the end of PREPARE that its client knows, or
+        0; None if the log is known to have it."""
 
         def ask() -> None:
             try:
-                witness = self._limbo_reader.ask(gid)
+                evidence = self._limbo_reader.ask(gid)
                 if lsn is not None:
-                    witness = replace(witness, is_in_log=self._look_for(gid, lsn, witness))
+                    evidence = replace(evidence, is_in_log=self._search_prepare(gid, lsn, evidence))
             except WalProposerError as error:
-                done(Unanswered(str(error)))
+                done(PrimaryUnavailable(str(error)))
             else:
-                done(witness)
+                done(evidence)
 
         self._reader.put(ask)
 
-    def _look_for(self, gid: Gid, lsn: int, witness: Witness) -> bool | None:
-        """Its PREPARE, in the log. Only if its xid is that of a transaction which was committed,
-        and may be somebody else's."""
+    def _search_prepare(self, gid: Gid, lsn: int, evidence: PrimaryEvidence) -> bool | None:
+        """Search the log for its PREPARE. Only if its xid has committed, and may belong to another
+        transaction."""
         primary = self._primary
         history, server = primary.tli_history, (primary.tli_history.tli, primary.start_us)
-        if witness.is_prepared or witness.xid_status is not XidStatus.COMMITTED:
+        if evidence.is_prepared or evidence.xid_status is not XidStatus.COMMITTED:
             return None
-        end_lsn = search_end_lsn(gid, lsn, history, witness.flushed_lsn)
+        end_lsn = search_end_lsn(gid, lsn, history, evidence.flushed_lsn)
         if end_lsn is None or is_of_server(gid, lsn, server):
             return None
         session = PrimarySession(self._address, primary, replicates=True)
         try:
             return has_prepare(session, primary, gid, end_lsn)
         except WalProposerError as error:
-            log.info("the log of a transaction cannot be read", gid=str(gid), reason=str(error))
+            log.info("could not read the log of a transaction", gid=str(gid), reason=str(error))
             return None
 
     def write_wal(self) -> None:
-        """Something that the safekeepers must take, if it can be had."""
+        """Write WAL that the safekeepers must acknowledge, if the primary accepts it."""
 
         def write() -> None:
             try:
                 self._limbo_reader.write_wal()
             except WalProposerError as error:
-                self._complain(error)
+                self._log_failure(error)
 
         self._reader.put(write)
 
@@ -194,14 +198,14 @@ class PrimarySessions:
         try:
             reading = self._limbo_reader.read()
         except WalProposerError as error:
-            self._complain(error)
+            self._log_failure(error)
             return None
         self._last_reason = ""
         return reading
 
-    def _complain(self, error: WalProposerError) -> None:
+    def _log_failure(self, error: WalProposerError) -> None:
         if str(error) != self._last_reason:
-            log.warning("qsync cannot ask the primary", reason=str(error))
+            log.warning("qsync could not query the primary", reason=str(error))
         self._last_reason = str(error)
 
     def _decoded(self, database: str, message: object) -> None:

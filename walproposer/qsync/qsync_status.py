@@ -1,7 +1,7 @@
-"""What the coordinator says of itself: QSYNC_STATUS, and the part of /status and of the metrics.
+"""The coordinator's status: QSYNC_STATUS, and its part of /status and of the metrics.
 
-The words are those of Tarantool's synchronous queue, where there is such a thing: owner, term, len,
-age, confirm_lag.
+The names are those of Tarantool's synchronous queue where it has them: owner, term, len, age,
+confirm_lag.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from walproposer.qsync.limbo_events import Verdict
 
 
 def idle_status(address: str, reason: str) -> dict[str, Any]:
-    """While there is no coordinator, for this reason: nothing of a limbo is known."""
+    """The status while there is no coordinator, for this reason: the limbo is unknown."""
     return {"address": address, "owner": None, "is_deciding": False, "refuses": reason}
 
 
 def failed_status(last: Mapping[str, Any], error: str) -> dict[str, Any]:
-    """After a bug: nobody leads, and what was counted before stands."""
+    """The status after a bug: no incarnation leads, and the counters stay."""
     nobody = {"term": 0, "quorum_ok": False, "waiting": 0, "streams": {}}
     return {**last, **nobody, **idle_status(last["address"], error)}
 
@@ -37,11 +37,10 @@ def qsync_status(
     confirm_lag_seconds: float,
     streams: dict[str, str],
 ) -> dict[str, Any]:
-    """A value of JSON. Seconds are floats, LSNs as Postgres prints them. `owner` is null while no
-    incarnation leads, `quorum` is how many safekeepers must have a PREPARE; `pending` and
-    `confirmed` count answers, `committed` and `rollback_count` what the janitor has done, `adopted`
-    what was found prepared when an incarnation began to lead.
-    """
+    """JSON values. Seconds are floats, LSNs are in Postgres' format. `owner` is null while no
+    incarnation leads. `quorum` is the number of safekeepers that must have a PREPARE. `pending` and
+    `confirmed` count answers, `committed` and `rollback_count` transactions finished by the
+    janitor, `adopted` those found prepared when an incarnation began to lead."""
     rows, refusal = limbo.rows(), limbo.admission()
     oldest = max(rows, key=lambda row: row.age_ms, default=None)
     counts = limbo.counts

@@ -1,4 +1,4 @@
-"""Between the coordinator's port and who knows the answers: a question, and the interface for it.
+"""A question of the coordinator's port, and the interface to the module that answers it.
 
 port    -- ask(question) -->           Verdicts      on the port's thread, which must not wait
 port    <-- question.answer(row) --    any thread
@@ -23,8 +23,8 @@ class Refusal(Exception):
 
 
 class Question:
-    """A verb that waits for its answer. `waiter` numbers the connection it came by, which has one
-    question at a time; a question that was taken back, or answered, drops what comes later."""
+    """A verb that waits for its answer. `waiter` is the number of its connection, which has one
+    question at a time. A question that was cancelled or answered ignores later answers."""
 
     __slots__ = ("_reply", "user", "verb", "waiter")
 
@@ -41,8 +41,8 @@ class Question:
         self._reply = reply
 
     def answer(self, *rows: Row) -> None:
-        """Any thread may call it. The rows are of the type that ROW_OF has for the verb; one row,
-        but for ShowList."""
+        """Any thread may call it. The rows have the type that ROW_OF has for the verb; exactly one
+        row, except for ShowList."""
         assert all(type(row) is ROW_OF[type(self.verb)] for row in rows)
         self._reply(self, rows)
 
@@ -52,14 +52,14 @@ class Question:
 
 
 class Verdicts(Protocol):
-    """Who knows the answers. All is called on the port's thread, and returns at once."""
+    """Answers questions. All methods are called on the port's thread, and return at once."""
 
     def ask(self, question: Question) -> None:
         """Answer it, now or later."""
 
-    def take_back(self, waiter: int) -> None:
-        """Its question was canceled, and the client knows it. The connection stays."""
+    def cancel_question(self, waiter: int) -> None:
+        """Its question was cancelled, and the client has been told. The connection stays open."""
 
     def leave(self, waiter: int) -> None:
-        """The connection is gone, with the question it may have had. Told once of each that has
-        ever asked something."""
+        """The connection is closed, and its question with it. Called once for each connection that
+        has ever asked a question."""

@@ -1,11 +1,11 @@
-"""The questions that are open, and how each verb is answered: by the core, by the primary, at once.
+"""The open questions, and how each verb is answered: by the core, by the primary, or at once.
 
-    ADMIT, QSYNC_STATUS, QSYNC_LIST    from what the core knows
+    ADMIT, QSYNC_STATUS, QSYNC_LIST    from the state of the core
     WAIT_LSN, BARRIER, RESOLVE         the core answers, now or later
-    OUTCOME                            the primary is asked, and outcome_answer.py judges
+    OUTCOME                            the primary is asked, and outcome_answer.py decides
 
-Runs on the port's thread, as the core does. Law: a question is answered once, and nothing is
-answered by an incarnation that is over.
+It runs on the port's thread, like the core. Law: a question is answered once, and never by an
+incarnation that has ended.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from walproposer.qsync.answers import (
 )
 from walproposer.qsync.limbo import CANNOT_CONNECT_NOW
 from walproposer.qsync.limbo import LimboRow as CoreRow
-from walproposer.qsync.limbo_reader import Witness
+from walproposer.qsync.limbo_reader import PrimaryEvidence
 from walproposer.qsync.outcome_answer import Evidence, outcome_of
-from walproposer.qsync.primary_sessions import PrimarySessions, Unanswered
+from walproposer.qsync.primary_sessions import PrimarySessions, PrimaryUnavailable
 from walproposer.qsync.question import Question
 from walproposer.qsync.verbs import (
     Admit,
@@ -54,16 +54,16 @@ class Questions:
     """The `Verdicts` of the port."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        #: How long the last WAIT_LSN or BARRIER that was confirmed had waited.
+        #: The time that the last confirmed WAIT_LSN or BARRIER had waited.
         self.confirm_lag_seconds = 0.0
         self._coordinator = coordinator
-        #: Those that the core has, by waiter, and since when.
+        #: The questions passed to the core and their start times, by waiter.
         self._open: dict[int, tuple[Question, float]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    # ---- the port's
+    # ---- for the port
 
     def ask(self, question: Question) -> None:
         coordinator = self._coordinator
@@ -88,7 +88,7 @@ class Questions:
             case _:
                 assert_never(question.verb)
 
-    def take_back(self, waiter: int) -> None:
+    def cancel_question(self, waiter: int) -> None:
         if self._open.pop(waiter, None) is not None:
             self._coordinator.step(core.WaitCancelled(waiter))
 
@@ -96,7 +96,7 @@ class Questions:
         self._open.pop(waiter, None)
         self._coordinator.step(core.WaiterGone(waiter))
 
-    # ---- the core's
+    # ---- for the core
 
     def answered(self, answer: core.Answer) -> None:
         question, asked_at = self._open.pop(answer.waiter)
@@ -114,7 +114,7 @@ class Questions:
         self, question: Question, event: core.WaitAsked | core.BarrierAsked | core.ResolveAsked
     ) -> None:
         self._open[question.waiter] = (question, time.monotonic())
-        self._coordinator.advance()  # the newest: it may be there already
+        self._coordinator.advance()  # the newest position: it may be enough
         self._coordinator.step(event)
 
     def _admit(self, question: Question) -> None:
@@ -127,7 +127,7 @@ class Questions:
         question.answer(Admission(led.node_id.term, len(limbo.table.entries)))
 
     def _list(self, question: Question) -> None:
-        """A limbo that is not known is no empty one: who asks goes on to the next coordinator."""
+        """An unknown limbo is not an empty one. The client goes on to the next coordinator."""
         limbo = self._coordinator.limbo
         if limbo.led is None:
             question.refuse(CANNOT_CONNECT_NOW, "the coordinator does not lead", _HINT_LATER)
@@ -154,27 +154,27 @@ class Questions:
             question.refuse(CANNOT_CONNECT_NOW, "the coordinator does not lead", _HINT_LATER)
             return
 
-        def done(found: Witness | Unanswered) -> None:
-            coordinator.post(partial(self._judge, sessions, question, asked, found))
+        def done(found: PrimaryEvidence | PrimaryUnavailable) -> None:
+            coordinator.post(partial(self._answer_outcome, sessions, question, asked, found))
 
         is_in_log = coordinator.limbo.table.is_in_log(str(asked.gid))
         sessions.ask(asked.gid, None if is_in_log else asked.lsn or 0, done)
 
-    def _judge(
+    def _answer_outcome(
         self,
         sessions: PrimarySessions,
         question: Question,
         asked: AskOutcome,
-        found: Witness | Unanswered,
+        found: PrimaryEvidence | PrimaryUnavailable,
     ) -> None:
         coordinator = self._coordinator
         limbo = coordinator.limbo
         led, table, gid = limbo.led, limbo.table, str(asked.gid)
         if sessions is not coordinator.sessions or led is None:
-            text = "the coordinator does not lead any more"
+            text = "the coordinator no longer leads"
             question.refuse(CANNOT_CONNECT_NOW, text, _HINT_LATER)
             return
-        if isinstance(found, Unanswered):
+        if isinstance(found, PrimaryUnavailable):
             question.refuse(CANNOT_CONNECT_NOW, found.reason)
             return
         coordinator.advance()
@@ -213,7 +213,8 @@ def _limbo_row(row: CoreRow) -> LimboRow:
 
 
 def _time_of(unix_ms: int) -> datetime:
-    """A deadline is whatever a client wrote: for what no calendar has stands its last moment."""
+    """The time of a deadline, which a client may set to any number. The latest date if it is out of
+    range."""
     try:
         return _UNIX_EPOCH + timedelta(milliseconds=unix_ms)
     except OverflowError:

@@ -1,15 +1,14 @@
-"""After a promotion: every prepared transaction of qsync that the elected log has is committed.
+"""After a promotion: commits every prepared transaction of qsync that the elected log has.
 
     the elected log   ... P(a) ... P(b) ... K(a) ... P(c) | promoted here
     pg_prepared_xacts of the new primary: b, c            -> COMMIT PREPARED b, c
 
-Law (PromotionCommits): it is done before clients are let in, and never is one rolled back here. The
-old primary may have committed and shown any of them, its record of that being lost. A client that
-was told `rolled back` was told so when the quorum had the record of that, so it is not in the list.
-
-The sessions have synchronous_commit = local: what they do is done again at the next failover,
-should the quorum lack it. One session a database, as Postgres demands. When it is done: see
-`failover/opening.py`.
+Law (PromotionCommits): this is done before clients can write, and no transaction is rolled back
+here. The old primary may have committed and shown any of them, and the record of that may be lost.
+A client gets `rolled back` only when the quorum has the record of that, so such a transaction is
+not in the list. The sessions have synchronous_commit = local. If the quorum lacks their commits at
+the next failover, they are made again. Postgres requires one session per database. For the time of
+this step see `failover/completion.py`.
 """
 
 from __future__ import annotations
@@ -28,27 +27,28 @@ from walproposer.qsync.primary_session import PrimarySession
 
 log = structlog.get_logger()
 
-#: A session that is about to end a transaction holds its gid, until the quorum has the end.
+#: A session that is finishing a transaction holds its gid until the quorum has the end.
 BUSY_POLL_SECONDS = 0.02
-BY_HAND = "Or end it by hand, in that database: COMMIT PREPARED."
+BY_HAND = "Or commit it by hand in that database: COMMIT PREPARED."
 
-#: Of a database.
+#: Makes a session for a database.
 SessionOf = Callable[[str], PrimarySession]
 
 
 def commit_limbo(
     session_of: SessionOf, limbo: Sequence[PreparedTransaction], busy_seconds_max: float
 ) -> None:
-    """COMMIT PREPARED of each. What somebody else has ended meanwhile has ended.
+    """COMMIT PREPARED of each. A transaction that another session has finished meanwhile is
+    skipped.
 
-    Raises Refusal, which names the transaction and what is missing; Unreachable.
+    Raises Refusal, with the transaction and the reason; Unreachable.
     """
     for database, entries in groupby(sorted(limbo, key=_database), _database):
         session = session_of(database)
         try:
             for entry in entries:
                 _commit(session, entry, busy_seconds_max)
-                log.info("committed, as the log has it", gid=entry.gid, database=database)
+                log.info("prepared transaction committed", gid=entry.gid, database=database)
         finally:
             session.close()
 
@@ -63,13 +63,13 @@ def _commit(session: PrimarySession, entry: PreparedTransaction, busy_seconds_ma
         if time.monotonic() - began > busy_seconds_max:
             raise Unreachable(
                 f'prepared transaction "{entry.gid}" is busy: another session holds it',
-                hint="pg_stat_activity shows who.",
+                hint="Find the session in pg_stat_activity.",
             ) from error
         time.sleep(BUSY_POLL_SECONDS)
 
 
 def _try_commit(session: PrimarySession, entry: PreparedTransaction) -> WalProposerError | None:
-    """Why it is busy; None when it is no more prepared."""
+    """The error if it is busy; None if it is no longer prepared."""
     try:
         with session.opened(_cannot(entry)) as connection:
             finish_prepared(connection, entry.gid, commit=True)
@@ -83,11 +83,11 @@ def _try_commit(session: PrimarySession, entry: PreparedTransaction) -> WalPropo
 
 
 def _explained(error: WalProposerError, entry: PreparedTransaction) -> WalProposerError:
-    """In the server's words, with what to do about it."""
+    """The server's error, with a hint."""
     if error.sqlstate == psycopg.errors.InsufficientPrivilege.sqlstate:
         return Refusal(
-            f'{_cannot(entry)}: it is of role "{entry.owner}", database "{entry.database}"',
-            hint="Give the proposer a superuser, or a member of that role. " + BY_HAND,
+            f'{_cannot(entry)}: it belongs to role "{entry.owner}", database "{entry.database}"',
+            hint="Use a superuser, or a member of that role, for the proposer. " + BY_HAND,
             sqlstate=error.sqlstate,
         )
     if isinstance(error, Unreachable) and str(entry.gid) not in str(error):

@@ -1,4 +1,4 @@
-"""Which role may ask what on the coordinator's port: one table. Pure."""
+"""Which roles may use which verbs on the coordinator's port. Pure."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""What may be asked on the coordinator's port: text <-> values. Pure.
+"""The commands of the coordinator's port: text <-> values. Pure.
 
     ADMIT                                             may a transaction be prepared now?
-    WAIT_LSN X/X TIMEOUT ms [GID 'gid']               tell when a quorum has that
-    BARRIER X/X TIMEOUT ms [TLI n START us]           the same, in a term proved live since
-    OUTCOME 'gid' [LSN X/X]                           what became of a transaction?
+    WAIT_LSN X/X TIMEOUT ms [GID 'gid']               answer when a quorum has that position
+    BARRIER X/X TIMEOUT ms [TLI n START us]           the same, in a term proved to lead since
+    OUTCOME 'gid' [LSN X/X]                           the outcome of a transaction
     QSYNC_STATUS      QSYNC_LIST                      the coordinator; its limbo
-    RESOLVE 'gid' COMMIT | ROLLBACK [TIMEOUT ms]      end a transaction
+    RESOLVE 'gid' COMMIT | ROLLBACK [TIMEOUT ms]      finish a transaction
 
-Key words have no case, one `;` may end it all. In place of an LSN, a number or a gid there may be a
-parameter, `$1`: drivers prepare what they ask often. TIMEOUT 0 asks once. What each is answered is
-in `answers.py`.
+Key words are case-insensitive. A `;` may end the command. A parameter `$1` may replace an LSN, a
+number or a gid, because drivers prepare frequent statements. TIMEOUT 0 asks once. For the answers
+see `answers.py`.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ TIMEOUT_MS_MAX = (1 << 31) - 1
 TLI_MAX = (1 << 32) - 1
 START_US_MAX = (1 << 63) - 1
 PARAMETERS_MAX = 8
-#: What it takes when nothing else is said.
+#: The timeout of a RESOLVE without TIMEOUT.
 RESOLVE_TIMEOUT_MS = 10_000
 
 _DIGITS_MAX = 19
-_NO_SQL = "The port of a coordinator runs no SQL: it knows ADMIT, WAIT_LSN, BARRIER, OUTCOME, \
-QSYNC_STATUS, QSYNC_LIST and RESOLVE."
-_NO_TRANSACTION = "There are no transactions on the port of a coordinator: connect with autocommit."
+_NO_SQL = "The port of a coordinator runs no SQL. Use ADMIT, WAIT_LSN, BARRIER, OUTCOME, \
+QSYNC_STATUS, QSYNC_LIST or RESOLVE."
+_NO_TRANSACTION = "The port of a coordinator has no transactions. Connect with autocommit."
 _OF_TRANSACTIONS = ("BEGIN", "START", "COMMIT", "ROLLBACK", "END", "ABORT", "SAVEPOINT")
 
 
 class InvalidArgument(CommandSyntaxError):
-    """It is well written, and cannot be: a gid that is not ours, a number that is too large."""
+    """The syntax is correct, but a value is not: a gid of another program, a number out of
+    range."""
 
     sqlstate = INVALID_PARAMETER_VALUE
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Is there room for one more transaction, and somebody to commit it?"""
+    """May one more transaction be prepared?"""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitLsn:
-    """With `gid`, who asks is that transaction's client, and lives as long as its connection."""
+    """With `gid`, the connection is the client of that transaction, as long as it is open."""
 
     lsn: int
     timeout_ms: int
@@ -60,7 +61,7 @@ class WaitLsn:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """`server`: of the primary that `lsn` was read from, if the client knows it: its timeline, and
+    """`server`: the primary that `lsn` was read from, if the client knows it: its timeline, and
     pg_postmaster_start_time() in microseconds since the Unix epoch."""
 
     lsn: int
@@ -88,7 +89,7 @@ class ShowList:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """An administrator ends `gid`."""
+    """An administrator finishes `gid`."""
 
     gid: Gid
     commit: bool
@@ -109,16 +110,16 @@ WORDS: dict[type[Verb], str] = {
 
 
 def parse_verb(text: str, values: Sequence[str | None] = ()) -> Verb:
-    """The verb in `text`, whose parameters have these values, None for NULL.
+    """Parse a command. `values` are those of its parameters, None for NULL.
 
-    Raises CommandSyntaxError with the position, and only that.
+    Raises only CommandSyntaxError, with the position.
     """
     return _parse(_VerbTokens(text, values))
 
 
 def parse_statement(text: str) -> tuple[Verb, int]:
-    """Of a text whose parameters have no values yet: the verb, with some value for each, and how
-    many parameters it has. Raises CommandSyntaxError."""
+    """Parse a command whose parameters have no values yet. Returns the verb, with placeholder
+    values, and the number of parameters. Raises CommandSyntaxError."""
     tokens = _VerbTokens(text, None)
     verb = _parse(tokens)
     return verb, tokens.parameters
@@ -138,8 +139,8 @@ def _parse(tokens: _VerbTokens) -> Verb:
 
 
 class _VerbTokens(Tokens):
-    """`values` of the parameters; None: there are none yet, and anything stands for them.
-    `parameters`: how many were met, the greatest number counts."""
+    """`values` of the parameters; None: there are none yet, and placeholders are used.
+    `parameters`: the greatest parameter number found."""
 
     def __init__(self, source: str, values: Sequence[str | None] | None) -> None:
         self.parameters = 0
@@ -153,7 +154,7 @@ class _VerbTokens(Tokens):
         try:
             lsn = Lsn.parse(text)
         except LsnSyntaxError as error:
-            raise self._invalid(f'"{text[:40]}" is no LSN such as 16/B374D848') from error
+            raise self._invalid(f'"{text[:40]}" is not an LSN such as 16/B374D848') from error
         self.step()
         return lsn
 
@@ -185,7 +186,8 @@ class _VerbTokens(Tokens):
         return gid
 
     def _value(self, some: str) -> str:
-        """Of the parameter at hand; `some` where it has none yet. Raises CommandSyntaxError."""
+        """The value of the current parameter; `some` if there are no values yet. Raises
+        CommandSyntaxError."""
         number = int(self.text[1:])
         if not 1 <= number <= PARAMETERS_MAX:
             raise self._invalid(f"there is no parameter {self.text}")

@@ -1,11 +1,11 @@
 """The coordinator's port: a listener of the Postgres protocol for questions about quorum commits.
 
-One thread, the one that runs the loop, serves all clients between their greetings and their ends:
-it shares the interpreter with the loop that commits wait for, so it wakes up for events alone, and
-many answers cost one wake-up. Handshakes may block, so each has a short-lived thread, at most
-`unauthenticated_max` of them, and a deadline.
+The loop's thread serves all clients after their handshakes. It shares the interpreter with the loop
+that commits wait for, so it wakes up only for events, and several answers share a wake-up.
+Handshakes may block, so each has a short-lived thread and a deadline, and there are at most
+`unauthenticated_max` of them.
 
-Law: nothing here knows an answer; that is for who keeps `Verdicts`.
+Law: the server itself answers no question. `Verdicts` does.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ log = structlog.get_logger()
 LISTEN_BACKLOG = 128
 ACCEPTS_A_TURN = 16
 HANDSHAKE_TIMEOUT_SECONDS = 15.0
-#: For those that shake hands when the port closes, and were told to go.
+#: Time for handshakes in progress to end when the port closes.
 STOP_TIMEOUT_SECONDS = 2.0
-#: What the process has open besides: safekeepers, the primary, HTTP, logical streams.
+#: Other open files of the process: safekeepers, the primary, HTTP, logical streams.
 FILES_BESIDE = 256
-#: A client has a connection for each transaction that waits at the same time.
+#: A client has one connection for each transaction that waits at the same time.
 PORT_LIMITS = ConnectionLimits(
     connections_max=500,
     connections_per_user_max=480,
     connections_per_role_max=480,
     connections_reserved=20,
 )
-#: Whoever comes may ask anything: on loopback.
+#: Every client may ask anything; for loopback.
 OPEN_ACCESS = AccessConfig(limits=PORT_LIMITS)
-#: Clients are content with it; the primary's own is not known before it was reached.
+#: Accepted by clients. The primary's own version is unknown before the first connection to it.
 SERVER_VERSION = "16.0"
 
 
 @dataclass(frozen=True, slots=True)
 class PortConfig:
-    """`port` 0: any that is free."""
+    """`port` 0: any free port."""
 
     host: str
     port: int
@@ -66,14 +66,15 @@ class PortConfig:
 
 
 class PortClosed(WireError):
-    """admin_shutdown: nothing is known of what was asked."""
+    """admin_shutdown: the answer to the question is unknown."""
 
     sqlstate = "57P01"
 
 
 class VerdictServer:
-    """Listens from the start; serves while `loop` runs. `post` is for any thread, the rest for the
-    loop's, or for any while it does not run. It is closed before the loop is."""
+    """Listens from the start; serves while `loop` runs. Any thread may call `post`. The other
+    methods are for the loop's thread, or for any thread while the loop does not run. Close it
+    before the loop."""
 
     def __init__(self, config: PortConfig, verdicts: Verdicts, loop: EventLoop) -> None:
         """Raises WalProposerError, AccessError."""
@@ -93,7 +94,7 @@ class VerdictServer:
         self._handshakes: dict[int, Thread] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._inbox_lock = Lock()
-        self._is_told = False  # that something is in the inbox
+        self._is_told = False  # a wake-up for the inbox is pending
         self._is_closing = False
         self._trouble = AcceptTrouble(log, "qsync")
         self._listener = _listen(config.host, config.port)
@@ -103,11 +104,11 @@ class VerdictServer:
 
     @property
     def connections(self) -> int:
-        """Of users."""
+        """The number of connected users."""
         return len(self._sessions)
 
-    def close(self, reason: str = "the coordinator ends") -> None:
-        """Whoever waits is told that nothing is known."""
+    def close(self, reason: str = "the coordinator is shutting down") -> None:
+        """Waiting clients get an error: the outcome is not known."""
         self._is_closing = True
         self.loop.unwatch(self._listener)
         self._listener.close()
@@ -122,7 +123,7 @@ class VerdictServer:
                 session.close(PortClosed(f"terminating connection: {reason}"))
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Have it called on the loop, soon. Many of them cost one wake-up."""
+        """Call `callback` on the loop, soon. Several of them share one wake-up."""
         with self._inbox_lock:
             self._inbox.append(callback)
             is_told, self._is_told = self._is_told, True
@@ -143,7 +144,7 @@ class VerdictServer:
         for callback in callbacks:
             callback()
 
-    # ---- arrivals
+    # ---- new connections
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_A_TURN):
@@ -156,7 +157,7 @@ class VerdictServer:
                 return
             try:
                 self._arrive(sock, address[0], f"{address[0]}:{address[1]}")
-            except (OSError, RuntimeError) as error:  # no file descriptor, or no thread is left
+            except (OSError, RuntimeError) as error:  # no file descriptor or no thread is available
                 sock.close()
                 self._pause_accepting(error)
                 return
@@ -213,13 +214,13 @@ class VerdictServer:
             session.start()
 
     def _cancel(self, process_id: int, key: bytes) -> None:
-        """Who sends it is told nothing."""
+        """The sender of a CancelRequest gets no answer."""
         if (session := self._sessions.get(process_id)) is not None:
             session.cancel(key)
 
 
 def files_needed(limits: ConnectionLimits) -> int:
-    """With all connections that the limits allow."""
+    """The number of files for the greatest number of connections."""
     return (
         limits.connections_max
         + FILES_OF_UNAUTHENTICATED * limits.unauthenticated_max
@@ -235,7 +236,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise WalProposerError(
             f"could not listen on {host}:{port}: {error.strerror}",
-            hint="Is another coordinator running there? Choose another --qsync.",
+            hint="Stop the other process that listens there, or choose another --qsync.",
         ) from error
     listener.setblocking(False)
     return listener

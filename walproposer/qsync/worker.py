@@ -1,8 +1,8 @@
-"""A thread that does one task after the other: whatever a primary may let wait.
+"""A thread that runs one task after the other, for tasks that wait for the primary.
 
-Tasks are short, or end when their connection ends. Laws: a task raises nothing but bugs; what the
-world may do to it is for the task to say. A bug ends the thread, and is told: what is asked of it
-later would be answered by nobody.
+Tasks are short, or end when their connection ends. Laws: a task handles every error of the outside
+world itself, and raises only bugs. A bug ends the thread and is reported, because later tasks would
+not run.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 Task = Callable[[], None]
-#: Told of a bug, on the thread that it ends.
+#: Called with a bug, on the thread that it ends.
 Failed = Callable[[Exception], None]
 
 
 class Worker:
-    """`idle` is done when there was nothing else for `idle_seconds`, and at the end."""
+    """`idle` is called when there was no task for `idle_seconds`, and at the end."""
 
     def __init__(self, name: str, idle: Task, idle_seconds: float, failed: Failed) -> None:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
@@ -32,7 +32,7 @@ class Worker:
         self._tasks.put(task)
 
     def close(self) -> None:
-        """What was put before is still done. It is not waited for."""
+        """Tasks put before still run. It does not wait for them."""
         self._tasks.put(None)
 
     def _run(self) -> None:

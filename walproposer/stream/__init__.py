@@ -1,1 +1,2 @@
-"""The path of a commit: WAL from the primary to the safekeepers, the quorum's word back to it."""
+"""The path of a commit: WAL from the primary to the safekeepers, and their confirmations back to
+it."""

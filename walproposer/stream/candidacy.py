@@ -1,11 +1,11 @@
-"""Until the election: by which membership a proposer counts, its term, and who voted for it. Pure.
+"""The part before the election: the membership, the term and the votes of a proposer. Pure.
 
     greetings --> the greatest membership --> its addresses --> more greetings
     a quorum of each of its sets --> the term --> VoteRequest --> grants --> elected
                                                              \\-> refused: it has a greater one
 
 Laws (`docs/protocol.md`): rule 1 of the proposer, finding; V2, a quorum of grants from each set. It
-knows nothing of the primary, and nothing of what an elected one does.
+knows nothing of the primary, and nothing of the leader's work.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from walproposer.stream.progress import PeerState, Progress
 
 @dataclass(frozen=True, slots=True)
 class Candidacy:
-    """What an incarnation is made with.
+    """The input of an incarnation.
 
-    `addresses` of any who ever were members: who the members are, they tell. `learnt` are others
-    where an incarnation before found somebody; those are dropped when nobody is there any more, and
-    these never. `predecessor` is the
-    NodeId of the incarnation before it in the same process: whoever was promised more since then
-    took over, and this one gives way instead of taking it back.
+    `addresses` of any present or former members; they report the current members. `learnt` are
+    other addresses where a previous incarnation found a safekeeper. Those are dropped when no
+    safekeeper answers there any more, `addresses` never. `predecessor` is the NodeId of the
+    previous incarnation of the same process: if a safekeeper has promised a greater one, another
+    proposer took over, and this one yields to it instead of taking the term back.
     """
 
     timeline: TimelineId
@@ -39,13 +39,13 @@ class Candidacy:
     addresses: tuple[tuple[str, int], ...]
     proposer_uuid: bytes
     predecessor: NodeId | None = None
-    #: Which members are to take the WAL from another one, once it is elected.
+    #: Which members take the WAL from another member, after the election.
     chains: ChainRule = NO_CHAINS
     learnt: tuple[tuple[str, int], ...] = ()
 
 
 class Candidate:
-    """`membership` is the greatest that was seen: None before the first greeting."""
+    """`membership` is the greatest one seen; None before the first greeting."""
 
     def __init__(self, candidacy: Candidacy, peer_set: PeerSet) -> None:
         self.candidacy = candidacy
@@ -55,7 +55,7 @@ class Candidate:
 
     @property
     def ours(self) -> NodeId | None:
-        """Whoever was promised more has taken over."""
+        """A proposer with a greater promise than this has taken over."""
         return self.node_id or self.candidacy.predecessor
 
     @property
@@ -75,10 +75,11 @@ class Candidate:
         return has_quorum(self.membership, {places[i].safekeeper_id or 0 for i in self.votes})
 
     def hear(self, membership: Membership) -> list[Action]:
-        """Rule 1: the greatest membership seen is its own, and its addresses are asked too. One of
-        an author above us: he was elected after us.
+        """Rule 1: adopt the greatest membership seen, and ask its addresses too. If its author is
+        greater than our NodeId, that proposer was elected after us.
 
-        Grants stay good: who gave them was asked with a lesser stamp, and would with this one (V2).
+        Earlier grants stay valid: their safekeepers were asked with a lesser stamp, and would also
+        grant with this one (V2).
         """
         if self.membership is not None and membership.stamp <= self.membership.stamp:
             self._peer_set.assign(self.membership)
@@ -98,7 +99,7 @@ class Candidate:
         return own is not None and membership.stamp == own.stamp and membership != own
 
     def ask(self) -> list[Action]:
-        """After each greeting: choose the term when a quorum has come, then ask who is there."""
+        """After each greeting: choose the term once a quorum has greeted, then request votes."""
         if self.membership is None:
             return []
         able = [p for p in self._greeted() if p.is_member and not p.has_left]
@@ -115,7 +116,8 @@ class Candidate:
         return [p for p in self._peer_set.places if p.state is PeerState.GREETED]
 
     def _greatest_term(self) -> int:
-        """Of all that was seen: a learner's promise too, which it could not join us with."""
+        """The greatest term seen, including a learner's promise, with which it could not join
+        us."""
         assert self.membership is not None
         terms = [p.promised.term for p in self._greeted()]
         return max(self.membership.stamp.author.term, *terms)

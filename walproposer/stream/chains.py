@@ -1,12 +1,12 @@
-"""Daisy chains: which member takes the log from another one, and when it no longer can. Pure.
+"""Daisy chains: which member takes the log from another member, and when a chain ends. Pure.
 
-    proposer ==WAL==> 2 ==WAL==> 4          proposer --positions--> 4, which answers as ever
+    proposer ==WAL==> 2 ==WAL==> 4          proposer --positions--> 4, which answers as usual
 
-A chained member is told where the log ends in place of being sent it. Law: what it answers counts
-as any other's, under the same ballot, so a chain may cost time, but no commit. Nobody is chained
-behind one that is chained itself. A chain that is late, or whose source is, ends with the
-connection: what follows is a new vote, and the WAL straight from here. So that nobody waits for
-a hung source for more than a second, both take less together.
+A chained member gets the end of the log instead of the WAL. Law: its answers count like any
+other's, under the same ballot, so a chain may cost time, but no commit. A chained member is never
+the source of another. A chain that is late, or whose source is late, ends with the connection: the
+member then gets a new vote request, and the WAL directly from here. Both delays together are below
+a second, so no member waits longer for a source that hangs.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from walproposer.stream.progress import PeerState, Progress
 if TYPE_CHECKING:
     from walproposer.stream.leader import Leader
 
-# Who lacks for so long what his source has flushed, and a source that moves for so long by no byte
-# of what it owes, are late.
+# A member is late if it lacks for this long what its source has flushed. A source is late if for
+# this long it flushes no byte of what it lacks.
 LATE_MS = 700
-# A chain that ended is tried again after this, or twice as long each time that it did not even last
-# so long: who is never let in by his source loses no connection twice a minute for that.
+# A chain that ended is tried again after this time. The time doubles for each chain in a row that
+# did not last this long, so a member that its source refuses does not lose its connection every
+# time.
 RETRY_MS = 30_000
 RETRY_DOUBLINGS_MAX = 5
 
 
 @dataclass(slots=True)
 class Lateness:
-    """Of one who is to have a position within LATE_MS of its mark."""
+    """Whether a position is reached within LATE_MS after it is set."""
 
     due_lsn: int = 0
     since_ms: int = 0
 
     def is_late(self, has_lsn: int, due_lsn: int, now_ms: int) -> bool:
-        """`due_lsn`: what it should have soon, as things are now."""
+        """`due_lsn`: the next position to reach."""
         if has_lsn >= self.due_lsn:
             self.due_lsn, self.since_ms = due_lsn, now_ms
         return has_lsn < self.due_lsn and now_ms - self.since_ms > LATE_MS
@@ -47,14 +48,15 @@ class Lateness:
 
 @dataclass(slots=True)
 class Chain:
-    """Of one peer: the place of its source, None while it has none, and how both fare."""
+    """The chain of one peer: the place of its source, None while it has none, and the lateness of
+    both."""
 
     source: int | None = None
     of_peer: Lateness = field(default_factory=Lateness)
     of_source: Lateness = field(default_factory=Lateness)
     begun_ms: int = 0
     retry_ms: int = 0
-    #: So many in a row did not last.
+    #: Chains in a row that did not last.
     failures: int = 0
 
     def begin(self, progress: Progress, source: Progress, now_ms: int) -> None:
@@ -70,15 +72,15 @@ class Chain:
 
 
 class Chains:
-    """Of one leader."""
+    """The chains of one leader."""
 
     def __init__(self, rule: ChainRule) -> None:
         self._rule = rule
-        #: By place; of those that were ever chained.
+        #: By place, for the peers that were ever chained.
         self._chains: dict[int, Chain] = {}
 
     def source_of(self, progress: Progress) -> int | None:
-        """The place of the one that it takes its WAL from."""
+        """The place of the peer that it takes its WAL from."""
         is_chained = progress.state is PeerState.CHAINED
         return self._chains[progress.peer].source if is_chained else None
 
@@ -98,14 +100,15 @@ class Chains:
         return actions
 
     def _check(self, leader: Leader, progress: Progress, chain: Chain) -> list[Action]:
-        """Whatever is wrong with it or its source, it starts anew."""
+        """If it or its source is late or lost, it reconnects."""
         assert chain.source is not None
         source, now_ms = leader.peers[chain.source], leader.now_ms
-        # Of all that the source owes any byte will do: a bulk load is no reason to double it.
+        # Any byte of what the source lacks is enough. During a bulk load the WAL should not be sent
+        # twice.
         next_lsn = min(source.durable_lsn + 1, source.next_lsn)
         reason = ""
         if not _can_give(source):
-            reason = f"its source, safekeeper {source.safekeeper_id}, streams no more"
+            reason = f"its source, safekeeper {source.safekeeper_id}, no longer streams"
         elif chain.of_source.is_late(source.durable_lsn, next_lsn, now_ms):
             reason = f"its source, safekeeper {source.safekeeper_id}, is late"
         elif chain.of_peer.is_late(progress.durable_lsn, source.durable_lsn, now_ms):
@@ -129,7 +132,7 @@ class Chains:
         return [Send(progress.peer, follow), leader.heartbeat(progress)]
 
     def _choose(self, leader: Leader, progress: Progress) -> Progress | None:
-        """The best one that streams; None when it is the peer itself, or nobody."""
+        """The best source that streams; None if it is the peer itself, or there is none."""
         members = {p.safekeeper_id: p for p in leader.peers if p.is_member and _can_give(p)}
         wanted = self._rule.sources_of(progress.safekeeper_id or 0, leader.membership)
         source = next((members[i] for i in wanted if i in members), None)

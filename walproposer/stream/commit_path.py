@@ -1,7 +1,7 @@
-"""How commits travel, in words: for the log, and for the status page.
+"""Describes the path of commits, for the log and the status page.
 
-The steady path needs plain connections to the primary and to every safekeeper that follows. With
-one that is encrypted all commits take the general path, which costs more.
+The steady path needs unencrypted connections to the primary and to every safekeeper that follows.
+If one of them is encrypted, all commits take the general path, which costs more.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MODULES = ("walproposer.stream.steady_loop", "walproposer.stream.steady_leader")
 
 
 def commit_path(incarnation: Incarnation) -> str:
-    """ "compiled" or "interpreted": what runs the steady path; or that there is none, and why. Any
-    thread may ask."""
+    """How the steady path runs: "compiled" or "interpreted"; or that there is none, and why. Any
+    thread may call it."""
     upstream, addresses = incarnation.upstream, incarnation.peers.addresses
     if upstream is None or upstream.copy is None:
         return "none, the primary does not stream"
@@ -40,14 +40,14 @@ def commit_path(incarnation: Incarnation) -> str:
     return "compiled" if {how_it_runs(name) for name in MODULES} == {"compiled"} else "interpreted"
 
 
-class PathNote:
-    """In the log, once for each that is not the one before."""
+class PathLog:
+    """Logs the path when it changes."""
 
     def __init__(self) -> None:
-        self._said = ""
+        self._last = ""
 
-    def say(self, incarnation: Incarnation) -> None:
+    def update(self, incarnation: Incarnation) -> None:
         path = commit_path(incarnation)
-        if path != self._said:
-            self._said = path
-            log.info("commits travel", steady_path=path)
+        if path != self._last:
+            self._last = path
+            log.info("commit path", steady_path=path)

@@ -1,9 +1,9 @@
-"""What other threads hear of a loop that commits: that a position is reached, a round answered.
+"""How other threads learn that a commit position is reached or a round is answered.
 
-The loop stores commit_lsn when it moves, and compares it with the one position that is waited for:
-nothing else is done for them on the path of a commit.
+The loop stores commit_lsn when it advances, and compares it with one registered position. It does
+nothing else for other threads on the path of a commit.
 
-    | commit_lsn u64 | wake_lsn u64 |      the loop writes the first, who waits the second
+    | commit_lsn u64 | wake_lsn u64 |      the loop writes the first, the waiting thread the second
 
 Law: each side writes its own word before it reads the other's, so one of them sees that the
 position is reached. (The interpreter's lock puts their steps in one order.)
@@ -20,8 +20,8 @@ NEVER_LSN = (1 << 64) - 1
 
 
 class CommitSignal:
-    """Of one incarnation. `reached` and `round_answered` are called on the loop: they only leave
-    a note for another thread."""
+    """The signal of one incarnation. `reached` and `round_answered` are called on the loop, and
+    only notify another thread."""
 
     def __init__(self) -> None:
         self.words = memoryview(array("Q", [0, NEVER_LSN]))
@@ -33,22 +33,22 @@ class CommitSignal:
         return self.words[COMMIT]
 
     def wake_at(self, lsn: int) -> None:
-        """`reached` is called once commit_lsn is there, at once if it is."""
+        """Call `reached` once commit_lsn is at `lsn`; at once if it already is."""
         self.words[WAKE] = lsn
         if self.words[COMMIT] >= lsn:
             self.pass_on()
 
     def advance(self, commit_lsn: int) -> None:
-        """The loop's, as is the next one. `stream/steady_loop.py` does the same in place."""
+        """For the loop, like pass_on(). `stream/steady_loop.py` does the same in place."""
         self.words[COMMIT] = commit_lsn
         if commit_lsn >= self.words[WAKE]:
             self.pass_on()
 
     def pass_on(self) -> None:
-        """Nobody is called twice for one position."""
+        """Call `reached`, once for each position."""
         self.words[WAKE] = NEVER_LSN
         self.reached()
 
 
 def _ignored() -> None:
-    """Nobody waits."""
+    """The default: no thread waits."""

@@ -1,9 +1,8 @@
-"""A libpq connection in CopyBoth mode on the hot loop: send payloads, take payloads. Never blocks.
+"""A libpq connection in CopyBoth mode on the hot loop: sends and receives payloads. Never blocks.
 
-Whoever gets one calls `receive` once before he waits for its socket: the first payloads may have
-arrived together with the answer that began the stream, and then libpq holds them already.
-
-Opening one may block, so that is done in a thread, by `peer.py` and `upstream.py`.
+Call `receive` once before waiting for the socket: the first payloads may have arrived together with
+the answer that began the stream, and libpq then holds them already. Opening a connection may block,
+so `peer.py` and `upstream.py` do it in a thread.
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ from pgclient.errors import first_line
 from pgclient.results import result_error
 from pgwire.errors import ProtocolError
 from pgwire.replication import ServerReplicationMessage, parse_server_message
-from walproposer.connection import as_said
+from walproposer.connection import server_error
 from walproposer.errors import PrimaryLost, Unreachable, WalProposerError
 
 
 class CopyConnection:
-    """`end` is set, once, when the other side has ended the copy or is gone.
-
-    `changed` is called when `end` or `wants_write` is no longer what it was.
-    """
+    """`end` is set once, when the other side has ended the copy or the connection is lost.
+    `changed` is called when `end` or `wants_write` changes."""
 
     def __init__(
         self, connection: psycopg.Connection, changed: Callable[[], None] = lambda: None
@@ -36,13 +33,13 @@ class CopyConnection:
         self.pgconn.nonblocking = 1
         # libpq closes the socket itself when the connection breaks, and then forgets its number.
         self._fd = self.pgconn.socket
-        #: libpq holds bytes that the socket did not take: wait for it to be writable.
+        #: libpq holds bytes that the socket did not accept: wait until it is writable.
         self.wants_write = False
         self.end: WalProposerError | None = None
         self._is_encrypted = bool(self.pgconn.ssl_in_use)
 
     def on_change(self, changed: Callable[[], None]) -> None:
-        """From now on `changed` is called."""
+        """Set the callback."""
         self._changed = changed
 
     def fileno(self) -> int:
@@ -52,7 +49,7 @@ class CopyConnection:
         self._connection.close()
 
     def send(self, payload: bytes) -> None:
-        """Queue one CopyData and write what the socket takes."""
+        """Queue one CopyData and write what the socket accepts."""
         try:
             self.pgconn.put_copy_data(payload)
             wants_write = self.pgconn.flush() != 0
@@ -72,7 +69,7 @@ class CopyConnection:
         self._changed()
 
     def end_with(self, why: WalProposerError) -> None:
-        """Whatever comes later: this is the reason."""
+        """Set the reason for the end. The first reason stays."""
         self.end = self.end or why
         self._changed()
 
@@ -91,7 +88,7 @@ class CopyConnection:
                 if size < 0:
                     self.end_with(self._ended())
                     return payloads
-                # TLS may hold decrypted bytes that the socket no longer announces.
+                # TLS may hold decrypted bytes while poll() reports no input.
                 if not self._is_encrypted or len(payloads) == before:
                     return payloads
         except psycopg.Error as error:
@@ -99,7 +96,7 @@ class CopyConnection:
             return payloads
 
     def receive_replication(self) -> list[ServerReplicationMessage]:
-        """The same, as messages of a walsender; what is none ends the connection."""
+        """Like receive(), as messages of a walsender. An invalid message ends the connection."""
         try:
             return [parse_server_message(payload) for payload in self.receive()]
         except ProtocolError as error:
@@ -107,12 +104,12 @@ class CopyConnection:
             return []
 
     def _ended(self) -> WalProposerError:
-        """The server ended the copy: with an error, or with a result that says why."""
+        """The server ended the copy, with an error or with another result."""
         result = self.pgconn.get_result()
         if result is None:
             return Unreachable("the connection was closed by the other side")
         if result.status == pq.ExecStatus.FATAL_ERROR:
-            return as_said(result_error(result, self.pgconn))
+            return server_error(result_error(result, self.pgconn))
         return PrimaryLost("the server ended the stream", orderly=True)
 
 

@@ -1,6 +1,6 @@
-"""What is read from donors: the tail of one's log for the check, and WAL for those that lag.
+"""Reads from donors: the tail of a donor's log for the check, and WAL for peers that lag.
 
-A peer's donor may change at any time; what an older read of it brings is thrown away.
+The donor of a peer may change at any time. The result of an older read is discarded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ log = structlog.get_logger()
 
 
 class DonorReads:
-    """`addresses` are those of the peers; `step` hands an event to the core, and `changed` is
-    called when a connection has something for the next round of the loop."""
+    """`addresses` are those of the peers. `step` hands an event to the core. `changed` is called
+    when a connection needs handling in the next round of the loop."""
 
     def __init__(
         self,
@@ -36,14 +36,15 @@ class DonorReads:
         step: Callable[[Event], None],
         changed: Callable[[], None],
     ) -> None:
-        #: By the peer that is caught up.
+        #: By the peer that is catching up.
         self.open: dict[int, CopyConnection] = {}
         self._loop = loop
         self._timeline = timeline
         self._addresses = addresses
         self._step = step
         self._changed = changed
-        #: The number of the donor read that each peer waits for; older ones are closed on arrival.
+        #: The number of the read that each peer waits for; connections of older reads are closed on
+        #: arrival.
         self._reads: dict[int, int] = {}
         self._reads_count = 0
 
@@ -61,7 +62,7 @@ class DonorReads:
         )
 
     def start(self, peer: int, donor: int, node_id: NodeId, begin_lsn: int) -> None:
-        """Bring the donor's log from there on as CatchUpWal for the peer."""
+        """Read the donor's log from `begin_lsn` on, as CatchUpWal for the peer."""
         address, timeline = self._addresses[donor], self._timeline
         self._reads_count += 1
         number = self._reads[peer] = self._reads_count
@@ -83,8 +84,8 @@ class DonorReads:
             self._loop.unwatch(copy)
             copy.close()
 
-    def settle(self, wants: Callable[[int], bool]) -> None:
-        """Who wants no more for now is not read for."""
+    def update(self, wants: Callable[[int], bool]) -> None:
+        """Stop reading for peers that want no more for now."""
         for peer, copy in self.open.items():
             self._loop.set_interest(copy, reads=wants(peer), writes=False)
 

@@ -1,4 +1,4 @@
-"""Decisions of an election as plain functions: who is the donor, does the primary fit. Pure."""
+"""Decisions of an election as plain functions: the donor, and whether the primary matches. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pgwal.lsn import format_lsn
 from walproposer.primary.primary import Primary
 from walproposer.stream.events import Outcome, Stop
 
-# Equal ids, timelines and positions do not prove equal bytes: a machine rolled back to a snapshot
-# writes other WAL on the same timeline. So this much of both logs is compared (law 3).
+# Equal ids, timelines and positions do not prove equal bytes: a machine restored from a snapshot
+# writes different WAL on the same timeline. So this much of both logs is compared (law 3).
 TAIL_BYTES_MAX = 1024 * 1024
-# A log that ends with its segment may end with the padding of a switch: zeros, which prove nothing.
-# Then the segment is compared, or this much of a very large one.
+# A log that ends with its segment may end with the zero padding of a segment switch, which proves
+# nothing. Then the whole segment is compared, or this much of a very large one.
 SEGMENT_TAIL_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -28,8 +28,8 @@ def choose_donor(votes: Mapping[int, VoteResponse]) -> int:
 
 
 def fenced(ours: NodeId, promised: NodeId, safekeeper_id: int | None) -> Stop:
-    """Rule 1: a greater NodeId was seen. `safekeeper_id`: of the member that has promised it; None
-    of the author of a membership."""
+    """Rule 1: a greater NodeId was seen. `safekeeper_id`: the member that has promised it; None: it
+    is the author of a membership."""
     who = (
         f"safekeeper {safekeeper_id} has promised {promised}"
         if safekeeper_id is not None
@@ -38,8 +38,7 @@ def fenced(ours: NodeId, promised: NodeId, safekeeper_id: int | None) -> Stop:
     return Stop(
         Outcome.FENCED,
         f"{who}, greater than our {ours}",
-        "Another proposer took over this timeline. Its primary is the one to use; 'sk status' "
-        "shows it.",
+        "Another proposer took over this timeline. Use its primary; 'sk status' shows it.",
     )
 
 
@@ -56,7 +55,7 @@ def fork_problem(primary: Primary, vote: VoteResponse) -> Stop | None:
         return Stop(
             Outcome.REFUSED,
             f"the primary (timeline {primary.tli_history.tli}) and the quorum's log (timeline "
-            f"{vote.tli_history.tli_at(end_lsn)}) part at {format_lsn(fork_lsn)}, "
+            f"{vote.tli_history.tli_at(end_lsn)}) diverge at {format_lsn(fork_lsn)}, "
             f"but the quorum's log ends at {format_lsn(end_lsn)}",
             "This primary lacks acknowledged commits. Attach the primary that continued the log, "
             "or rebuild this one from it with pg_rewind or a base backup.",
@@ -68,7 +67,7 @@ def behind_problem(primary_flush_lsn: int, end_lsn: int) -> Stop | None:
     """A primary whose WAL ends below the end of the log would lose acknowledged commits.
 
     `primary_flush_lsn` must have been read after the position of the log: until the election a
-    predecessor may have brought more WAL of the same primary.
+    predecessor may have added more WAL of the same primary.
     """
     if primary_flush_lsn >= end_lsn:
         return None
@@ -82,16 +81,16 @@ def behind_problem(primary_flush_lsn: int, end_lsn: int) -> Stop | None:
 
 
 def tail_begin_lsn(primary: Primary, vote: VoteResponse) -> int:
-    """Where to begin comparing: at the tail, as far as both surely have the WAL."""
+    """Where to begin the comparison: as much of the tail as both are certain to have."""
     end_lsn, seg_size = vote.flush_lsn, primary.server.wal_seg_size
     ends_with_segment = end_lsn % seg_size == 0
     if primary.slot_lsn == end_lsn and ends_with_segment:
-        return end_lsn  # the slot has confirmed just this log, and holds no byte of it
-    # A slot that holds too little is a new one, and this may be anybody's primary: whoever lacks
-    # the segment of the last byte is sent away by the primary itself.
+        return end_lsn  # the slot has confirmed exactly this log, and holds no byte of it
+    # A slot that holds too little is a new one, and this may be any primary. A primary that lacks
+    # the segment of the last byte refuses the stream itself.
     held_lsn = min(primary.slot_lsn, end_lsn - 1)
     segment_bytes = min(seg_size, SEGMENT_TAIL_BYTES_MAX) if ends_with_segment else 0
-    # The primary keeps the segment of its last switch under the new timeline's name only.
+    # The primary keeps the segment of its last switch only under the new timeline's name.
     switch_lsn = last_switch_lsn(primary.tli_history)
     begin_lsn = max(
         end_lsn - max(TAIL_BYTES_MAX, segment_bytes),
@@ -103,7 +102,7 @@ def tail_begin_lsn(primary: Primary, vote: VoteResponse) -> int:
 
 
 def tail_problem(begin_lsn: int, ours: bytes, donors: bytes) -> Stop | None:
-    """Compare the primary's bytes from `begin_lsn` on with the donor's of equal length."""
+    """Compare the primary's bytes from `begin_lsn` on with the donor's, of equal length."""
     assert len(ours) == len(donors)
     if ours == donors:
         return None
@@ -112,6 +111,6 @@ def tail_problem(begin_lsn: int, ours: bytes, donors: bytes) -> Stop | None:
         Outcome.REFUSED,
         f"the primary's WAL differs from the quorum's log at {format_lsn(begin_lsn + offset)}, "
         f"below the log's end at {format_lsn(begin_lsn + len(donors))}",
-        "The primary has the same timeline but other bytes: it was probably rolled back to a "
+        "The primary has the same timeline but other bytes: it was probably restored from a "
         "snapshot. Rebuild it from a base backup and the safekeepers' WAL.",
     )

@@ -1,7 +1,7 @@
 """The loop of the hot path: epoll, a few timers, and an inbox for the results of threads.
 
-One thread runs it. An event costs one dictionary look-up and one call; asyncio and uvloop were
-measured, and cost a commit more than the law of the project allows (`docs/decisions/`).
+One thread runs it. An event costs one dictionary look-up and one call. asyncio and uvloop were
+measured, and add more to a commit than the project allows (`docs/decisions/`).
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ class _Watch:
 
 
 class EventLoop:
-    """`wake` and the inbox are for any thread; everything else for the one that runs the loop."""
+    """Any thread may call `wake` and `call`. Everything else is for the thread that runs the
+    loop."""
 
     def __init__(self) -> None:
-        #: For who waits himself, for some of the files; the others he leaves to `run_once`.
+        #: For a caller that waits for some of the files itself, and leaves the others to
+        #: `run_once`.
         self.epoll = select.epoll()
         self._watches: dict[int, _Watch] = {}
-        #: Calls, each with the result of a thread that it is about.
+        #: Callbacks, each with the result of a thread that it handles.
         self._inbox: SimpleQueue[tuple[Callable[[], None], object]] = SimpleQueue()
         self._inbox_lock = Lock()
         self._is_closed = False
         self._timers: list[tuple[float, Callable[[], None]]] = []
-        #: Of the thread that runs it; 0: none does yet.
+        #: Of the thread that runs it; 0: none yet.
         self._thread_id = 0
         self._after_events: list[Callable[[], None]] = []
         self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -59,7 +61,7 @@ class EventLoop:
         self.watch(self._wake_receiver, self._take_inbox, lambda: None)
 
     def close(self) -> None:
-        """What threads have brought, or bring later, is closed."""
+        """Results that threads have delivered, or deliver later, are closed."""
         with self._inbox_lock:
             self._is_closed = True
         while not self._inbox.empty():
@@ -73,7 +75,7 @@ class EventLoop:
         try:
             self._wake_sender.send(b"\0")
         except OSError:
-            return  # it will wake up anyway, or is over
+            return  # a wake-up is pending, or the loop has ended
 
     @property
     def next_timer(self) -> float:
@@ -81,7 +83,7 @@ class EventLoop:
         return min((due for due, _ in self._timers), default=math.inf)
 
     def run_once(self, timeout_seconds: float) -> None:
-        """Wait for events, at most so long or until the next timer, and handle them."""
+        """Wait for events, at most for this time or until the next timer, and handle them."""
         self._thread_id = get_ident()
         if self._after_events:
             timeout_seconds = 0.0
@@ -91,7 +93,7 @@ class EventLoop:
         for fd, mask in self.epoll.poll(timeout_seconds):
             watch = self._watches.get(fd)
             if watch is None:
-                continue  # unwatched by the event before
+                continue  # unwatched by the previous event
             if mask & select.EPOLLOUT:
                 watch.on_writable()
             if mask & ~select.EPOLLOUT:
@@ -113,13 +115,14 @@ class EventLoop:
     def watch(
         self, file: HasFileno, on_readable: Callable[[], None], on_writable: Callable[[], None]
     ) -> None:
-        """Call `on_readable` when there is input, an end or an error."""
+        """Call `on_readable` on input, at the end of the stream, or on an error."""
         fd = file.fileno()
         self._watches[fd] = _Watch(file, on_readable, on_writable, select.EPOLLIN)
         self.epoll.register(fd, select.EPOLLIN)
 
     def unwatch(self, file: HasFileno) -> None:
-        """The file is being closed, or was: then its number may belong to another one already."""
+        """The file is being closed, or was closed: then its number may already belong to another
+        file."""
         fd = file.fileno()
         watch = self._watches.get(fd)
         if watch is None or watch.file is not file:
@@ -128,13 +131,13 @@ class EventLoop:
         try:
             self.epoll.unregister(fd)
         except OSError:
-            return  # closed before: the kernel has forgotten it, too
+            return  # closed before: the kernel has already dropped it
 
     def set_interest(
         self, file: HasFileno, *, reads: bool, writes: bool, leaves: bool = False
     ) -> None:
-        """Cheap when nothing changes. `leaves`: the peer's end alone, whatever it has sent before
-        and nobody wants to read yet; it counts as readable."""
+        """Cheap if nothing changes. `leaves`: report only the end of the peer's stream, even if
+        there is input that is not to be read yet; it counts as readable."""
         wanted = (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if writes else 0)
         wanted |= select.EPOLLRDHUP if leaves else 0
         watch = self._watches.get(file.fileno())
@@ -146,12 +149,13 @@ class EventLoop:
         self._timers.append((time.monotonic() + seconds, callback))
 
     def call(self, callback: Callable[[], None]) -> None:
-        """On the loop, soon. For any thread; nothing happens once the loop has ended."""
+        """Call `callback` on the loop, soon. For any thread. Does nothing once the loop has
+        ended."""
         self._deliver(callback, None)
 
     def call_after_events(self, callback: Callable[[], None]) -> None:
-        """For any thread: as `call`; from the loop's own it costs no wake-up. For a loop of which
-        nobody waits for files himself: it is called at the end of `run_once`."""
+        """For any thread: like `call`. From the loop's own thread it costs no wake-up; the callback
+        runs at the end of `run_once`. Not for a loop whose caller waits for files itself."""
         if get_ident() == self._thread_id:
             self._after_events.append(callback)
         else:
@@ -168,9 +172,9 @@ class EventLoop:
     def in_thread(
         self, work: Callable[[], T], done: Callable[[T | WalProposerError], None]
     ) -> None:
-        """Run `work` in a thread of its own, and `done` on the loop with what it returned, or with
-        the WalProposerError it raised. Another exception is a bug: it is raised on the loop. When
-        the loop has ended, a result that can be closed is."""
+        """Run `work` in a thread of its own, and `done` on the loop with its result, or with the
+        WalProposerError that it raised. Any other exception is a bug: it is raised on the loop.
+        After the end of the loop, a result that can be closed is closed."""
 
         def run() -> None:
             try:
@@ -198,7 +202,7 @@ class EventLoop:
 
 
 def _discard(result: object) -> None:
-    """Else a connection that came too late would stay open for as long as the process runs."""
+    """A connection that came too late would otherwise stay open as long as the process runs."""
     if isinstance(result, Closeable):
         result.close()
 

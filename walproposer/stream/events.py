@@ -1,8 +1,8 @@
-"""What goes into the proposer's core and what it orders: its table of contents. Pure values.
+"""The events and actions of the proposer's core. Pure values.
 
-A peer is a place in the list of addresses (0, 1, ...), which begins with those of the candidacy
-and may grow; who answers there, and whether he is a member, his greeting tells. The shell executes
-a list of actions in its order.
+A peer is a place in the list of addresses (0, 1, ...), which begins with those of the candidacy and
+may grow. The greeting tells which safekeeper answers there, and whether it is a member. The shell
+executes a list of actions in order.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class PeerConnected(Struct, frozen=True):
 
 
 class PeerLost(Struct, frozen=True):
-    """With `lost_data` it answers that it has no such timeline, or that what it has is damaged.
+    """With `lost_data` it reported that it has no such timeline, or a damaged one.
 
-    Of a member that is a loss; of one outside the sets it is no news, and of one that is to be
-    added it is what the core waits for (Join). So the shell tells it at every attempt to connect.
+    For a member that is a loss. For a safekeeper outside the sets it is expected, and for one to be
+    added the core waits for it (Join). So the shell reports it at every attempt to connect.
     """
 
     peer: int
@@ -45,27 +45,27 @@ class PeerMessage(Struct, frozen=True, gc=False):
 
 
 class UpstreamStarted(Struct, frozen=True):
-    """The answer to StartUpstream; `flush_lsn` is where the primary's WAL ended just before."""
+    """The answer to StartUpstream; `flush_lsn` is the end of the primary's WAL just before."""
 
     flush_lsn: int
 
 
 @final
 class WalReceived(Struct, frozen=True, gc=False):
-    """WAL of the primary, in order, as its walsender cut it."""
+    """WAL of the primary, in order, in the pieces of its walsender."""
 
     begin_lsn: int
     wal: bytes
 
 
 class TailRead(Struct, frozen=True):
-    """The donor's answer to ReadTail, whole."""
+    """The donor's complete answer to ReadTail."""
 
     wal: bytes
 
 
 class CatchUpWal(Struct, frozen=True):
-    """WAL for `peer`, from the donor named in its StartCatchUp."""
+    """WAL for `peer`, from the donor of its StartCatchUp."""
 
     peer: int
     begin_lsn: int
@@ -73,7 +73,7 @@ class CatchUpWal(Struct, frozen=True):
 
 
 class CatchUpLost(Struct, frozen=True):
-    """The donor's stream for `peer` ended; `is_removed`: it has not got that WAL any more."""
+    """The donor's stream for `peer` ended; `is_removed`: the donor no longer has that WAL."""
 
     peer: int
     reason: str
@@ -81,22 +81,22 @@ class CatchUpLost(Struct, frozen=True):
 
 
 class Tick(Struct, frozen=True):
-    """Time passes; milliseconds of a monotonic clock."""
+    """Milliseconds of a monotonic clock."""
 
     now_ms: int
 
 
 class SteadyEnded(Struct, frozen=True):
-    """What was taken on the steady path since the event before this one."""
+    """The result of the steady path since the previous event."""
 
     steady: SteadyLeader
 
 
 class ChangeRequest(Struct, frozen=True):
-    """The set wanted, and the generation of the membership that it was made for.
+    """The wanted set, and the generation of the membership that the request was made for.
 
-    Of those to be added id, instance and address must be known; of members, what is not known stays
-    as it is. Equal ids with other addresses or sites change just those (rule 10).
+    Members to be added need id, instance and address. For present members, unknown values stay as
+    they are. Equal ids with other addresses or sites change only those (rule 10).
     """
 
     generation: int
@@ -108,22 +108,23 @@ class ChangeRequest(Struct, frozen=True):
 
 
 class ChangeRequested(Struct, frozen=True):
-    """May come at any time, before the election too: it waits for it.
+    """May come at any time; before the election it waits for it.
 
-    While another change is under way (`Proposer.change` is not finished, and wants another set)
-    nothing happens: the shell has refused it. The same request again is the same change.
+    While another change is in progress (`Proposer.change` is not finished, and wants another set)
+    it does nothing: the shell has refused it. A repeated request refers to the same change.
     """
 
     request: ChangeRequest
 
 
 class ChangeCancelled(Struct, frozen=True):
-    """Go back, if it is not too late: nothing happens once the change was left forward."""
+    """Go back to the old set, if it is not too late: once the change has left the joint set
+    forward, this does nothing."""
 
 
 class Joined(Struct, frozen=True):
-    """The answer to Join: the timeline is there, or why not. `is_refused`: the safekeeper itself
-    said no, or it is not the one that was wanted; else it is asked again later."""
+    """The answer to Join: the timeline exists there, or the error. `is_refused`: the safekeeper
+    refused, or it is not the wanted one; otherwise it is asked again later."""
 
     peer: int
     error: str = ""
@@ -131,23 +132,23 @@ class Joined(Struct, frozen=True):
 
 
 class Left(Struct, frozen=True):
-    """The answer to Leave: it has left, or why not."""
+    """The answer to Leave: it has left, or the error."""
 
     peer: int
     error: str = ""
 
 
 class OutsiderNamed(Struct, frozen=True):
-    """Somebody who is in no set answers at this address: connect to him, and tell him that he has
-    left. Nothing happens while there is no leader, nor to one that is to be added."""
+    """A safekeeper that is in no set answers at this address: connect to it, and order it to leave.
+    Does nothing while there is no leader, or if the safekeeper is to be added."""
 
     host: str
     port: int
 
 
 class RoundWanted(Struct, frozen=True):
-    """Show that the term is live now, by a round that begins from now on. Nothing happens while
-    there is no leader."""
+    """Prove that the term leads now, by a round that begins from now on. Does nothing while there
+    is no leader."""
 
 
 class Stopping(Struct, frozen=True):
@@ -185,7 +186,8 @@ class Send(Struct, frozen=True, gc=False):
 
 
 class ClosePeer(Struct, frozen=True):
-    """Drop the connection and make a new one, later or `at_once`; PeerLost is not expected back."""
+    """Drop the connection and make a new one, later or `at_once`. The shell must not answer with
+    PeerLost."""
 
     peer: int
     reason: str
@@ -193,10 +195,10 @@ class ClosePeer(Struct, frozen=True):
 
 
 class OpenPeer(Struct, frozen=True):
-    """Connect to this address, and again whenever the connection is lost, until ForgetPeer.
+    """Connect to this address, and reconnect whenever the connection is lost, until ForgetPeer.
 
-    The places of the candidacy's addresses are open from the start, without this. A place that was
-    forgotten may be opened again; its address never changes.
+    The places of the candidacy's addresses are open from the start, without this. A forgotten place
+    may be opened again. Its address never changes.
     """
 
     peer: int
@@ -205,20 +207,20 @@ class OpenPeer(Struct, frozen=True):
 
 
 class ForgetPeer(Struct, frozen=True):
-    """Drop its connection, if there is one, and make none; nothing of it may reach the core any
-    more, PeerLost neither."""
+    """Drop its connection, if there is one, and make none. Nothing of it may reach the core any
+    more, not even PeerLost."""
 
     peer: int
 
 
 class Join(Struct, frozen=True):
-    """JOIN_TIMELINE at this address, answered by Joined, on a connection of its own.
+    """JOIN_TIMELINE at this address, answered by Joined, on a separate connection.
 
-    The one there must be `member`, by id and instance (IDENTIFY_SAFEKEEPER): else nothing is sent
-    (A1), and the answer is a refusal. The shell chooses where the log begins, and offers
-    `offer.beginning_at(start_lsn)`: the start of the segment of `limit_lsn`, which every member has
-    flushed; an earlier one, where WAL is not archived and a member has it. Never a later one: a
-    member that lags may have only this log to be caught up from.
+    The safekeeper there must be `member`, by id and instance (IDENTIFY_SAFEKEEPER). Otherwise
+    nothing is sent (A1), and the answer is a refusal. The shell chooses where the log begins, and
+    offers `offer.beginning_at(start_lsn)`: the start of the segment of `limit_lsn`, which every
+    member has flushed; or an earlier position, if WAL is not archived and a member has it. Never a
+    later one: a member that lags may have only this log to catch up from.
     """
 
     peer: int
@@ -228,10 +230,10 @@ class Join(Struct, frozen=True):
 
 
 class Leave(Struct, frozen=True):
-    """LEAVE_TIMELINE at this address, answered by Left, on a connection of its own.
+    """LEAVE_TIMELINE at this address, answered by Left, on a separate connection.
 
-    The one there must be this safekeeper, by id and instance: an address may be given to another
-    one at any time, a learner perhaps, and that would delete its log.
+    The safekeeper there must be this one, by id and instance. An address may be given to another
+    one at any time, perhaps a learner, whose log the command would delete.
     """
 
     peer: int
@@ -249,26 +251,27 @@ class ReadTail(Struct, frozen=True):
 
 
 class StartUpstream(Struct, frozen=True):
-    """Ask the primary where its WAL ends, and for the WAL from `begin_lsn` on if it has that."""
+    """Ask the primary for the end of its WAL, and for the WAL from `begin_lsn` on if it has
+    that."""
 
     begin_lsn: int
 
 
 @final
 class ReportFlushed(Struct, frozen=True, gc=False):
-    """Tell the primary: a quorum has everything below `commit_lsn`. Commits return on this."""
+    """Report to the primary: a quorum has everything below `commit_lsn`. Commits return on this."""
 
     commit_lsn: int
 
 
 class RoundAnswered(Struct, frozen=True):
-    """When round `number` began, nobody had been elected after us."""
+    """When round `number` began, no other proposer had been elected after us."""
 
     number: int
 
 
 class StartCatchUp(Struct, frozen=True):
-    """Read the donor's log from `begin_lsn` on and bring it as CatchUpWal for `peer`."""
+    """Read the donor's log from `begin_lsn` on, as CatchUpWal for `peer`."""
 
     peer: int
     donor: int
@@ -282,14 +285,14 @@ class StopCatchUp(Struct, frozen=True):
 class Outcome(Enum):
     """How an incarnation ends."""
 
-    FENCED = "fenced"  #: a greater NodeId was seen; somebody else is, or will be, the proposer
-    REFUSED = "refused"  #: going on could lose acknowledged commits, or the parts do not fit
-    RESTART = "restart"  #: nothing is wrong with the log; a new incarnation must try again
+    FENCED = "fenced"  #: a greater NodeId was seen; another proposer leads, or will
+    REFUSED = "refused"  #: continuing could lose acknowledged commits, or the parts do not match
+    RESTART = "restart"  #: the log is intact; a new incarnation must try again
     COMPLETED = "completed"  #: without a primary: the log's tail is on a quorum
 
 
 class Stop(Struct, frozen=True):
-    """The last action of an incarnation; it never speaks again."""
+    """The last action of an incarnation. It does nothing afterwards."""
 
     outcome: Outcome
     message: str
@@ -312,25 +315,25 @@ Action = (
     | Stop
 )
 
-# ---- what the shell shows
+# ---- for the status
 
 
 class ChangeState(Enum):
     """In order of execution; the last three are ends."""
 
-    JOINING = "joining"  #: those to be added are given the timeline, or the election is awaited
-    CATCHING_UP = "catching up"  #: learners: streamed to, counted for nothing
+    JOINING = "joining"  #: safekeepers to be added get the timeline, or the election is awaited
+    CATCHING_UP = "catching up"  #: learners: streamed to, not counted
     ENTERED = "entered"  #: joint: a quorum of both sets confirms a commit
-    LEAVING = "leaving"  #: the set that stays is written, and not in force yet
-    TELLING = "telling"  #: in force; those outside are told to leave
+    LEAVING = "leaving"  #: the remaining set is written, and not in force yet
+    TELLING = "telling"  #: in force; safekeepers outside are ordered to leave
     DONE = "done"
     REFUSED = "refused"  #: nothing was changed
-    GONE_BACK = "gone back"  #: the members are who they were before
+    GONE_BACK = "gone back"  #: the members are the same as before
 
 
 class ChangeView(Struct, frozen=True):
-    """Of the change under way, or of the last one. `waits_for`: in words, "" at an end; `error`:
-    why it was refused or went back, or what is in its way."""
+    """The change in progress, or the last one. `waits_for`: what it waits for, "" at an end.
+    `error`: why it was refused or went back, or what prevents it."""
 
     state: ChangeState
     wanted: tuple[int, ...]

@@ -3,8 +3,8 @@
     primary --'w'--> Upstream --WalReceived--> core --Send--> CopyConnection --> safekeepers
     primary <--'r'-- Upstream <--ReportFlushed-- core <--PeerMessage-- CopyConnection <-- answers
 
-The loop never blocks: what may (connecting, name resolution, the probe of a stopping primary) is
-done by a few threads, which put their results into an inbox and wake the loop up.
+The loop never blocks. A few threads do what may block (connecting, name resolution, the probe of a
+stopping primary), put their results into an inbox and wake the loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from walproposer.config import ProposerConfig
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.commit_path import PathNote
+from walproposer.stream.commit_path import PathLog
 from walproposer.stream.commit_signal import CommitSignal
 from walproposer.stream.donor_reads import DonorReads
 from walproposer.stream.event_loop import EventLoop
@@ -69,7 +69,7 @@ from walproposer.stream.proposer import Proposer, State
 from walproposer.stream.quorum_watch import QuorumWatch
 from walproposer.stream.shutdown_probe import is_shutting_down
 from walproposer.stream.standby_feedback import StandbyFeedback
-from walproposer.stream.steady_loop import NO_ONE, UPSTREAM
+from walproposer.stream.steady_loop import NO_INPUT, UPSTREAM
 from walproposer.stream.upstream import Upstream, end_of_stream
 from walproposer.stream.wal_window import joined
 
@@ -87,20 +87,20 @@ TICK_SECONDS = 0.1
 REPORT_SECONDS = 1.0
 PROBE_SECONDS = 1.0
 DRAIN_SECONDS = 5.0
-# How long WAL may wait for the answer to the round before it. A round costs every process on the
-# path several wake-ups, so under load fewer and larger ones commit more; where a round takes longer
-# than this (a distant safekeeper), the next one follows it unanswered.
+# How long WAL may wait for the answer to the previous round. A round costs every process on the
+# path several wake-ups, so under load fewer and larger rounds commit more. If a round takes longer
+# than this (a distant safekeeper), the next one starts before its answer.
 GATHER_SECONDS = 0.001
 
-#: A safekeeper that starts, stops or has no room: it is to be asked again.
+#: A safekeeper that starts, stops or has no room: retry.
 MAY_PASS = ("53", "57P")
 
-# A bulk load's WAL is not for the steady path, which is tried again after so many rounds.
+# WAL of a bulk load does not use the steady path, which is tried again after this many rounds.
 STEADY_PAUSE = 16
 
 
 class Incarnation:
-    """`run` returns the core's Stop, or raises PrimaryLost. `stop` may be called by any thread."""
+    """`run` returns the core's Stop, or raises PrimaryLost. Any thread may call `ask_to_stop`."""
 
     def __init__(
         self, config: ProposerConfig, candidacy: Candidacy, upstream: Upstream | None
@@ -108,20 +108,20 @@ class Incarnation:
         self.config = config
         self.upstream = upstream
         primary = upstream.primary if upstream is not None else None
-        # Who only completes a log has nothing to send that is worth a chain.
+        # An incarnation that only completes a log does not need chains.
         chains = config.chains if upstream is not None else NO_CHAINS
         self.core = Proposer(replace(candidacy, chains=chains), primary)
         self.quorum_watch = QuorumWatch(has_primary=upstream is not None)
         self.commit_signal = CommitSignal()
         self._loop = EventLoop()
         timeline = candidacy.timeline
-        self.peers = PeerConnections(self._loop, timeline, config.http, self._step, self._unsettle)
+        self.peers = PeerConnections(self._loop, timeline, config.http, self._step, self._changed)
         self._donors = DonorReads(
-            self._loop, timeline, self.peers.addresses, self._step, self._unsettle
+            self._loop, timeline, self.peers.addresses, self._step, self._changed
         )
         self._stop: Stop | None = None
-        #: False when a connection has something for `_settle`.
-        self._is_settled = False
+        #: False when a connection needs handling in `_update_connections`.
+        self._is_unchanged = False
         self._reads_wal = True
         self._lost: PrimaryLost | None = None
         self._is_asked_to_stop = False
@@ -131,7 +131,7 @@ class Incarnation:
         self._gather_until = 0.0
         #: Rounds of the general path until the steady one is tried again.
         self._steady_pause = 0
-        self._path_note = PathNote()
+        self._path_log = PathLog()
         self._primary_heard_at = 0.0
         self._next_tick = 0.0
         self._next_report = 0.0
@@ -145,9 +145,9 @@ class Incarnation:
         self._loop.wake()
 
     def run(self) -> Stop | None:
-        """None when it was asked to stop. Raises PrimaryLost, WalProposerError."""
+        """Returns None if it was asked to stop. Raises PrimaryLost, WalProposerError."""
         now = time.monotonic()
-        self._tick(now)  # the core's clock starts before anybody is awaited
+        self._tick(now)  # the core's clock starts before any wait
         for place in list(self.core.peers):
             self.peers.add(place.peer, self.config.safekeeper(place.host, place.port))
         try:
@@ -161,7 +161,7 @@ class Incarnation:
             self._loop.close()
 
     def _turn(self, now: float) -> float:
-        """Wait, once, and take what has come: the time then. `now` is when the last one ended."""
+        """Wait once, and handle the events. Returns the time; `now` is that of the last turn."""
         is_gathering = not self._reads_wal and now < self._gather_until
         wake_at = self._gather_until if is_gathering else self._next_tick
         if self._run_steady():
@@ -171,35 +171,35 @@ class Incarnation:
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._tick(now)
-        is_changed = not self._is_settled or bool(self._donors.open)
+        is_changed = not self._is_unchanged or bool(self._donors.open)
         if is_changed or self._wants_wal(now) is not self._reads_wal:
-            self._settle(now)
+            self._update_connections(now)
         return now
 
     def _run_steady(self) -> bool:
-        """On the steady path, while there is one. True when something was left for the general path
-        in a buffer, which no poll tells of, and it took it."""
+        """Run the steady path, while there is one. Returns True if it left input for the general
+        path in a buffer, which no poll reports, and that input was handled."""
         steady = self._steady_loop()
         if steady is None:
             return False
         leader, upstream = steady.leader, self.upstream
         assert upstream is not None
-        odd = steady.run(min(self._next_tick, self._loop.next_timer))
-        upstream.went_on(leader.next_lsn, leader.primary_end_lsn, steady.reported_lsn)
+        source = steady.run(min(self._next_tick, self._loop.next_timer))
+        upstream.advance(leader.next_lsn, leader.primary_end_lsn, steady.reported_lsn)
         if steady.has_heard:
             self._primary_heard_at = time.monotonic()
         self._step(SteadyEnded(leader))
-        self._steady_pause = STEADY_PAUSE if odd == UPSTREAM and not leader.wal else 0
-        if odd == UPSTREAM:
+        self._steady_pause = STEADY_PAUSE if source == UPSTREAM and not leader.wal else 0
+        if source == UPSTREAM:
             self._upstream_ready()
-        elif odd >= 0:
-            self.peers.ready(odd, self.peers.open[odd])
-        return odd != NO_ONE
+        elif source >= 0:
+            self.peers.ready(source, self.peers.open[source])
+        return source != NO_INPUT
 
     def _steady_loop(self) -> SteadyLoop | None:
-        """None while something is to be done that only the general path does."""
+        """None while there is work that only the general path does."""
         upstream = self.upstream
-        if not self._is_settled or not self._reads_wal or self._donors.open or upstream is None:
+        if not self._is_unchanged or not self._reads_wal or self._donors.open or upstream is None:
             return None
         if self._steady_pause:
             self._steady_pause -= 1
@@ -216,16 +216,16 @@ class Incarnation:
             return False
         return self.core.wants_wal()
 
-    def _settle(self, now: float) -> None:
-        """After a round of events that changed something: who is gone, and which sockets are worth
-        waiting for.
+    def _update_connections(self, now: float) -> None:
+        """After a round of events with a change: drop ended connections, and set the sockets to
+        poll.
 
-        A socket nobody wants to read from is not polled; that is the back-pressure.
+        A socket that the core does not want to read from is not polled. That is the back-pressure.
         """
-        self._is_settled = True
+        self._is_unchanged = True
         self._reads_wal = self._wants_wal(now)
-        self.peers.settle()
-        self._donors.settle(self.core.wants_catch_up)
+        self.peers.update()
+        self._donors.update(self.core.wants_catch_up)
         upstream = self.upstream
         if upstream is not None and upstream.copy is not None:
             copy = upstream.copy
@@ -237,19 +237,18 @@ class Incarnation:
             raise self._lost
 
     def _drain(self, end: WalProposerError, now: float) -> None:
-        """A stream that ended in good order, as an older timeline's does, may have brought WAL that
-        the quorum is still taking. The next incarnation would only ask for it again, and perhaps no
-        sooner be done: so wait for the quorum first. Raises PrimaryLost, Refusal when that is over.
-        """
+        """A stream that ended in an orderly way, like that of an older timeline, may have brought
+        WAL that the quorum does not have yet. The next incarnation would have to request it again.
+        So wait for the quorum first. Raises PrimaryLost, Refusal when the wait is over."""
         error = end_of_stream(end)
         self._drain_until = self._drain_until or now + DRAIN_SECONDS
         is_orderly = isinstance(error, PrimaryLost) and error.orderly
         if not is_orderly or self.core.is_drained or now >= self._drain_until:
             raise error
-        self._is_settled = False
+        self._is_unchanged = False
 
-    def _unsettle(self) -> None:
-        self._is_settled = False
+    def _changed(self) -> None:
+        self._is_unchanged = False
 
     # ---- the core
 
@@ -264,15 +263,15 @@ class Incarnation:
             self._execute(action)
 
     def _execute(self, action: Action) -> None:
-        # The two of every commit come first, and by their type: a class pattern costs five times
+        # The two actions of every commit come first, and by type: a class pattern costs five times
         # as much.
         if type(action) is Send:
             self._send(action.peer, action.message)
             return
         if type(action) is ReportFlushed:
             self.commit_signal.advance(action.commit_lsn)
-            # Before the stream has begun (a predecessor may still hold the slot) nobody waits
-            # for this; the first tick after its begin reports.
+            # Before the stream has begun (a predecessor may still hold the slot) no commit waits
+            # for this. The first tick after its begin reports.
             if self.upstream is not None and self.upstream.copy is not None:
                 self.upstream.report(action.commit_lsn)
             return
@@ -291,7 +290,7 @@ class Incarnation:
                 assert self.upstream is not None
                 upstream = self.upstream
                 self._loop.in_thread(
-                    lambda: upstream.start(begin_lsn, self._unsettle), self._upstream_started
+                    lambda: upstream.start(begin_lsn, self._changed), self._upstream_started
                 )
             case ReadTail(donor, begin_lsn, end_lsn):
                 self._donors.read_tail(
@@ -316,7 +315,7 @@ class Incarnation:
     def _send(self, peer: int, message: ProposerMessage) -> None:
         copy = self.peers.open.get(peer)
         if copy is None:
-            return  # lost a moment ago; PeerLost is on its way to the core
+            return  # just lost; PeerLost is on its way to the core
         if isinstance(message, Append):
             if message is not self._last_append:
                 self._last_append, self._last_payload = message, encode(message)
@@ -332,7 +331,7 @@ class Incarnation:
         if upstream is None or upstream.copy is None:
             return
         if self.core.quorum_is_connected:
-            self._path_note.say(self)
+            self._path_log.update(self)
         if not self._reads_wal:
             self._primary_heard_at = now  # its answers wait in the socket
         if now >= self._next_report:
@@ -356,10 +355,10 @@ class Incarnation:
             )
 
     def _probed(self, is_stopping: bool | WalProposerError) -> None:
-        """A primary that stops waits for us, and without a quorum we have nothing to tell it."""
+        """A primary that shuts down waits for us, and without a quorum it would wait forever."""
         if is_stopping is True and not self.core.quorum_is_connected:
             self._lost = PrimaryLost("the primary is shutting down while the quorum is lost")
-            self._unsettle()
+            self._changed()
 
     # ---- safekeepers
 
@@ -378,27 +377,28 @@ class Incarnation:
             address = self.peers.addresses[lost.peer]
             log.error("safekeeper left behind", safekeeper=str(address), reason=progress.error)
 
-    # ---- members that change
+    # ---- changes of the members
 
     @property
     def known_addresses(self) -> tuple[SafekeeperAddress, ...]:
-        """For the next one: where the members are, and where we found somebody besides."""
+        """For the next incarnation: the addresses of the members, and others where a safekeeper
+        answered."""
         membership = self.core.membership
         listed = membership.roster if membership is not None else ()
         named = [self.config.safekeeper(m.host, m.port) for m in listed if m.host]
         return tuple(dict.fromkeys((*self.peers.addresses.values(), *named)))
 
     def request(self, request: ChangeRequest) -> None:
-        """Before `run`: what it is for. Without a primary it ends when that is done."""
+        """Before `run`: the change to make. Without a primary `run` then ends."""
         self._step(ChangeRequested(request))
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Between two events, on the thread that runs; for any thread. Not at all when it has
-        ended."""
+        """Call `callback` between two events, on the thread that runs. For any thread. Does nothing
+        after the end."""
         self._loop.call(callback)
 
     def step(self, event: ChangeRequested | ChangeCancelled | OutsiderNamed | RoundWanted) -> None:
-        """For what `call` calls."""
+        """For callbacks of `call`."""
         self._step(event)
 
     def _join(self, action: Join) -> None:
@@ -432,7 +432,7 @@ class Incarnation:
             if result is None:
                 log.info("a safekeeper has left", safekeeper=str(address))
             else:
-                log.warning("safekeeper not told", safekeeper=str(address), reason=str(result))
+                log.warning("safekeeper did not leave", safekeeper=str(address), reason=str(result))
             self._step(Left(action.peer, str(result or "")))
 
         who = action.safekeeper_id, action.instance
@@ -454,8 +454,8 @@ class Incarnation:
             log.info("streaming from the primary", primary=str(config.primary))
             if self.core.membership is not None:
                 for problem in config.chains.problems(self.core.membership):
-                    log.warning("members are streamed to directly", reason=problem)
-            self._upstream_ready()  # see CopyConnection: some of it may be here already
+                    log.warning("members stream from the proposer directly", reason=problem)
+            self._upstream_ready()  # input may have arrived already, see CopyConnection
 
     def _upstream_ready(self) -> None:
         upstream = self.upstream
@@ -470,7 +470,7 @@ class Incarnation:
         if reply_requested:
             upstream.report(self.core.commit_lsn)
 
-    # ---- whether it moves; asked by other threads
+    # ---- progress; read by other threads
 
     @property
     def is_leading(self) -> bool:
@@ -478,21 +478,21 @@ class Incarnation:
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether the quorum has what the primary had when it was connected to."""
+        """Whether the quorum has what the primary had when the connection was made."""
         upstream = self.upstream
         return upstream is None or self.commit_signal.commit_lsn >= upstream.primary.flush_lsn
 
     @property
     def stalled_seconds(self) -> float:
-        """How long the loop is late for a tick, which comes every TICK_SECONDS."""
+        """How late the loop is for a tick, which comes every TICK_SECONDS."""
         return (
             max(0.0, time.monotonic() - self.now_ms / 1000 - TICK_SECONDS) if self.now_ms else 0.0
         )
 
     @property
     def primary_silent_seconds(self) -> float | None:
-        """Since the primary last answered, as it is asked to each second; None when it does not
-        stream. Up to the last tick: later nobody has listened."""
+        """Time from the primary's last answer, which is requested each second, to the last tick.
+        None if the primary does not stream."""
         if self.upstream is None or self.upstream.copy is None:
             return None
         return max(0.0, self.now_ms / 1000 - self._primary_heard_at)

@@ -1,8 +1,8 @@
-"""JOIN_TIMELINE and LEAVE_TIMELINE: a safekeeper becomes a learner, or gives its WAL up.
+"""JOIN_TIMELINE and LEAVE_TIMELINE: a safekeeper becomes a learner, or deletes its WAL.
 
-Where a learner's log begins is decided here: as late as may be, but with all WAL that no archive
-has. So replacing every member, one after the other, never loses what was not archived yet. Each
-function blocks, and raises WalProposerError.
+This decides where a learner's log begins: as late as possible, but with all WAL that no archive
+has. So replacing every member, one after the other, never loses unarchived WAL. Each function
+blocks, and raises WalProposerError.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def join(
     limit_lsn: int,
     members: Sequence[SafekeeperAddress],
 ) -> None:
-    """Raises Refusal when somebody else lives there."""
+    """Raises Refusal if another safekeeper answers there."""
     client = SafekeeperClient(address)
     _check_identity(client, member.id, member.instance)
     statuses = statuses_of(timeline, survey(members, LATE_SECONDS))
@@ -44,15 +44,15 @@ def leave(
     membership: Membership,
 ) -> None:
     """Law (D1): only when the membership without it is complete, on the disks of a quorum of its
-    members; whoever calls this has seen that. The safekeeper refuses a membership that names it, or
-    that is less than its own. Raises Refusal when somebody else lives there."""
+    members; the caller has checked that. The safekeeper refuses a membership that names it, or that
+    is less than its own. Raises Refusal if another safekeeper answers there."""
     client = SafekeeperClient(address)
     _check_identity(client, safekeeper_id, instance)
     client.leave(timeline, membership)
 
 
 def _check_identity(client: SafekeeperClient, safekeeper_id: int, instance: bytes) -> None:
-    """An address is a hint. Raises Refusal."""
+    """An address is only a hint. Raises Refusal."""
     identity = client.identify()
     found = (identity["safekeeper_id"], identity["instance"])
     if found != (str(safekeeper_id), instance.hex()):
@@ -63,8 +63,8 @@ def _check_identity(client: SafekeeperClient, safekeeper_id: int, instance: byte
 
 
 def choose_start_lsn(limit_lsn: int, seg_size: int, statuses: Sequence[Mapping[str, Any]]) -> int:
-    """The start of the segment that `limit_lsn` lies in, or of an earlier one, when what lies
-    between is not archived and one member has all of it. `statuses` are the members'."""
+    """The start of the segment of `limit_lsn`, or of an earlier one, if the WAL between is not
+    archived and one member has all of it. `statuses` are the members'."""
     highest = limit_lsn - limit_lsn % seg_size
     wanted = min((highest, *(_archived_lsn(status) for status in statuses if status["archive"])))
     wanted -= wanted % seg_size
@@ -78,6 +78,6 @@ def _archived_lsn(status: Mapping[str, Any]) -> int:
 
 
 def _local_start(status: Mapping[str, Any], seg_size: int) -> int:
-    """Where its whole segments begin."""
+    """The start of its first complete segment."""
     start_lsn = int(Lsn.parse(status["local_start_lsn"]))
     return -(-start_lsn // seg_size) * seg_size

@@ -1,12 +1,13 @@
-"""What a proposer does from its election on: fan the WAL out, count, commit. Pure; no I/O.
+"""The proposer after its election: sends WAL to the safekeepers, counts answers, commits. Pure; no
+I/O.
 
 A part of the core in `proposer.py`, which hands it the events of a won term. WAL above
-term_start_lsn comes from the primary through the window; what a safekeeper lacks below the window
-comes from a donor, another safekeeper.
+term_start_lsn comes from the primary through the window. WAL below the window that a safekeeper
+lacks comes from a donor, another safekeeper.
 
-Invariants: commit_lsn never goes back, and is either 0 or at least term_start_lsn; a peer that is
-not following is sent nothing; positions of members alone count for a commit (C1). Who the members
-are, and how that changes: `members.py`.
+Invariants: commit_lsn never decreases, and is either 0 or at least term_start_lsn. A peer that does
+not follow is sent nothing. Only positions of members count for a commit (C1). For the members, and
+changes of them, see `members.py`.
 """
 
 from __future__ import annotations
@@ -46,19 +47,20 @@ from walproposer.stream.wal_window import WalWindow, cut, joined
 if TYPE_CHECKING:
     from walproposer.stream.steady_leader import SteadyLeader
 
-# An idle connection is probed this often; the answer proves the safekeeper alive.
+# An idle connection gets a heartbeat at this interval. The answer proves that the safekeeper is
+# alive.
 HEARTBEAT_MS = 1000
-# A donor that could not be read is asked again after this, and one that has removed the WAL (it may
-# have got an archive since) after that.
+# A donor that could not be read is tried again after the first time. One that has removed the WAL
+# is tried again after the second: it may have got an archive since.
 DONOR_RETRY_MS = 500
 REMOVED_RETRY_MS = 10_000
-# Of a peer that does not follow yet.
+# States of a peer that does not follow yet.
 WAITING = (PeerState.GREETED, PeerState.VOTING, PeerState.VOTED)
 
 
 @dataclass(frozen=True, slots=True)
 class WonTerm:
-    """What the election decided. `donor` is the place, `donor_id` the safekeeper whose log, whole,
+    """The result of the election. `donor` is the place, `donor_id` the safekeeper whose whole log
     is the log."""
 
     node_id: NodeId
@@ -72,10 +74,10 @@ class WonTerm:
 
 
 class Leader:
-    """`peer_set` is shared with the proposer, which moves its places as far as VOTED.
+    """`peer_set` is shared with the proposer, which moves its places up to VOTED.
 
-    `membership` is the present one (law): stamped by this leader, and counted by from the moment
-    that it is written.
+    `membership` is the current one (law): stamped by this leader, and used for counting from the
+    moment when it is written.
     """
 
     def __init__(
@@ -113,17 +115,17 @@ class Leader:
     # ---- the membership
 
     def ids_of(self, places: Iterable[Progress]) -> set[int]:
-        """Of the members among them: nobody else counts (C1)."""
+        """The ids of the members among them: others do not count (C1)."""
         return {p.safekeeper_id or 0 for p in places if p.is_member}
 
     @property
     def flush_lsns(self) -> dict[int, int]:
-        """By member; 0 of who has not answered under this NodeId."""
+        """By member; 0 if it has not answered under this NodeId."""
         return {p.safekeeper_id or 0: p.flush_lsn for p in self.peers if p.is_member}
 
     @property
     def informed_ids(self) -> set[int]:
-        """The members that have answered with the present generation."""
+        """The members that have answered with the current generation."""
         generation = self.membership.generation
         return self.ids_of(p for p in self.peers if p.generation == generation)
 
@@ -132,8 +134,8 @@ class Leader:
         return has_quorum(self.membership, self.informed_ids)
 
     def begin(self) -> list[Action]:
-        """The primary has passed its check. The donor comes first: the others' missing tail can
-        then be read from it."""
+        """The primary has passed its check. The donor comes first: the others can then read the
+        tail that they lack from it."""
         actions = self.seat()
         voted = [p for p in self.peers if p.state is PeerState.VOTED]
         voted.sort(key=lambda p: p.peer != self.term.donor)
@@ -142,8 +144,8 @@ class Leader:
         return actions + self.members.begin(self)
 
     def write(self, membership: Membership) -> list[Action]:
-        """Rule 3: it is counted by at once, and everybody who follows is told. A commit may be due:
-        the set that it waited for may have gone."""
+        """Rule 3: the membership counts at once, and is sent to every follower. A commit may be
+        due: the set that it waited for may no longer count."""
         assert membership.stamp > self.membership.stamp
         assert membership.stamp.author == self.term.node_id
         self.membership = membership
@@ -156,8 +158,8 @@ class Leader:
         return self._advance_commit() + actions
 
     def seat(self) -> list[Action]:
-        """Who is in no set any more is sent nothing more; who has a seat now is asked for his
-        positions, and followed."""
+        """Send nothing more to peers without a seat. Request votes from peers that now have one, to
+        follow them."""
         self.peer_set.assign(self.membership, self.members.learners)
         actions: list[Action] = []
         for p in self.peers:
@@ -169,13 +171,13 @@ class Leader:
         return actions + self.reach()
 
     def reach(self) -> list[Action]:
-        """After a place was lost, too: he may answer at another address."""
+        """Also after a place was lost: its safekeeper may answer at another address."""
         return self.peer_set.reach((*self.membership.roster, *self.members.learners))
 
     # ---- streaming
 
     def follow(self, progress: Progress) -> list[Action]:
-        """Rule 4: each safekeeper is streamed from its own highest common point."""
+        """Rule 4: each safekeeper is streamed to from its own highest common point."""
         term, vote = self.term, progress.vote
         assert vote is not None
         try:
@@ -194,7 +196,7 @@ class Leader:
         return [Send(progress.peer, elected), *self._feed(progress)]
 
     def wal_received(self, begin_lsn: int, wal: bytes) -> list[Action]:
-        """The next WAL of the primary, from term_start_lsn on, however much it is."""
+        """The next WAL of the primary, from term_start_lsn on, of any length."""
         pieces = cut(begin_lsn, wal)
         return [action for piece in pieces for action in self._take_wal(*piece)]
 
@@ -205,13 +207,13 @@ class Leader:
         actions: list[Action] = []
         for p in self.peers:
             if p.state is PeerState.STREAMING and p.next_lsn == begin_lsn and p.has_room:
-                actions.append(self._send(p, self._window_append(begin_lsn)))  # waits for just this
+                actions.append(self._send(p, self._window_append(begin_lsn)))  # its next WAL
             elif p.is_following:
                 actions += self._feed(p)
         return actions
 
     def _feed(self, progress: Progress) -> list[Action]:
-        """Send what the peer lacks and has room for: from the window, else ask a donor."""
+        """Send what the peer lacks and has room for: from the window, else through a donor."""
         if progress.state is PeerState.CHAINED:
             return self._tell(progress)
         if progress.next_lsn < self.window.begin_lsn:
@@ -226,7 +228,8 @@ class Leader:
         return actions
 
     def _tell(self, progress: Progress) -> list[Action]:
-        """The WAL comes to it another way: it hears where it ends, and its last record."""
+        """The WAL reaches it another way. Send it the end of the WAL, and the last record
+        boundary."""
         window = self.window
         if progress.next_lsn == window.end_lsn:
             return []
@@ -234,7 +237,7 @@ class Leader:
         return [self._send(progress, self._append(window.end_lsn, b"", window.record_end_lsn))]
 
     def _window_append(self, lsn: int) -> Append:
-        """Peers at the same position get the same Append object, to be encoded once."""
+        """Peers at the same position get the same Append object, to encode it once."""
         last = self._last_append
         if (
             last is None
@@ -266,7 +269,7 @@ class Leader:
         return Send(progress.peer, append)
 
     def append_response(self, progress: Progress, response: AppendResponse) -> list[Action]:
-        """The hot path back. The report to the primary goes first: clients wait for just that."""
+        """The hot path back. The report to the primary comes first, because clients wait for it."""
         progress.answered_ms = self.now_ms
         count_answer(progress, response.durable_lsn)
         actions = self.rounds.heard(self, progress, response.durable_lsn)
@@ -283,7 +286,7 @@ class Leader:
         return actions + self.members.go_on(self) if self.members.is_changing else actions
 
     def take_steady(self, steady: SteadyLeader) -> None:
-        """What it sent and heard on the steady path, which reported each commit itself."""
+        """The messages of the steady path, which has reported each commit itself."""
         if steady.wal:
             self._boundary.advance_to(steady.next_lsn)
             for wal in joined(steady.wal):
@@ -298,7 +301,7 @@ class Leader:
                 p.sent_commit_lsn = steady.sent_commit_lsn
                 p.last_sent_ms = self.now_ms
                 p.sent_count += len(steady.wal)
-                if p.state is not PeerState.CHAINED:  # he is told of it, without it
+                if p.state is not PeerState.CHAINED:  # it gets the position without the WAL
                     p.wal_count = p.sent_count
             if steady.has_answered[p.peer]:
                 p.last_heard_ms = p.answered_ms = self.now_ms
@@ -325,8 +328,8 @@ class Leader:
         return quorum_lsn(self.membership, durable)
 
     def _advance_truncate(self) -> None:
-        """R1: what all members of both sets have flushed, who have answered with the present
-        generation, and all learners. Nobody waits for it, so it is computed on ticks."""
+        """R1: the position that all members of both sets have flushed, which have answered with the
+        current generation, and all learners. Nothing waits for it, so it is computed on ticks."""
         flush_lsns, informed = self.flush_lsns, self.informed_ids
         slowest_lsn = min(
             flush_lsns[member] if member in informed else 0
@@ -341,8 +344,8 @@ class Leader:
     def _maybe_start_catch_up(self, progress: Progress) -> list[Action]:
         """Rule 7: the WAL below the window comes from a donor, not from the primary.
 
-        A BoundaryFinder must begin on a boundary, so a peer that fell out of the window inside a
-        record starts over from its last whole one, on a new connection.
+        A BoundaryFinder must begin on a boundary. So a peer that fell out of the window inside a
+        record starts over from its last complete record, on a new connection.
         """
         if progress.catch_up is None and progress.is_inside_record:
             return progress.close("fell below the window inside a record")
@@ -358,7 +361,7 @@ class Leader:
         return [StartCatchUp(progress.peer, donor, progress.next_lsn)]
 
     def _choose_donor(self, progress: Progress) -> int | None:
-        """The one with the longest log, of those that may be asked now."""
+        """The donor with the longest log, of those that may be asked now."""
         retry_ms = progress.donor_retry_ms
         ends = {
             peer: end_lsn
@@ -368,10 +371,11 @@ class Leader:
         return max(ends, key=lambda peer: (ends[peer], -peer), default=None)
 
     def _donors(self, progress: Progress) -> dict[int, int]:
-        """Those whose log is surely ours beyond the peer's, and where it ends.
+        """The peers whose log is certainly ours beyond this peer's, and where it ends.
 
-        The election's donor, from its vote on, unless it lost what it had then; anybody else only
-        after an answer under our NodeId: before, his diverged tail might still be there.
+        The election's donor counts from its vote on, unless it lost what it had then. Any other
+        peer counts only after an answer under our NodeId: before that, it might still have a
+        diverged tail.
         """
         ends = {p.peer: p.flush_lsn for p in self.peers if p.is_following and p.answered}
         for p in self.peers:
@@ -382,17 +386,17 @@ class Leader:
 
     def catch_up_wal(self, progress: Progress, begin_lsn: int, wal: bytes) -> list[Action]:
         if progress.catch_up is None:
-            return []  # crossed our StopCatchUp
+            return []  # sent before our StopCatchUp arrived
         if begin_lsn != progress.next_lsn:
             return progress.close(
-                f"donor sent {format_lsn(begin_lsn)}, not {format_lsn(progress.next_lsn)}"
+                f"donor sent {format_lsn(begin_lsn)}, expected {format_lsn(progress.next_lsn)}"
             )
         actions: list[Action] = []
         for piece_lsn, piece in cut(begin_lsn, wal):
             try:
                 progress.catch_up.feed(piece_lsn, piece)
             except WalFormatError as error:
-                return actions + progress.close(f"its donor sent what cannot be WAL: {error}")
+                return actions + progress.close(f"its donor sent invalid WAL: {error}")
             record_end_lsn = progress.catch_up.record_end_lsn
             append = self._append(piece_lsn, piece, record_end_lsn)
             actions.append(self._send(progress, append))
@@ -401,8 +405,8 @@ class Leader:
         return actions + self._feed(progress)
 
     def catch_up_lost(self, progress: Progress, lost: CatchUpLost) -> list[Action]:
-        """The next tick looks for another donor; a peer inside a record starts over, and one that
-        no donor has the WAL for is left behind, until one has."""
+        """The next tick looks for another donor. A peer inside a record starts over. A peer whose
+        WAL no donor has is left behind, until one has it."""
         donor = progress.donor
         if progress.catch_up is None or donor is None:
             return []
@@ -414,8 +418,8 @@ class Leader:
         if lost.is_removed and self._choose_donor(progress) is None:
             progress.state = PeerState.LEFT_BEHIND
             progress.error = (
-                f"left behind: no safekeeper has WAL from {format_lsn(progress.next_lsn)} on any "
-                f"more: {lost.reason}"
+                f"left behind: no safekeeper has WAL from {format_lsn(progress.next_lsn)} on: "
+                f"{lost.reason}"
             )
         return []
 
@@ -427,7 +431,7 @@ class Leader:
         actions = self._maybe_stuck()
         for progress in self.peers:
             if progress.is_following:
-                actions += self._feed(progress)  # which may close it
+                actions += self._feed(progress)  # this may close it
             if progress.is_following and now_ms - progress.last_sent_ms >= HEARTBEAT_MS:
                 actions.append(self.heartbeat(progress))
         actions += self.chains.tick(self)
@@ -435,7 +439,8 @@ class Leader:
         return actions + self.spread_commit() + self.members.tick(self)
 
     def spread_commit(self) -> list[Action]:
-        """Consumers read up to the safekeeper's commit_lsn, so it must follow an idle log too."""
+        """Consumers read up to the safekeeper's commit_lsn, so it must also advance on an idle
+        log."""
         return [
             self.heartbeat(p)
             for p in self.peers
@@ -443,13 +448,14 @@ class Leader:
         ]
 
     def heartbeat(self, progress: Progress) -> Send:
-        """No WAL and no news of boundaries: every chunk brought its own."""
+        """No WAL and no new boundary: every chunk brought its own."""
         return self._send(progress, self._append(progress.next_lsn, b"", 0))
 
     def _maybe_stuck(self) -> list[Action]:
         """Only the primary has the WAL that a quorum lacks: all fell below the window inside one
-        long record, or the election's donor lost its data before another one had it. A new
-        incarnation must ask again. A stream from a donor that has no more to give is no help."""
+        long record, or the election's donor lost its data before another peer had it. A new
+        incarnation must start over. A stream from a donor that has nothing more to send does not
+        help."""
         stuck = [
             p
             for p in self.peers
@@ -459,4 +465,4 @@ class Leader:
         ]
         if not has_quorum(self.membership, self.ids_of(stuck)):
             return []
-        return [Stop(Outcome.RESTART, "no safekeeper has the WAL below the window any more")]
+        return [Stop(Outcome.RESTART, "no safekeeper has the WAL below the window")]

@@ -1,11 +1,12 @@
-"""Those who are to be added, before they are in a set: given the timeline, streamed to. Pure.
+"""Safekeepers to be added, before they are in a set: they get the timeline and are streamed to.
+Pure.
 
     no such timeline, or left --Join--> Joined --greeting, vote, Elected--> learner --> member
-                           ^-- LEAVE -- its donors have not got its WAL any more
+                           ^-- LEAVE -- its donors no longer have its WAL
 
-Laws: N1, a log begins at or below commit_lsn; A1 and A3, only a safekeeper outside of all sets is
-given the timeline, and the shell compares id and instance; R1, a learner holds truncate_lsn back
-until it is silent for too long.
+Laws: N1, a log begins at or below commit_lsn. A1 and A3, only a safekeeper outside of all sets gets
+the timeline, and the shell compares id and instance. R1, a learner holds truncate_lsn back until it
+is silent for too long.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from walproposer.stream.progress import PeerState, Progress
 if TYPE_CHECKING:
     from walproposer.stream.leader import Leader
 
-# So many segments below commit_lsn no safekeeper removes (`safekeeper/retention.py`): enough for
+# No safekeeper removes this many segments below commit_lsn (`safekeeper/retention.py`): enough for
 # the tail that a primary is compared with (`election.py`).
 TAIL_SEGMENTS = 2
-# A learner that was not heard for so long does not hold truncate_lsn back any more.
+# A learner that was silent for this long no longer holds truncate_lsn back.
 SILENT_MS = 60_000
-# One that could not be asked is asked again after this.
+# A safekeeper that could not be reached is asked again after this time.
 RETRY_MS = 5_000
 
 
 class Learners:
-    """Of one change."""
+    """The learners of one change."""
 
     def __init__(self, wanted: tuple[Member, ...], now_ms: int) -> None:
         self.wanted = wanted
         self._begun_ms = now_ms
-        #: The places that Joined is awaited of, and whose.
+        #: The places that are to answer with Joined, and their members.
         self._joining: dict[int, Member] = {}
         self._retry_ms: dict[int, int] = {}
 
     def ask(self, leader: Leader) -> list[Action]:
-        """Offer the timeline to those who said that they have not got it. Not before this leader
-        has committed something: a log may begin only there (N1)."""
+        """Offer the timeline to those that reported that they lack it. Only after this leader has
+        committed something, because a log may begin only there (N1)."""
         if leader.commit_lsn < max(
             leader.peer_set.known_truncate_lsn, leader.term.term_start_lsn, 1
         ):
@@ -70,12 +71,12 @@ class Learners:
         return None
 
     def joined(self, leader: Leader, place: Progress, answer: Joined) -> list[Action]:
-        """A refusal is the change's end; nobody else can be asked. One that had left is greeted
-        anew; who was not connected is connected to by the shell."""
+        """A refusal ends the change; there is no one else to ask. A safekeeper that had left is
+        greeted again. The shell connects to one that was not connected."""
         member = self._joining.pop(place.peer, None)
         if member is None:
             return []
-        # After a success too: an attempt to connect from before it may come to its end only now.
+        # After a success too: an earlier attempt to connect may end only now.
         self._retry_ms[place.peer] = leader.now_ms + RETRY_MS
         if answer.error:
             return []
@@ -85,7 +86,7 @@ class Learners:
         return place.close("it has joined")
 
     def problem_of(self, leader: Leader, place: Progress) -> str:
-        """Why one that has greeted cannot be added in this term, or ""."""
+        """Why a safekeeper that has greeted cannot be added in this term, or ""."""
         for member in self.wanted:
             is_it = place.safekeeper_id == member.id and member.is_instance(place.instance)
             if is_it and place.promised > leader.term.node_id:
@@ -101,7 +102,8 @@ class Learners:
         return ""
 
     def held_lsn(self, leader: Leader) -> int:
-        """R1: truncate_lsn stays below; who has not answered yet needs we do not know what."""
+        """R1: truncate_lsn stays below this. It is 0 while a learner has not answered, because its
+        need is unknown."""
         held_lsn = 1 << 64
         for member in self.wanted:
             place = leader.peer_set.of_member(member)
@@ -112,8 +114,8 @@ class Learners:
 
 
 def timeline_offer(leader: Leader) -> TimelineOffer:
-    """Of a log that begins as many segments before that of commit_lsn as every member keeps, or
-    earlier: when its members are all new, the next primary is compared with that tail."""
+    """An offer of a log that begins as many segments below commit_lsn as every member keeps, or
+    earlier. If all members are new, the next primary is compared with that tail."""
     term, seg_size = leader.term, leader.term.server.wal_seg_size
     segment_lsn = leader.commit_lsn - leader.commit_lsn % seg_size
     start_lsn = max(segment_lsn - TAIL_SEGMENTS * seg_size, term.timeline_start_lsn)

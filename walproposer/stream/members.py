@@ -1,7 +1,7 @@
-"""How a leader changes its membership: one request at a time, or what it found begun. Pure.
+"""How a leader changes its membership: one request at a time, or a change that it found. Pure.
 
-Its parts: `membership_change.py` says when what is written, `learners.py` brings in those who are
-new, `outsiders.py` sends away those who are not wanted. The membership itself is the leader's.
+`membership_change.py` decides what is written when, `learners.py` adds new safekeepers,
+`outsiders.py` removes unwanted ones. The membership itself belongs to the leader.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Members:
-    """Of one leader. `change` is the one under way, or the last one."""
+    """For one leader. `change` is the one in progress, or the last one."""
 
     def __init__(self) -> None:
         self.change: MembershipChange | None = None
@@ -46,29 +46,29 @@ class Members:
         return self.change.view(leader) if self.change is not None else None
 
     def held_lsn(self, leader: Leader) -> int:
-        """Where learners hold truncate_lsn back (R1)."""
+        """The position to which learners hold truncate_lsn back (R1)."""
         if self._learners is None or not self.learners:
             return 1 << 64
         return self._learners.held_lsn(leader)
 
-    def untold(self, leader: Leader) -> list[Progress]:
-        return self._outsiders.untold(leader)
+    def remaining(self, leader: Leader) -> list[Progress]:
+        return self._outsiders.remaining(leader)
 
-    def told_generation(self, member: Member) -> int:
-        """By which this leader told him to leave; 0: never."""
-        return self._outsiders.told_generation(member)
+    def ordered_generation(self, member: Member) -> int:
+        """The generation with which this leader ordered it to leave; 0: never."""
+        return self._outsiders.ordered_generation(member)
 
     # ---- requests
 
     def begin(self, leader: Leader) -> list[Action]:
-        """What another leader entered is led to its end before anything else."""
+        """Complete a change that another leader entered, before anything else."""
         if not leader.membership.is_joint:
             return []
         self.change = MembershipChange.found(leader.membership, leader.now_ms)
         return self.change.go_on(leader)
 
     def request(self, leader: Leader, request: ChangeRequest) -> list[Action]:
-        """Ignored while another one is under way: the shell has refused it."""
+        """Ignored while another change is in progress: the shell has refused it."""
         if self.is_changing:
             return []
         self.change = MembershipChange.requested(request, leader.membership, leader.now_ms)
@@ -80,28 +80,29 @@ class Members:
             self.change.cancel()
         return self.go_on(leader)
 
-    # ---- what happens
+    # ---- events
 
     def go_on(self, leader: Leader) -> list[Action]:
-        """After an answer: as far as the change can go."""
+        """After an answer: advance the change as far as possible."""
         if self.change is None or self.change.is_finished:
             return []
         actions = self._learners.ask(leader) if self._learners is not None and self.learners else []
         actions += self.change.go_on(leader)
-        return actions + self._outsiders.tell(leader)
+        return actions + self._outsiders.order_to_leave(leader)
 
     def greeted(self, leader: Leader, place: Progress) -> list[Action]:
-        """Somebody greeted the leader. One to be added may turn out to be impossible."""
+        """A safekeeper greeted the leader. It may show that one to be added is impossible."""
         actions: list[Action] = []
         if self._learners is not None and self.learners:
             problem = self._learners.problem_of(leader, place)
             if problem:
                 actions += self._refuse(leader, problem)
         actions += leader.seat()
-        return actions + self.go_on(leader) + self._outsiders.tell(leader)
+        return actions + self.go_on(leader) + self._outsiders.order_to_leave(leader)
 
     def promised_more(self, leader: Leader, place: Progress, promised: NodeId) -> list[Action]:
-        """Rule 11: of a learner that is a reason not to add it in this term, and no more."""
+        """Rule 11: a learner with a greater promise cannot be added in this term, and has no other
+        effect."""
         place.promised = promised
         actions = place.close(f"it has promised {promised}")
         if self._learners is None or not self.learners:
@@ -130,12 +131,12 @@ class Members:
     def tick(self, leader: Leader) -> list[Action]:
         actions = self._maybe_fill_in(leader)
         actions += self.go_on(leader)
-        return actions + self._outsiders.tell(leader) + self._outsiders.forget(leader)
+        return actions + self._outsiders.order_to_leave(leader) + self._outsiders.forget(leader)
 
-    # ---- rule 10: what a membership of an older release does not say
+    # ---- rule 10: members that an older release did not describe
 
     def _maybe_fill_in(self, leader: Leader) -> list[Action]:
-        """Once all members have answered this leader, it knows instances and addresses."""
+        """Once all members have answered this leader, it knows their instances and addresses."""
         old = leader.membership
         if self.is_changing or old.is_joint or leader.informed_ids != set(old.members):
             return []

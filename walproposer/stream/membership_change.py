@@ -4,8 +4,8 @@
          REFUSED, GONE_BACK <-- cancelled ---'  `-- back: L1 L2, or one's own --'          GONE_BACK
 
 Pure. Laws: the proposer's rules 5 to 7 and 10 (`docs/protocol.md`). It decides when the leader
-writes which membership; it sends nothing itself, and what was written is the leader's. Nothing of
-it outlives the leader: the next one finds the membership, and no more.
+writes which membership. It sends nothing itself, and a written membership belongs to the leader. It
+does not outlive the leader: the next one finds only the membership.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from walproposer.stream.progress import IN_STEP, Progress
 if TYPE_CHECKING:
     from walproposer.stream.leader import Leader
 
-# A new set that gave no quorum of answers for so long, while commits wait for it, is left again.
+# A new set without a quorum of answers for this long, while commits wait for it, is left again.
 SILENT_MS = 10_000
-# A new set that was found, and lacks data still, is given so long before the old one is gone back
-# to, although that has it: it may be a few records behind, and the change would have to be redone.
+# A new set that was found and still lacks data gets this long before the leader goes back to the
+# old set, although that has it: it may be a few records behind, and the change would have to be
+# repeated.
 FOUND_PATIENCE_MS = 1000
-# How long those outside are awaited, before the change is called done without them.
+# Time to wait for safekeepers outside to leave, before the change is done without them.
 TELL_MS = 10_000
 
 PREPARING = (ChangeState.JOINING, ChangeState.CATCHING_UP)
@@ -34,27 +35,28 @@ ENDS = (ChangeState.DONE, ChangeState.REFUSED, ChangeState.GONE_BACK)
 
 
 class MembershipChange:
-    """`wanted` is the set that it leads to, `added` those of it that are no members yet."""
+    """`wanted` is the new set, `added` its safekeepers that are not members yet."""
 
     def __init__(self, wanted: tuple[Member, ...], added: tuple[Member, ...], now_ms: int) -> None:
         self.wanted = wanted
         self.added = added
         self.state = ChangeState.JOINING
-        #: What is in its way, or why it ended otherwise than it was meant to.
+        #: What prevents it, or why it did not end as intended.
         self.error = ""
         #: Another leader entered it (rule 6).
         self.is_found = False
         self._is_cancelled = False
         self._goes_back = False
-        #: Since the state before was left; of one that was found, since it might have gone back.
+        #: When the current state began; for a change that was found, since when it could have gone
+        #: back.
         self._since_ms = now_ms
 
     @classmethod
     def requested(
         cls, request: ChangeRequest, membership: Membership, now_ms: int
     ) -> MembershipChange:
-        """REFUSED from the start when that cannot be. One of another generation may want what is
-        there already."""
+        """REFUSED from the start if it is impossible. A request for another generation may want the
+        present set."""
         staying = [_completed(member, membership) for member in request.members]
         wanted = tuple(sorted(staying, key=lambda member: member.id))
         added = tuple(m for m in wanted if m.id not in membership.all_members)
@@ -71,7 +73,7 @@ class MembershipChange:
         change.state, change.is_found = ChangeState.ENTERED, True
         return change
 
-    # ---- what others ask
+    # ---- queries
 
     @property
     def is_finished(self) -> bool:
@@ -79,7 +81,7 @@ class MembershipChange:
 
     @property
     def learners(self) -> tuple[Member, ...]:
-        """Those who are streamed to before they are in a set."""
+        """The safekeepers that are streamed to before they are in a set."""
         return self.added if self.state in PREPARING else ()
 
     @property
@@ -87,8 +89,8 @@ class MembershipChange:
         return tuple(member.id for member in self.wanted)
 
     def difference(self, request: ChangeRequest) -> str:
-        """Who of these, all in `wanted`, is another one here, or elsewhere; "" when all are those.
-        What either side does not know is no difference."""
+        """The safekeeper of the request, all in `wanted`, that has another disk or address here; ""
+        if all are equal. A value that one side does not know is no difference."""
         wanted = {member.id: member for member in self.wanted}
         for asked in request.members:
             here = wanted[asked.id]
@@ -99,7 +101,8 @@ class MembershipChange:
         return ""
 
     def cancel(self) -> None:
-        """Too late once it was left forward; and what was found is not ours to take back."""
+        """Too late once the joint set was left forward. A change that was found cannot be
+        cancelled."""
         may_go_back = self.state is ChangeState.ENTERED and not self.is_found
         self._is_cancelled = self._is_cancelled or self.state in PREPARING or may_go_back
 
@@ -107,10 +110,10 @@ class MembershipChange:
         """Only before it was entered."""
         self.state, self.error = ChangeState.REFUSED, problem
 
-    # ---- from one state to the next
+    # ---- transitions
 
     def go_on(self, leader: Leader) -> list[Action]:
-        """As far as it can; asked again after whatever may have moved it."""
+        """Advance as far as possible. Called again after everything that may allow a transition."""
         actions: list[Action] = []
         while True:
             state = self.state
@@ -136,9 +139,9 @@ class MembershipChange:
             return self._write_addresses(leader)
         is_joined = all(_has_answered(leader.peer_set.of_member(m)) for m in self.added)
         self.state = ChangeState.CATCHING_UP if is_joined else ChangeState.JOINING
-        told = [leader.members.told_generation(member) for member in self.added]
+        told = [leader.members.ordered_generation(member) for member in self.added]
         if leader.membership.generation in told:
-            # Our own LEAVE may be on its way still: they refuse it once they have a greater stamp.
+            # Our own LEAVE may still be on its way. They refuse it once they have a greater stamp.
             return leader.write(leader.membership.stamped(_next_stamp(leader)))
         if not self._may_enter(leader):
             return []
@@ -146,7 +149,8 @@ class MembershipChange:
         return leader.write(leader.membership.joint_with(_next_stamp(leader), self.wanted))
 
     def _write_addresses(self, leader: Leader) -> list[Action]:
-        """Rule 10: the same sets. What is there already only has to be in force."""
+        """Rule 10: the same sets. If the addresses are the same too, the membership only has to be
+        in force."""
         self._enter_state(ChangeState.LEAVING, leader)
         old = leader.membership
         if self.wanted == tuple(old.member(i) for i in old.members):
@@ -154,10 +158,11 @@ class MembershipChange:
         return leader.write(old.listed_as(_next_stamp(leader), self.wanted))
 
     def _may_enter(self, leader: Leader) -> bool:
-        """D2 and R2; and, for latency, a quorum of the new set has what the window has not."""
+        """D2 and R2; and, for latency, a quorum of the new set has what is no longer in the
+        window."""
         for member in self.added:
             place = leader.peer_set.of_member(member)
-            if place is None or place.generation <= leader.members.told_generation(member):
+            if place is None or place.generation <= leader.members.ordered_generation(member):
                 return False
             if place.flush_lsn < leader.peer_set.known_truncate_lsn:
                 return False
@@ -166,8 +171,8 @@ class MembershipChange:
         return len(near) >= quorum_size(len(self.wanted))
 
     def _maybe_leave(self, leader: Leader) -> list[Action]:
-        """Rule 6. L1: a quorum of the set that goes has the joint membership on disk. L2: the set
-        that stays has all that was reported, and the term's start."""
+        """Rule 6. L1: a quorum of the leaving set has the joint membership on disk. L2: the
+        remaining set has everything that was reported, and the term's start."""
         joint = leader.membership
         if self._is_cancelled:
             return self._leave(leader, joint.members, "it was cancelled")
@@ -197,12 +202,13 @@ class MembershipChange:
         return leader.write(leader.membership.left_to(_next_stamp(leader), members))
 
     def _maybe_end(self, leader: Leader) -> None:
-        """D1: complete. Those outside are told by then, or later by whoever meets them."""
-        waits = _untold_ids(leader)
+        """D1: complete. Safekeepers outside were ordered to leave by then, or will be by the next
+        leader that meets them."""
+        waits = _remaining_ids(leader)
         if not waits or leader.now_ms - self._since_ms >= TELL_MS:
             self.state = ChangeState.GONE_BACK if self._goes_back else ChangeState.DONE
 
-    # ---- in words
+    # ---- status
 
     def view(self, leader: Leader) -> ChangeView:
         return ChangeView(self.state, self.wanted_ids, self._waits_for(leader), self.error)
@@ -211,19 +217,19 @@ class MembershipChange:
         membership = leader.membership
         match self.state:
             case ChangeState.JOINING:
-                return f"safekeepers to take the timeline: {_text(self._unjoined_ids(leader))}"
+                return f"safekeepers to get the timeline: {_text(self._unjoined_ids(leader))}"
             case ChangeState.CATCHING_UP:
                 return self._lag(leader)
             case ChangeState.ENTERED if not _is_informed(leader, membership.members):
                 uninformed = set(membership.members) - leader.informed_ids
-                return f"a quorum of the old set to know of it: {_text(uninformed)}"
+                return f"a quorum of the old set to have the membership: {_text(uninformed)}"
             case ChangeState.ENTERED:
                 return self._lag(leader)
             case ChangeState.LEAVING:
                 uninformed = set(membership.all_members) - leader.informed_ids
-                return f"a quorum of the members to know of it: {_text(uninformed)}"
+                return f"a quorum of the members to have the membership: {_text(uninformed)}"
             case ChangeState.TELLING:
-                return f"safekeepers to leave: {_text(_untold_ids(leader))}"
+                return f"safekeepers to leave: {_text(_remaining_ids(leader))}"
             case ChangeState.DONE | ChangeState.REFUSED | ChangeState.GONE_BACK:
                 return ""
 
@@ -270,12 +276,12 @@ def _may_leave(leader: Leader, going: tuple[int, ...], staying: tuple[int, ...])
     return _is_informed(leader, going) and _has_data(leader, staying)
 
 
-def _untold_ids(leader: Leader) -> list[int]:
-    return [p.safekeeper_id or 0 for p in leader.members.untold(leader)]
+def _remaining_ids(leader: Leader) -> list[int]:
+    return [p.safekeeper_id or 0 for p in leader.members.remaining(leader)]
 
 
 def _completed(member: Member, membership: Membership) -> Member:
-    """What the request does not know of a member is as it was."""
+    """Values of a member that the request does not know stay as they are."""
     if member.id not in membership.all_members:
         return member
     known = membership.member(member.id)
@@ -307,8 +313,8 @@ def _request_problem(
     present = tuple(membership.member(i) for i in membership.members)
     if request.generation != membership.generation and change.wanted != present:
         return (
-            f"the request was made for generation {request.generation} of the members, and they "
-            f"are at {membership.generation}"
+            f"the request was made for generation {request.generation} of the members, but they "
+            f"have generation {membership.generation}"
         )
     return ""
 

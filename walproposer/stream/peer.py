@@ -1,4 +1,4 @@
-"""Opening the data connections to a safekeeper: to push WAL to it, and to read a donor's log."""
+"""Opens the data connections to a safekeeper: to send WAL to it, and to read a donor's log."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.copy_connection import CopyConnection
 from walproposer.stream.plain_copy import begin_copy
 
-# A donor that is alive sends at least a keepalive a second.
+# A working donor sends at least a keepalive each second.
 DONOR_TIMEOUT_SECONDS = 10
 
 
 def open_push(
     address: SafekeeperAddress, timeline: TimelineId, proposer_http: str
 ) -> CopyConnection:
-    """A connection that takes the proposer's messages. Blocks; raises WalProposerError."""
+    """A connection that accepts the proposer's messages. Blocks; raises WalProposerError."""
     options = {"proposer_http": proposer_http} if proposer_http else {}
     connection = address.connect(timeline, **options)
     try:
@@ -45,16 +45,16 @@ def open_push(
 def open_donor(
     address: SafekeeperAddress, timeline: TimelineId, node_id: NodeId, begin_lsn: int
 ) -> psycopg.Connection:
-    """A connection that brings the donor's log from `begin_lsn` up to its flush_lsn, as long as
-    it has promised nobody more than `node_id`. Blocks; raises WalProposerError."""
+    """A connection that streams the donor's log from `begin_lsn` up to its flush_lsn, as long as it
+    has promised nothing greater than `node_id`. Blocks; raises WalProposerError."""
     command = StartReplication(Lsn(begin_lsn), options={"node_id": str(node_id)})
     return _start_copy(address, timeline, format_start_replication(command))
 
 
-def open_mend(
+def open_repair(
     address: SafekeeperAddress, timeline: TimelineId, begin_lsn: int
 ) -> psycopg.Connection:
-    """A connection that takes the bytes of the damaged segment that begins there. Blocks; raises
+    """A connection that accepts the bytes of the damaged segment that begins there. Blocks; raises
     WalProposerError."""
     command = format_option_command("MEND_SEGMENT", {"lsn": str(Lsn(begin_lsn))})
     return _start_copy(address, timeline, command)

@@ -1,8 +1,7 @@
-"""The data connections to the safekeepers, by peer: opened, opened again when lost, closed.
+"""The data connections to the safekeepers, by peer: opens, reopens and closes them.
 
-A peer is a place in the core's list of addresses, which grows while members change. Law: of a place
-that was forgotten nothing reaches the core any more, so what a thread brings for it later is thrown
-away.
+A peer is a place in the core's list of addresses, which grows while members change. Law: nothing of
+a forgotten place reaches the core, so a thread's late result for it is discarded.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ log = structlog.get_logger()
 
 RECONNECT_SECONDS = 0.5
 
-#: Of a member that has no such timeline, or cannot trust what it has of it.
+#: SQLSTATEs of a member that has no such timeline, or cannot trust what it has of it.
 LOST_DATA = ("42704", "XX001")
 
 
 class PeerConnections:
-    """`step` hands an event to the core; `changed` is called when a connection has something for
-    `settle`. Everything but `addresses` and `errors` is for the loop's thread."""
+    """`step` hands an event to the core. `changed` is called when a connection needs handling in
+    `update`. Everything but `addresses` and `errors` is for the loop's thread."""
 
     def __init__(
         self,
@@ -41,7 +40,7 @@ class PeerConnections:
         step: Callable[[Event], None],
         changed: Callable[[], None],
     ) -> None:
-        #: Of the places that are open.
+        #: The addresses of the open places.
         self.addresses: dict[int, SafekeeperAddress] = {}
         #: Why a safekeeper could not be connected to; "" once it was.
         self.errors: dict[int, str] = {}
@@ -51,18 +50,19 @@ class PeerConnections:
         self._proposer_http = proposer_http
         self._step = step
         self._changed = changed
-        #: By place: the number of its last attempt to connect. Older ones are of no use.
+        #: By place: the number of its last attempt to connect. Results of older attempts are
+        #: discarded.
         self._attempts: dict[int, int] = {}
 
     def add(self, peer: int, address: SafekeeperAddress) -> None:
-        """Connect to it, and again whenever it is lost."""
+        """Connect to it, and reconnect whenever the connection is lost."""
         if peer in self.addresses:
             return
         self.addresses[peer], self.errors[peer] = address, ""
         self._connect(peer)
 
     def forget(self, peer: int) -> None:
-        """Without a word to the core."""
+        """Close it, without an event to the core."""
         self._attempts[peer] = self._attempts.get(peer, 0) + 1
         self.addresses.pop(peer, None)
         self.errors.pop(peer, None)
@@ -71,7 +71,7 @@ class PeerConnections:
             self._close(copy)
 
     def drop(self, peer: int, reason: str, *, at_once: bool = False) -> None:
-        """Close what is there, and connect again, `at_once` or later."""
+        """Close the connection, and connect again, `at_once` or later."""
         copy = self.open.pop(peer, None)
         if copy is None:
             return
@@ -83,8 +83,8 @@ class PeerConnections:
         else:
             self._connect_later(peer)
 
-    def settle(self) -> None:
-        """Who has ended is dropped; of the others, which sockets are worth waiting for."""
+    def update(self) -> None:
+        """Drop ended connections, and set the events to wait for on the others."""
         for peer, copy in list(self.open.items()):
             if copy.end is not None:
                 self.drop(peer, str(copy.end))
@@ -93,14 +93,14 @@ class PeerConnections:
                 self._loop.set_interest(copy, reads=True, writes=copy.wants_write)
 
     def ready(self, peer: int, copy: CopyConnection) -> None:
-        """Something has come by it."""
+        """Handle the input of a connection."""
         for payload in copy.receive():
             try:
                 message = decode_safekeeper_message(payload)
             except MessageError as error:
                 copy.end_with(WalProposerError(str(error)))
                 return
-            if self.open.get(peer) is copy:  # the message before may have closed it
+            if self.open.get(peer) is copy:  # the previous message may have closed it
                 self._step(PeerMessage(peer, message))
 
     def all(self) -> Iterator[CopyConnection]:

@@ -1,13 +1,13 @@
-"""The places of a proposer: which addresses are open, who answers there, who has a seat. Pure.
+"""The places of a proposer: open addresses, the safekeepers that answer there, and seats. Pure.
 
-An address is a hint; id and instance say who somebody is (rule 1). So one safekeeper that is
-reached by two addresses is one, and another instance under a member's id is nobody (A1).
+An address is only a hint. Id and instance identify a safekeeper (rule 1). So a safekeeper that is
+reached at two addresses is one, and another instance with a member's id is not a member (A1).
 
     given and learnt ---\\
     roster of a membership --> places 0, 1, ... --greeting--> id, instance --> member, learner, none
     learners -----------/
 
-It may not send a word to a safekeeper: what a seat brings is the candidate's and the leader's.
+It sends nothing to a safekeeper. The candidate and the leader act on seats.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from walproposer.stream.progress import PeerState, Progress
 
 
 class PeerSet:
-    """`places` grows, and no place ever changes its number or its address."""
+    """`places` grows. A place never changes its number or its address."""
 
     def __init__(
         self, given: Sequence[tuple[str, int]], learnt: Sequence[tuple[str, int]] = ()
     ) -> None:
         addresses = (*given, *learnt)
         self.places = [Progress(peer, *address) for peer, address in enumerate(addresses)]
-        #: R2: so much may be gone somewhere: we said it, or who promised us did. That may be no
-        #: member any more; a learner says where its log begins.
+        #: R2: some log may have been truncated up to here: we reported it, or a safekeeper that
+        #: promised us did. That one may no longer be a member. A learner reports where its log
+        #: begins.
         self.known_truncate_lsn = 0
         self._given_count = len(given)
 
     def note_truncated(self, truncate_lsn: int) -> None:
         self.known_truncate_lsn = max(self.known_truncate_lsn, truncate_lsn)
 
-    # ---- who is where
+    # ---- identities
 
     def of_member(self, member: Member) -> Progress | None:
-        """The place that has his record, or None as long as he never answered."""
+        """The place that has the record of this member, or None if it never answered."""
         own = [
             p
             for p in self.places
@@ -60,7 +61,8 @@ class PeerSet:
         )
 
     def greeted(self, place: Progress, greeting: SafekeeperGreeting) -> bool:
-        """Take the record of whoever answers here; False when he does so at another place."""
+        """Record the safekeeper that answers here. Returns False if it already answers at another
+        place."""
         here = (greeting.safekeeper_id, greeting.instance)
         if (place.safekeeper_id, place.instance) != here:
             owner = next(
@@ -71,7 +73,7 @@ class PeerSet:
                 place.twin_id = greeting.safekeeper_id
                 return False
             if owner is None and place.safekeeper_id is not None:
-                owner = self._add("", 0)  # for the record of who answered here before
+                owner = self._add("", 0)  # for the record of its predecessor here
                 owner.is_open = False
             if owner is not None:
                 place.exchange_records(owner)
@@ -81,8 +83,8 @@ class PeerSet:
     # ---- seats
 
     def assign(self, membership: Membership, learners: Sequence[Member] = ()) -> None:
-        """Who is a member, who a learner, by id and instance. Who has his seat keeps it: as long as
-        the instance of a member is not known, it is that of the first who came with its id."""
+        """Set the members and learners, by id and instance. A seat is kept: while the instance of a
+        member is unknown, it is that of the first safekeeper with its id."""
         added = {member.id: member for member in learners}
         seated: set[int] = set()
         for place in sorted(self.places, key=lambda p: not p.has_seat):
@@ -102,7 +104,7 @@ class PeerSet:
     # ---- addresses
 
     def reach(self, wanted: Iterable[Member]) -> list[Action]:
-        """Open the address of everybody who answers nowhere."""
+        """Open the addresses of all that answer nowhere."""
         actions: list[Action] = []
         for member in wanted:
             place = self.of_member(member)

@@ -1,7 +1,7 @@
-"""A request for other members, until a leader can take it up. Pure.
+"""A request to change the members, until a leader can start it. Pure.
 
-It may come before the election, or while a change that was found is led to its end: which may be
-just what is asked for.
+It may come before the election, or while the leader completes a change that it found, perhaps the
+same one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from walproposer.stream.progress import Progress
 
 
 class PendingChange:
-    """Of one incarnation. A `leader` is one that leads: None before it does."""
+    """For one incarnation. `leader` is None until it leads."""
 
     def __init__(self) -> None:
         self.request: ChangeRequest | None = None
@@ -55,15 +55,16 @@ class PendingChange:
                 return leader.members.left(leader, peers[peer], event) if leader else []
 
     def difference(self, request: ChangeRequest, leader: Leader | None) -> str:
-        """Whom the change under way has in another place, or on another disk, than this request
-        with the same ids; "" when it is the same one, or none is under way."""
+        """The safekeeper that the change in progress has at another address, or on another disk,
+        than this request with the same ids; "" if they are equal, or there is no change in
+        progress."""
         change = leader.members.change if leader is not None else None
         if change is None or change.is_finished or change.wanted_ids != request.ids:
             return ""
         return change.difference(request)
 
     def begin(self, leader: Leader | None) -> list[Action]:
-        """Once nothing else is under way."""
+        """Start it once no other change is in progress."""
         request = self.request
         if request is None or leader is None:
             return []

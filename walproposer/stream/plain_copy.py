@@ -1,9 +1,9 @@
-"""A connection in CopyBoth mode that is not encrypted: our own frames on its socket. Never blocks.
+"""An unencrypted connection in CopyBoth mode: our own frames on its socket. Never blocks.
 
     recv -> FrameBuffer -> payloads        the general path, `receive`
                   `---- lend() ----------> `steady_loop.py`, which works in the buffer itself
 
-It says and does what `CopyConnection` does through libpq.
+It does the same as `CopyConnection` does through libpq.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ import os
 
 import psycopg
 
-from pgclient.plain_copy import CLOSED, said, start_plain_copy
+from pgclient.plain_copy import CLOSED, error_of_response, start_plain_copy
 from pgclient.stream import start_copy
 from pgwire.errors import ProtocolError
 from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, FrameBuffer, pack_header
 from pgwire.messages import ErrorResponse, NoticeResponse, ParameterStatus
-from walproposer.connection import as_said
+from walproposer.connection import server_error
 from walproposer.errors import PrimaryLost, Unreachable
 from walproposer.stream.copy_connection import CopyConnection
 
 _ERROR = ErrorResponse.tag[0]
-#: What a server may say at any time.
+#: Messages that a server may send at any time.
 _ASIDES = (NoticeResponse.tag[0], ParameterStatus.tag[0])
 
 
 class PlainCopy(CopyConnection):
-    """Of a connection that libpq has opened and let go of; `frames` is what has come."""
+    """A connection that libpq has opened; `frames` has what has arrived."""
 
     @classmethod
     def begin(cls, connection: psycopg.Connection, command: str) -> PlainCopy | None:
-        """None when the server answered the command without a copy. Blocks; raises ServerError,
-        ConnectionLost."""
+        """Returns None if the server answered the command without a copy. Blocks; raises
+        ServerError, ConnectionLost."""
         frames = start_plain_copy(connection.pgconn.socket, command)
         return cls(connection, frames) if frames is not None else None
 
     def __init__(self, connection: psycopg.Connection, frames: FrameBuffer) -> None:
         super().__init__(connection)
         self.frames = frames
-        #: What the socket did not take.
+        #: What the socket did not accept.
         self._unsent = bytearray()
 
     def send(self, payload: bytes) -> None:
-        """Send one CopyData, or queue what the socket does not take."""
+        """Send one CopyData, or queue what the socket does not accept."""
         self.send_rest(pack_header(COPY_DATA, len(payload)) + payload)
 
     def send_rest(self, data: bytes | memoryview) -> None:
-        """Frames, or the rest of one that the socket has the beginning of."""
+        """Send frames, or the rest of a frame whose beginning was sent."""
         self._unsent += data
         self._write()
 
@@ -59,7 +59,7 @@ class PlainCopy(CopyConnection):
         try:
             del self._unsent[: os.write(self.fileno(), self._unsent)]
         except BlockingIOError:
-            pass  # wants_write says that it waits
+            pass  # wants_write reports that it waits
         except OSError as error:
             self.end_with(Unreachable(error.strerror or str(error)))
             return
@@ -68,12 +68,12 @@ class PlainCopy(CopyConnection):
             self._changed()
 
     def receive(self) -> list[memoryview]:
-        """All payloads that have arrived: they are valid until the next call."""
+        """All payloads that have arrived. They are valid until the next call."""
         frames = self.frames
         try:
             count = os.readv(self.fileno(), [frames.room()])
         except BlockingIOError:
-            count = -1  # what is in the buffer may be enough
+            count = -1  # the buffer may have enough
         except OSError as error:
             self.end_with(Unreachable(error.strerror or str(error)))
             return []
@@ -91,8 +91,8 @@ class PlainCopy(CopyConnection):
         return payloads
 
     def _take_other(self) -> bool:
-        """The next frame, which is no CopyData: whether it was said aside, and the copy goes on.
-        Raises ProtocolError."""
+        """Take the next frame, which is not CopyData. Returns True for a message after which the
+        copy continues. Raises ProtocolError."""
         if self.end is not None or self.frames.peek_type() in (None, COPY_DATA):
             return False
         frame = self.frames.take_frame(MESSAGE_BYTES_MAX)
@@ -100,7 +100,7 @@ class PlainCopy(CopyConnection):
             return False
         kind, payload = frame
         if kind == _ERROR:
-            self.end_with(as_said(said(bytes(payload))))
+            self.end_with(server_error(error_of_response(bytes(payload))))
         elif kind not in _ASIDES:
             self.end_with(PrimaryLost("the server ended the stream", orderly=True))
         return kind in _ASIDES
@@ -109,8 +109,8 @@ class PlainCopy(CopyConnection):
 def begin_copy(
     connection: psycopg.Connection, command: str, *, is_encrypted: bool
 ) -> CopyConnection | None:
-    """Start a copy by this command, through libpq where it encrypts; None when the server answered
-    without one. Blocks; raises ServerError, ConnectionLost."""
+    """Start a copy with this command, through libpq if the connection is encrypted. Returns None if
+    the server answered without a copy. Blocks; raises ServerError, ConnectionLost."""
     if not is_encrypted:
         return PlainCopy.begin(connection, command)
     return CopyConnection(connection) if start_copy(connection.pgconn, command) else None

@@ -1,11 +1,11 @@
-"""What the proposer knows of one safekeeper. Pure.
+"""The proposer's state of one safekeeper. Pure.
 
 OFFLINE -> CONNECTED -> GREETED -> VOTING -> VOTED -> CATCHING_UP <-> STREAMING -> CHAINED
    ^                       OUTSIDE                     LEFT_BEHIND          |
    |______________________ connection lost, from any state _________________|
 
 A Progress is a place in the list of addresses, and the record of the safekeeper that answered there
-last. When he answers at another place, his record goes there (`exchange_records`).
+last. If the safekeeper answers at another place, its record moves there (`exchange_records`).
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from consensus.messages import (
 from pgwal.boundary import BoundaryFinder
 from walproposer.stream.events import Action, ClosePeer, Send, StopCatchUp
 
-# Bytes sent and not yet known to be durable at the peer. Large enough to keep a disk busy at
-# 1 GB/s over a 4 ms round trip; small enough that a stalled peer costs no more than this much.
+# Bytes sent and not yet known to be durable at the peer. Large enough to keep a disk busy at 1 GB/s
+# over a 4 ms round trip; small enough to bound the memory for a stalled peer.
 IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 
 
 class PeerState(Enum):
     """In order of execution."""
 
-    OFFLINE = "offline"  #: no connection; PeerConnected moves it on
-    CONNECTED = "connected"  #: greeting sent; its greeting moves it on
-    GREETED = "greeted"  #: waiting for the term to be chosen
+    OFFLINE = "offline"  #: no connection; next: PeerConnected
+    CONNECTED = "connected"  #: greeting sent; next: its greeting
+    GREETED = "greeted"  #: waiting for the choice of the term
     OUTSIDE = "outside"  #: in no set, and no learner: it is sent nothing
-    VOTING = "voting"  #: vote requested; its answer moves it on
+    VOTING = "voting"  #: vote requested; next: its answer
     VOTED = "voted"  #: waiting until the election is won and the primary checked
-    CATCHING_UP = "catching up"  #: below the window: fed from a donor
-    LEFT_BEHIND = "left behind"  #: no donor has the WAL that it lacks any more
-    STREAMING = "streaming"  #: fed from the window
-    CHAINED = "chained"  #: fed by another safekeeper, told where the log ends
+    CATCHING_UP = "catching up"  #: below the window: WAL from a donor
+    LEFT_BEHIND = "left behind"  #: no donor has the WAL that it lacks
+    STREAMING = "streaming"  #: WAL from the window
+    CHAINED = "chained"  #: WAL from another safekeeper, the log's end from here
 
 
 FOLLOWING = (
@@ -52,11 +52,11 @@ FOLLOWING = (
     PeerState.STREAMING,
     PeerState.CHAINED,
 )
-#: Of those that get the log as it comes.
+#: States of peers that get the log as it arrives.
 IN_STEP = (PeerState.STREAMING, PeerState.CHAINED)
 
 
-#: What belongs to the safekeeper, whatever place he answers at.
+#: Attributes of the safekeeper, independent of the place where it answers.
 RECORD = (
     "safekeeper_id",
     "instance",
@@ -75,8 +75,8 @@ RECORD = (
 
 @dataclass(slots=True)
 class Progress:
-    """Invariant while following: flush_lsn <= durable_lsn <= next_lsn. Of who is neither a member
-    nor a learner nothing is remembered (A4)."""
+    """Invariant while following: flush_lsn <= durable_lsn <= next_lsn. Nothing is remembered of a
+    safekeeper that is neither a member nor a learner (A4)."""
 
     #: Its place in the list of addresses.
     peer: int
@@ -87,56 +87,57 @@ class Progress:
     is_open: bool = True
     #: It was closed because this safekeeper answers at another place.
     twin_id: int | None = None
-    #: Known since its first greeting; kept over reconnections.
+    #: Known since its first greeting; kept across reconnections.
     safekeeper_id: int | None = None
     instance: bytes = UNKNOWN_INSTANCE
-    #: In a set of the present membership, under its id and instance: it counts.
+    #: In a set of the current membership, with its id and instance: it counts.
     is_member: bool = False
-    #: Streamed to, in no set: it counts for nothing.
+    #: Streamed to, in no set: it does not count.
     is_learner: bool = False
-    #: As it said in its greeting: in no set, and without WAL.
+    #: From its greeting: it is in no set, and has no WAL.
     has_left: bool = False
-    #: It said that it has no such timeline, or a damaged one, and was not connected since.
+    #: It reported that it has no such timeline, or a damaged one, and has not connected since.
     lacks_timeline: bool = False
     promised: NodeId = NodeId.ZERO
     #: The stamp of the request that its vote answers.
     asked: Stamp = Stamp.FIRST
     vote: VoteResponse | None = None
-    #: The generation of the membership that it has on disk from us: with which it answered under
-    #: our NodeId, kept over reconnections; 0: never.
+    #: The generation of the membership that it has on disk from us: that of its answers under our
+    #: NodeId, kept across reconnections; 0: never.
     generation: int = 0
-    #: When it did so last.
+    #: When it last answered so.
     answered_ms: int = 0
     #: It has answered under our NodeId on this connection: its positions count.
     answered: bool = False
     next_lsn: int = 0
-    #: The last record boundary it was told of; below next_lsn while a record is only partly sent.
+    #: The last record boundary sent to it; below next_lsn while a record is only partly sent.
     record_end_lsn: int = 0
     durable_lsn: int = 0
-    #: Survives a lost connection: what it had flushed under our NodeId stays flushed, until it says
-    #: otherwise.
+    #: Survives a lost connection: what it had flushed under our NodeId stays flushed, until it
+    #: reports otherwise.
     flush_lsn: int = 0
-    #: It said so; a vote that shows all of lost_lsn, what it had flushed before, takes it back.
+    #: It reported this. A vote that shows all of lost_lsn, the position that it had flushed before,
+    #: resets it.
     has_lost_data: bool = False
     lost_lsn: int = 0
     commit_lsn: int = 0
-    #: What its replicas need, as it said last; kept over reconnections.
+    #: What its replicas need, from its last answer; kept across reconnections.
     feedback: HotStandbyFeedback = NO_FEEDBACK
     sent_commit_lsn: int = 0
     last_sent_ms: int = 0
     last_heard_ms: int = 0
-    #: When its flush_lsn last reached the end of what the primary had sent.
+    #: When its flush_lsn last reached the end of the WAL that the primary had sent.
     caught_up_ms: int = 0
-    #: Of this connection, Elected and what came after it: how many messages were sent, how many of
-    #: these were surely taken when the last answer was made, and the number of the last with WAL.
+    #: Of this connection, from Elected on: the number of messages sent, the number that had
+    #: certainly been taken at its last answer, and the number of the last message with WAL.
     sent_count: int = 0
     taken_count: int = 0
     wal_count: int = 0
     donor: int | None = None
     catch_up: BoundaryFinder | None = None
-    #: Donors that could not be read for it, and when each may be asked again.
+    #: Donors that could not be read for it, and when each may be tried again.
     donor_retry_ms: dict[int, int] = field(default_factory=dict)
-    #: Why it is not connected; "" when it is.
+    #: Why it is not connected; "" if it is.
     error: str = "not connected yet"
 
     @property
@@ -150,7 +151,7 @@ class Progress:
 
     @property
     def is_voteless(self) -> bool:
-        """It lost a part of its log, promised us its obedience, and gave no vote."""
+        """It lost a part of its log, promised to obey us, and gave no vote."""
         return self.vote is not None and not self.vote.granted
 
     @property
@@ -167,7 +168,7 @@ class Progress:
         return self.next_lsn - self.durable_lsn < IN_FLIGHT_BYTES_MAX
 
     def is_whole(self, end_lsn: int) -> bool:
-        """It follows, and has been sent, or told of, all up to there."""
+        """It follows, and has been sent everything up to `end_lsn`, or the position."""
         return self.state in IN_STEP and self.answered and self.next_lsn == end_lsn
 
     @property
@@ -193,7 +194,7 @@ class Progress:
             self.forget()
 
     def become_outside(self) -> list[Action]:
-        """It is in no set any more, and its connection stays."""
+        """It is no longer in a set. Its connection stays open."""
         stop: list[Action] = [StopCatchUp(self.peer)] if self.catch_up is not None else []
         self.state = PeerState.OUTSIDE
         self.vote = self.donor = self.catch_up = None
@@ -205,7 +206,7 @@ class Progress:
         return Send(self.peer, VoteRequest(stamp, node_id))
 
     def become_offline(self, reason: str) -> list[Action]:
-        """The connection is gone, and with it everything that was only true of the connection."""
+        """The connection is lost, and with it all state of the connection."""
         stop: list[Action] = [StopCatchUp(self.peer)] if self.catch_up is not None else []
         self.state = PeerState.OFFLINE
         self.vote = None
@@ -216,36 +217,37 @@ class Progress:
         return stop
 
     def lose_data(self) -> None:
-        """What it acknowledged counts for nothing from now on."""
+        """Its earlier acknowledgements no longer count."""
         self.has_lost_data = True
         self.lost_lsn = max(self.lost_lsn, self.flush_lsn)
         self.flush_lsn = self.durable_lsn = self.commit_lsn = self.generation = 0
 
     def forget(self) -> None:
-        """A4: it is in no set. Only what its replicas need is remembered for a while, as ever."""
+        """A4: it is in no set. What its replicas need is still remembered for a while."""
         self.has_lost_data = False
         self.flush_lsn = self.durable_lsn = self.commit_lsn = self.lost_lsn = 0
         self.generation = self.answered_ms = 0
 
     def exchange_records(self, other: Progress) -> None:
-        """The safekeepers of two places that nobody is streamed to at: each goes to the other."""
+        """Exchange the records of two places without streams: each safekeeper answered at the other
+        place."""
         for name in RECORD:
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, theirs)
             setattr(other, name, mine)
 
     def write_off(self) -> None:
-        """It knows of its loss, and gives no vote: what it had acknowledged counts for nothing, and
-        is not asked for again. That is what lets it vote later (rule 9)."""
+        """It knows of its loss, and gives no vote: its earlier acknowledgements do not count, and
+        are not expected again. So it can vote later (rule 9)."""
         self.lose_data()
         self.lost_lsn = 0
 
     def close(self, reason: str, *, at_once: bool = False) -> list[Action]:
-        """Drop the connection ourselves; the shell makes a new one, `at_once` or later."""
+        """Drop the connection. The shell makes a new one, `at_once` or later."""
         return [*self.become_offline(reason), ClosePeer(self.peer, reason, at_once)]
 
     def become_following(self, start_lsn: int, now_ms: int) -> None:
-        """Elected was sent: its log is ours up to `start_lsn`, and the next byte goes there."""
+        """Elected was sent: its log equals ours up to `start_lsn`, where the next byte goes."""
         self.state = PeerState.CATCHING_UP
         self.next_lsn = self.record_end_lsn = self.durable_lsn = start_lsn
         self.sent_commit_lsn = 0
@@ -254,7 +256,7 @@ class Progress:
         self.donor_retry_ms.clear()
 
     def maybe_update(self, response: AppendResponse) -> bool:
-        """Take a newer answer; False when it says nothing new."""
+        """Take an answer. Returns False if it has nothing new."""
         is_news = not self.answered or response.durable_lsn > self.durable_lsn
         is_news = is_news or response.flush_lsn > self.flush_lsn
         is_news = is_news or response.generation > self.generation

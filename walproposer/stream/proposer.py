@@ -1,8 +1,8 @@
 """The core of one incarnation of the proposer: the proposer's rules of `docs/protocol.md`. Pure.
 
 `step(event) -> list[Action]` is the only mutator. One object is one proposer_uuid and one term;
-after a Stop it never speaks again. `candidacy.py` wins the term, `leader.py` is what follows; this
-file hands them the events, and checks the primary between the two.
+after a Stop it does nothing. `candidacy.py` wins the term, and `leader.py` does the rest. This file
+hands them the events, and checks the primary between the two.
 
     COLLECTING -> CAMPAIGNING -> CHECKING -> LEADING -> STOPPED
 """
@@ -69,27 +69,27 @@ from walproposer.stream.pending_change import PendingChange
 from walproposer.stream.progress import PeerState, Progress
 from walproposer.stream.tail_check import TailCheck
 
-# More WAL than this on its way is a bulk load, which is pipelined.
+# More WAL than this in flight is a bulk load, which is pipelined.
 SMALL_ROUND_BYTES_MAX = 64 * 1024
-# Without a primary: how long the rest may take to hear what a quorum has heard.
+# Without a primary: time to inform the other members of what a quorum knows.
 TELL_ALL_MS = 500
-# A safekeeper that owes an answer for so long is disconnected and tried again.
+# A safekeeper that owes an answer for this long is disconnected and tried again.
 RESPONSE_TIMEOUT_MS = 10_000
 
 
 class State(Enum):
     """In order of execution."""
 
-    COLLECTING = "collecting greetings"  #: greetings of a quorum of each set move it on
-    CAMPAIGNING = "campaigning"  #: granted votes of a quorum of each set move it on
-    CHECKING = "checking the primary"  #: the donor's tail equal to the primary's moves it on
+    COLLECTING = "collecting greetings"  #: next: greetings of a quorum of each set
+    CAMPAIGNING = "campaigning"  #: next: granted votes of a quorum of each set
+    CHECKING = "checking the primary"  #: next: the donor's tail equals the primary's
     LEADING = "leading"  #: until a greater NodeId is seen
     STOPPED = "stopped"
 
 
 class Proposer:
     """Without a `primary` it completes the log's tail on a quorum, and a change of the members that
-    it found or was asked for, and stops (COMPLETED)."""
+    it found or that was requested, and stops (COMPLETED)."""
 
     def __init__(self, candidacy: Candidacy, primary: Primary | None) -> None:
         self.candidacy = candidacy
@@ -106,7 +106,7 @@ class Proposer:
         self._quorum_told_ms = 0
         self._now_ms = 0
 
-    # ---- what the shell may ask
+    # ---- for the shell
 
     @property
     def node_id(self) -> NodeId | None:
@@ -114,7 +114,7 @@ class Proposer:
 
     @property
     def membership(self) -> Membership | None:
-        """The present one; before the election the greatest that was seen."""
+        """The current one; before the election the greatest one seen."""
         return self.leader.membership if self.leader is not None else self.candidate.membership
 
     @property
@@ -123,7 +123,7 @@ class Proposer:
 
     @property
     def change(self) -> ChangeView | None:
-        """The change of the members that is under way, or the last one."""
+        """The change of the members in progress, or the last one."""
         return self.pending.view(self.leader)
 
     @property
@@ -131,8 +131,8 @@ class Proposer:
         return self.leader if self.state is State.LEADING else None
 
     def wants_wal(self) -> bool:
-        """False while the window is full, or the primary is being checked and has sent its part:
-        stop reading from it (not answering it)."""
+        """False while the window is full, or the primary is being checked and has sent its part.
+        Then stop reading from the primary, but do answer it."""
         if self.leader is None:
             return True
         if self._check is not None:
@@ -141,8 +141,8 @@ class Proposer:
 
     @property
     def is_round_small(self) -> bool:
-        """A quorum has yet to answer what was sent, and that is little: what the primary sends
-        meanwhile had better wait for the answer and travel together (group commit)."""
+        """A quorum has yet to answer what was sent, and that is little. WAL that the primary sends
+        meanwhile should wait for the answer and be sent together (group commit)."""
         leader = self._leading
         if leader is None:
             return False
@@ -155,7 +155,7 @@ class Proposer:
 
     @property
     def is_drained(self) -> bool:
-        """Nothing that came is still being checked, or on its way to a quorum."""
+        """No received WAL is still being checked, or on its way to a quorum."""
         leader = self._leading
         if leader is None:
             return self.leader is None
@@ -179,7 +179,7 @@ class Proposer:
         if self.state is State.STOPPED:
             return []
         try:
-            # The two of every commit come first, and by their type: a class pattern costs five
+            # The two events of every commit come first, and by type: a class pattern costs five
             # times as much.
             if type(event) is PeerMessage:
                 actions = self._peer_message(self.peers[event.peer], event.message)
@@ -188,11 +188,11 @@ class Proposer:
             else:
                 actions = self._dispatch(event)
         except WalFormatError as error:
-            actions = [Stop(Outcome.REFUSED, f"the primary sent what cannot be WAL: {error}")]
+            actions = [Stop(Outcome.REFUSED, f"the primary sent invalid WAL: {error}")]
         for count, action in enumerate(actions, 1):
             if isinstance(action, Stop):
                 self.state = State.STOPPED
-                return actions[:count]  # it never speaks again
+                return actions[:count]  # it does nothing afterwards
         return actions
 
     def _dispatch(self, event: RareEvent) -> list[Action]:
@@ -230,7 +230,7 @@ class Proposer:
 
     def _peer_connected(self, progress: Progress) -> list[Action]:
         if not progress.is_open:
-            return [ForgetPeer(progress.peer)]  # its connection was on the way when it was closed
+            return [ForgetPeer(progress.peer)]  # it was connecting when it was closed
         progress.become_connected(self._now_ms)
         who = self.candidacy
         greeting = ProposerGreeting(PROTOCOL_VERSION, who.timeline, who.server, who.proposer_uuid)
@@ -274,10 +274,10 @@ class Proposer:
                 return progress.close(f"unexpected {name} while {progress.state.value}")
 
     def _greeting(self, progress: Progress, greeting: SafekeeperGreeting) -> list[Action]:
-        """Id and instance say who it is; then its place is the candidate's, or the leader's."""
+        """Id and instance identify it. Then the candidate or the leader handles its place."""
         leader, theirs = self.leader, greeting.membership
         if self.candidate.contradicts(theirs):
-            return progress.close(f"it has other members than ours, of the same {theirs.stamp}")
+            return progress.close(f"it has other members than ours, with the same {theirs.stamp}")
         if not self.peer_set.greeted(progress, greeting):
             reason = f"safekeeper {greeting.safekeeper_id} answers at another address"
             return self.peer_set.forget(progress, reason)
@@ -286,8 +286,8 @@ class Proposer:
             self.peer_set.assign(leader.membership, leader.members.learners)
         if self._is_another_disk(progress):
             return actions + progress.close(
-                f"safekeeper {progress.safekeeper_id} lost its data: its data directory is another "
-                f"one ({greeting.instance.hex()})"
+                f"safekeeper {progress.safekeeper_id} lost its data: it has another data directory "
+                f"({greeting.instance.hex()})"
             )
         if self._is_fenced_by(progress, greeting.promised):
             return [*actions, self._fenced(progress, greeting.promised)]
@@ -296,7 +296,7 @@ class Proposer:
         return actions + leader.members.greeted(leader, progress)
 
     def _is_another_disk(self, progress: Progress) -> bool:
-        """A1: a member's id alone makes no member."""
+        """A1: a member's id alone is not enough."""
         membership = self.membership
         ids = membership.all_members if membership is not None else ()
         return progress.safekeeper_id in ids and not progress.is_member
@@ -334,8 +334,8 @@ class Proposer:
         return self._leading.follow(progress) if self._leading is not None else []
 
     def _refused_for(self, progress: Progress, theirs: Membership) -> list[Action]:
-        """V2: it has a greater membership than it was asked with. Before the election that is ours
-        from now on; after it, only a greater NodeId's is greater."""
+        """V2: it has a greater membership than the request. Before the election we adopt it. After
+        it, only a greater NodeId's membership is greater."""
         progress.state = PeerState.GREETED
         leader = self.leader
         if leader is None:
@@ -350,11 +350,11 @@ class Proposer:
         leader = self.leader
         if leader is not None and progress.is_learner and promised > leader.term.node_id:
             return leader.members.promised_more(leader, progress, promised)
-        return progress.close(f"vote refused in favour of {promised}")
+        return progress.close(f"vote refused in favor of {promised}")
 
     def _maybe_elected(self) -> list[Action]:
-        """Rule 2: a quorum of grants elects; the donor's log, whole, is the log from now on. And
-        the membership is stamped anew (M2)."""
+        """Rule 2: a quorum of grants elects; the donor's whole log is the log from now on. The
+        membership gets a new stamp (M2)."""
         candidate = self.candidate
         if self.state is not State.CAMPAIGNING or not candidate.is_elected:
             return []
@@ -411,7 +411,7 @@ class Proposer:
         return self._maybe_checked()
 
     def _maybe_checked(self) -> list[Action]:
-        """Rule 3: the last bytes below the term's start must be the same on both sides."""
+        """Rule 3: the last bytes below the term's start must be equal on both sides."""
         assert self._check is not None
         result = self._check.result()
         if result is None:
@@ -431,7 +431,7 @@ class Proposer:
 
     def _append_response(self, progress: Progress, response: AppendResponse) -> list[Action]:
         if response.node_id != self.node_id or not progress.is_following:
-            return self._odd_response(progress, response.node_id)
+            return self._unexpected_response(progress, response.node_id)
         leader = self.leader
         assert leader is not None
         if response.generation > leader.membership.generation:
@@ -442,20 +442,20 @@ class Proposer:
         actions = leader.append_response(progress, response)
         return actions if self.primary is not None else actions + self._maybe_completed()
 
-    def _odd_response(self, progress: Progress, promised: NodeId) -> list[Action]:
+    def _unexpected_response(self, progress: Progress, promised: NodeId) -> list[Action]:
         if self._is_fenced_by(progress, promised):
             return [self._fenced(progress, promised)]
         if progress.state is PeerState.OUTSIDE:
-            return []  # to what it was sent as a member
+            return []  # an answer to a message that it got as a member
         leader = self.leader
         if leader is not None and progress.is_learner and promised > leader.term.node_id:
             return leader.members.promised_more(leader, progress, promised)
         return progress.close(f"unexpected append response of {promised}")
 
     def _maybe_completed(self) -> list[Action]:
-        """Without a primary: done when a quorum has been told that the whole log is committed, and
-        the others too if they can be: a standby may be streaming from any of them. And when the
-        members are who they are to be."""
+        """Without a primary: complete when a quorum has been told that the whole log is committed,
+        and the others too if possible, because a standby may be streaming from any of them; and
+        when the change of the members is complete."""
         leader = self.leader
         assert leader is not None
         term_start_lsn = leader.term.term_start_lsn
@@ -484,13 +484,13 @@ class Proposer:
         return actions
 
     def _stopping(self) -> list[Action]:
-        """Its last words: what a stopping primary wrote last, replicas may read."""
+        """The last messages: they allow replicas to read what a stopping primary wrote last."""
         leader, self.state = self._leading, State.STOPPED
         return leader.spread_commit() if leader is not None else []
 
     def _is_fenced_by(self, progress: Progress, promised: NodeId) -> bool:
-        """Rule 1: the first greater NodeId that is seen, in whatever message, ends it. Rule 11: of
-        a member."""
+        """Rule 1: the first greater NodeId that is seen, in any message, ends this proposer. Rule
+        11: only from a member."""
         ours = self.candidate.ours
         return progress.is_member and ours is not None and promised > ours
 

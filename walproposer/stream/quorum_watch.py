@@ -1,4 +1,4 @@
-"""Says loudly when commits cannot proceed, and when they can again; and how fast they do."""
+"""Logs when commits cannot proceed, and when they can again; measures the commit rate."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import structlog
 
 log = structlog.get_logger()
 
-# What moves every second, and has not for so long, hangs.
+# A value that changes every second, and has not for this long, indicates a hang.
 SILENT_SECONDS_MAX = 5.0
-# The commit rate is an average over so many samples, one a second.
+# The commit rate is an average over this many samples, one per second.
 RATE_SAMPLES = 10
 
 
 class QuorumWatch:
-    """Told on every tick; read by the status page. Without a primary no commit waits: the log is
+    """Updated on every tick; read by the status page. Without a primary no commit waits: the log is
     being completed."""
 
     def __init__(self, *, has_primary: bool) -> None:
@@ -31,7 +31,7 @@ class QuorumWatch:
         self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES)
 
     def update(self, *, ok: bool, unconfirmed_bytes: int, commit_lsn: int) -> None:
-        """`unconfirmed_bytes` of whole records, above `commit_lsn`."""
+        """`unconfirmed_bytes` of complete records, above `commit_lsn`."""
         now = self._updated_at = time.monotonic()
         if self._moved_at is None or commit_lsn != self._commit_lsn or unconfirmed_bytes <= 0:
             self._commit_lsn, self._moved_at = commit_lsn, now
@@ -43,7 +43,7 @@ class QuorumWatch:
         self.ok, self.since = ok, datetime.now(UTC)
         if ok:
             goes_on = "commits proceed" if self._has_primary else "the log is completed on it"
-            log.info(f"quorum is there, {goes_on}", seconds_without=round(lasted, 1))
+            log.info(f"quorum is available, {goes_on}", seconds_without=round(lasted, 1))
         else:
             self.losses_count += 1
             waits = "commits wait" if self._has_primary else "the log cannot be completed"
@@ -51,13 +51,13 @@ class QuorumWatch:
 
     @property
     def unconfirmed_seconds(self) -> float:
-        """How long commit_lsn has stood while there were records to confirm, up to the last update:
-        what nobody looked at since may have moved."""
+        """Time without an advance of commit_lsn while there were records to confirm, up to the last
+        update; it may have advanced since."""
         return self._updated_at - self._moved_at if self._moved_at is not None else 0.0
 
     @property
     def commit_bytes_per_second(self) -> float:
-        """WAL confirmed per second, lately."""
+        """WAL confirmed per second, averaged over the last samples."""
         if len(self._samples) < 2:
             return 0.0
         (begun, begin_lsn), (ended, end_lsn) = self._samples[0], self._samples[-1]

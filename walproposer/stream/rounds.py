@@ -1,17 +1,18 @@
-"""Rounds: how a leader shows that no other one had been elected when a round began. Pure.
+"""Rounds: how a leader proves that no other leader had been elected when a round began. Pure.
 
-    wanted -> a heartbeat to each that follows -> answers of a quorum, all made later -> answered
+    wanted -> a heartbeat to each follower -> later answers of a quorum -> answered
 
-Answers do not say which message they are to, so two things show that one was made after a moment:
+An answer does not name its message. Two things prove that it was made after a given moment:
 
-- its place: safekeepers answer each batch of messages once, so the n-th answer on a connection was
-  made after the n-th message since Elected was taken, that one included. Where messages shared an
-  answer the count is behind, until one shows that all WAL which was sent is there;
-- its durable_lsn: WAL that nobody had been sent before can only have been taken since.
+- its place: a safekeeper answers each batch of messages once, so it made the n-th answer on a
+  connection after it had taken the n-th message since Elected, that one included. If messages share
+  an answer the count is behind, until an answer shows that it has all WAL that was sent;
+- its durable_lsn: WAL that was sent to no safekeeper before can only have been taken later.
 
-Law: whoever answers so had promised nobody more than us when he took the message, and a greater
-NodeId must win a member of every quorum; so until then nobody had. Before the round, that is: what
-came after it began proves nothing of now. Sources: Ongaro's thesis, 6.4 (ReadIndex).
+Law: a safekeeper that answers so had promised nothing greater than our NodeId when it took the
+message, and a greater NodeId needs a member of every quorum. So when the round began, no greater
+NodeId had been elected. The round proves nothing about later moments. Sources: Ongaro's thesis, 6.4
+(ReadIndex).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Of a peer when it was asked: the number of its heartbeat, and the end of all WAL."""
+    """The state of a peer when it was asked: the number of its heartbeat, and the end of all
+    WAL."""
 
     count: int
     end_lsn: int
@@ -39,10 +41,10 @@ class Mark:
 
 
 class Rounds:
-    """One at a time: a round that were replaced by the next one would never be answered."""
+    """One round at a time: a round that is replaced by the next one would never be answered."""
 
     def __init__(self) -> None:
-        #: Of the newest that has begun, from 1 on. Other threads may read it.
+        #: The number of the newest round that has begun, from 1 on. Other threads may read it.
         self.number = 0
         self._is_wanted_again = False
         self._marks: dict[int, Mark] = {}
@@ -54,17 +56,17 @@ class Rounds:
         return self._is_open
 
     def want(self, leader: Leader) -> list[Action]:
-        """One that begins from now on."""
+        """Begin a round, now or after the open one."""
         if self._is_open:
             self._is_wanted_again = True
             return []
-        self.number += 1  # before anything is sent: who reads it meanwhile waits for the next one
+        self.number += 1  # first: a thread that reads it from now on waits for the next round
         self._is_open, self._is_wanted_again = True, False
         self._marks, self._proven = {}, set()
         return self._ask(leader)
 
     def _ask(self, leader: Leader) -> list[Action]:
-        """Those who follow and were not asked, on this connection, yet."""
+        """Send a heartbeat to followers that were not asked yet on this connection."""
         actions: list[Action] = []
         for p in leader.peers:
             mark = self._marks.get(p.peer)
@@ -75,14 +77,14 @@ class Rounds:
         return actions
 
     def heard(self, leader: Leader, progress: Progress, durable_lsn: int) -> list[Action]:
-        """An answer to one of ours, which `progress` has counted."""
+        """An answer to one of our messages, which `progress` has counted."""
         mark = self._marks.get(progress.peer)
         if not self._is_open or mark is None or progress.peer in self._proven:
             return []
         if not mark.is_passed_by(progress, durable_lsn):
             if progress.state is PeerState.CHAINED:
-                return []  # only WAL can show it
-            return [leader.heartbeat(progress)]  # its answer brings the count one further
+                return []  # only new WAL can show it
+            return [leader.heartbeat(progress)]  # its answer advances the count by one
         self._proven.add(progress.peer)
         if not has_quorum(leader.membership, leader.ids_of(leader.peers[p] for p in self._proven)):
             return []
@@ -91,12 +93,12 @@ class Rounds:
         return answered + self.want(leader) if self._is_wanted_again else answered
 
     def tick(self, leader: Leader) -> list[Action]:
-        """Who came back since is asked, too."""
+        """Also ask peers that have reconnected."""
         return self._ask(leader) if self._is_open else []
 
 
 def count_answer(progress: Progress, durable_lsn: int) -> None:
-    """A follower's answer. One that is chained also answers for WAL that others sent him."""
+    """Count a follower's answer. A chained one also answers for WAL from its source."""
     if progress.state is not PeerState.CHAINED:
         progress.taken_count += 1
         if durable_lsn >= progress.next_lsn:

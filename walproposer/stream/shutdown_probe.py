@@ -1,8 +1,9 @@
-"""Is the primary shutting down? The walsender does not say so, but the postmaster does.
+"""Checks whether the primary is shutting down. The walsender does not report that, but the
+postmaster does.
 
-While a primary stops it waits for its walsenders, and its walsender waits for us; with the quorum
-lost that would be forever. A new connection learns the truth at once: SQLSTATE 57P03, before any
-authentication, in plain text, even where TLS is demanded (postmaster.c, canAcceptConnections).
+A primary that shuts down waits for its walsenders, and its walsender waits for us. With the quorum
+lost it would wait forever. A new connection gets the answer at once: SQLSTATE 57P03, before
+authentication, in plain text, even if TLS is required (postmaster.c, canAcceptConnections).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ TIMEOUT_SECONDS = 2.0
 
 
 def is_shutting_down(pgconn: pq.abc.PGconn) -> bool:
-    """Ask the server that `pgconn` is connected to. False when nothing is known. Blocks."""
+    """Ask the server that `pgconn` is connected to. Returns False if the answer is unknown.
+    Blocks."""
     try:
         with _dial(pgconn) as sock:
             return _first_error(sock, pgconn) == CANNOT_CONNECT_NOW
@@ -41,12 +43,12 @@ def _dial(pgconn: pq.abc.PGconn) -> socket.socket:
 
 
 def _first_error(sock: socket.socket, pgconn: pq.abc.PGconn) -> str:
-    """The SQLSTATE of the first answer, "" when it is not an error."""
-    # Here, as a proposer that starts needs none of it, and commits wait for that.
+    """The SQLSTATE of the first answer, "" if it is not an error."""
+    # Imported here because a starting proposer does not need it, and commits wait for the start.
     from pgwire.connection import NEED_DATA, ClientConnection
 
     connection = ClientConnection()
-    # Names that exist: a stranger would be noted in the server's log, once a second.
+    # Names that exist: the server would log unknown ones, once per second.
     who = {"user": pgconn.user.decode(), "database": pgconn.db.decode()}
     sock.settimeout(TIMEOUT_SECONDS)
     sock.sendall(connection.send(StartupMessage(who)))

@@ -1,19 +1,19 @@
-"""The steady state of a leader: WAL out to those who follow, their answers back. Pure.
+"""The steady state of a leader: WAL out to the followers, their answers back. Pure.
 
     primary  | 'd' length | 'w' start end time | WAL ...  ->  'd' length | Append | WAL ...
     members  | 'd' length | 'A' head | flush durable commit | tail |
 
-Works on the bytes of the wire, in the buffers that they came in. It does what `Leader` orders for
-WAL that ends inside a page, for followers who have been sent all there is, and for their answers,
-and no more: no event, message or action object is made, no time is looked at, and the leader is
-told when the steady state ends (`Leader.take_steady`).
+It works on the bytes of the wire, in the buffers where they arrived. It does what `Leader` does for
+WAL that ends inside a page, for followers that have been sent everything, and for their answers. It
+does nothing else: it makes no event, message or action objects and reads no clock. The leader gets
+the result at the end of the steady state (`Leader.take_steady`).
 
-Laws. Whatever else comes, even one odd byte, is left where it is, with nothing changed, and ends
-the steady state: the general path takes the same bytes. Positions count as they do there: a commit
-is the quorum-th greatest flush_lsn, none below the term's start.
+Laws. Any other input, even one unexpected byte, is left in place with nothing changed, and ends the
+steady state: the general path handles the same bytes. Positions count as they do there: a commit is
+the quorum-th greatest flush_lsn, none below the term's start.
 
-The same source runs interpreted, or compiled as `steady_leader_compiled` where a C compiler was
-there at the installation: its C types are in the .pxd file of that name.
+The same source runs interpreted, or compiled as `steady_leader_compiled` if there was a C compiler
+at the installation. The .pxd file of that name has its C types.
 """
 
 from __future__ import annotations
@@ -66,30 +66,31 @@ else:
 
 XLOG_DATA = ord("w")
 HEADER_BYTES = 5
-#: In the frame of a primary's message.
+#: Offsets in the frame of a primary's message.
 START_AT, END_AT = HEADER_BYTES + 1, HEADER_BYTES + 9
 DATA_AT = HEADER_BYTES + XLOG_DATA_HEADER_BYTES
-#: In the frame of an Append.
+#: Offsets in the frame of an Append.
 POSITIONS_AT, WAL_AT = HEADER_BYTES + APPEND_HEAD.size, HEADER_BYTES + APPEND.size
-#: In the frame of an answer, which is always as long.
+#: Offsets in the frame of an answer, whose length is fixed.
 ANSWER_BYTES = HEADER_BYTES + APPEND_RESPONSE.size
 ANSWER_AT = HEADER_BYTES + RESPONSE_POSITIONS_AT
 TAIL_AT = ANSWER_AT + RESPONSE_POSITIONS.size
 TAIL_BYTES = ANSWER_BYTES - TAIL_AT
-#: Something else has come, or may come only by the general path.
+#: Other input has arrived, or the input needs the general path.
 ODD = -1
-#: What `follows` says of a peer: he is sent the log, or told where it ends (daisy chain).
+#: Values of `follows`: the peer is sent the log, or only its end (daisy chain).
 DIRECTLY, CHAINED = 1, 2
 
 
 class SteadyLeader:
-    """Of a leader, until the first thing that is odd. Peers are counted as the proposer does."""
+    """The steady state of a leader, until the first other input. Peers have the proposer's
+    numbers."""
 
     @classmethod
     def of(cls, leader: Leader | None) -> SteadyLeader | None:
-        """Of a leader who streams from his primary; None while there is no steady state. What it
-        takes, the next event must tell (SteadyEnded). Nor is there one while the members change, or
-        a round is to be answered."""
+        """For a leader that streams from its primary; None if there is no steady state. The next
+        event must report what it takes (SteadyEnded). There is no steady state while the members
+        change, or a round is open."""
         if leader is None or leader.window.exceeds_limits:
             return None
         if leader.membership.is_joint or leader.members.is_changing or leader.rounds.is_open:
@@ -110,43 +111,43 @@ class SteadyLeader:
         self.sent_commit_lsn = leader.commit_lsn
         self.truncate_lsn = leader.truncate_lsn
         self.term_start_lsn = term.term_start_lsn
-        #: How far the primary says that it has written.
+        #: The end of the primary's WAL, as it reports it.
         self.primary_end_lsn = 0
         self.quorum_size = quorum_size(len(leader.membership.members))
         peers = leader.peers
-        #: Who has been sent all that there is; what the others say is odd.
+        #: The peers that have been sent everything. Input of others is for the general path.
         follows = [_how_follows(p, window.end_lsn) for p in peers]
         self.follows = memoryview(array("B", follows))
         self.has_chained = CHAINED in follows
         self.has_answered = memoryview(array("B", bytes(len(peers))))
-        #: As `Progress` counts them, for rounds; `append_count` is of this steady state.
+        #: The counts of `Progress`, for rounds; `append_count` is of this steady state.
         self.append_count = 0
         self.sent_counts = memoryview(array("Q", [p.sent_count for p in peers]))
         self.taken_counts = memoryview(array("Q", [p.taken_count for p in peers]))
         self.wal_counts = memoryview(array("Q", [p.wal_count for p in peers]))
-        #: Who has said that all is flushed, when it was all.
+        #: The peers that have flushed everything, when there was no more.
         self.has_caught_up = memoryview(array("B", bytes(len(peers))))
-        #: Members alone count (C1).
+        #: Only members count (C1).
         self.flush_lsns = memoryview(array("Q", [p.flush_lsn if p.is_member else 0 for p in peers]))
         self.durable_lsns = memoryview(array("Q", [p.durable_lsn for p in peers]))
         self.commit_lsns = memoryview(array("Q", [p.commit_lsn for p in peers]))
         #: The WAL that was taken, for the window.
         self.wal: list[bytes] = []
         head = append_head(generation, term.node_id)
-        #: The Append that was made last: its frame is the first `frame_bytes`.
+        #: The last Append: its frame is the first `frame_bytes`.
         frame = memoryview(bytearray(WAL_AT + APPEND_BYTES_MAX))
         frame[:POSITIONS_AT] = pack_header(COPY_DATA, 0) + head
         self.frame = frame
         self.frame_bytes = 0
-        #: What those who are chained are told: an Append at its end, without WAL.
-        news = memoryview(bytearray(WAL_AT))
-        news[:POSITIONS_AT] = pack_header(COPY_DATA, APPEND.size) + head
-        self.news = news
+        #: The message for chained peers: an Append at its end, without WAL.
+        end_frame = memoryview(bytearray(WAL_AT))
+        end_frame[:POSITIONS_AT] = pack_header(COPY_DATA, APPEND.size) + head
+        self.end_frame = end_frame
         self._answer_head = (
             pack_header(COPY_DATA, APPEND_RESPONSE.size)
             + (encode_append_response(answer)[:RESPONSE_POSITIONS_AT])
         )
-        #: Of each peer, behind each other.
+        #: The tails of all peers, one after the other.
         self._answer_tails = b"".join(
             encode_append_response(AppendResponse(0, term.node_id, 0, 0, 0, 0, peer.feedback))[
                 TAIL_AT - HEADER_BYTES :
@@ -155,8 +156,8 @@ class SteadyLeader:
         )
 
     def take_wal(self, memory: memoryview, begin: int, end: int) -> int:
-        """Make one Append of all whole frames of memory[begin:end], the primary's next WAL: where
-        they end, or ODD, and then nothing was done."""
+        """Make one Append of all complete frames of memory[begin:end], the primary's next WAL.
+        Returns where they end, or ODD if nothing was done."""
         frame = self.frame
         at, lsn, size = begin, self.next_lsn, 0
         primary_end_lsn = self.primary_end_lsn
@@ -182,7 +183,8 @@ class SteadyLeader:
             at += 1 + length
         if size == 0:
             return begin if at == begin else ODD
-        # Inside a page it ends with a record (`pgwal/boundary.py`); at a page's end, maybe not.
+        # WAL that ends inside a page ends with a record (`pgwal/boundary.py`); at a page's end it
+        # may not.
         if lsn % WAL_PAGE_SIZE == 0 or size % 8 or lsn > self.window_end_lsn_max:
             return ODD
         for peer in range(len(self.follows)):
@@ -195,7 +197,7 @@ class SteadyLeader:
         )
         if self.has_chained:
             put_append_positions(
-                self.news, POSITIONS_AT, lsn, lsn, lsn, self.commit_lsn, self.truncate_lsn
+                self.end_frame, POSITIONS_AT, lsn, lsn, lsn, self.commit_lsn, self.truncate_lsn
             )
         self.frame_bytes = WAL_AT + size
         self.wal.append(bytes_at(frame, WAL_AT, size))
@@ -206,8 +208,8 @@ class SteadyLeader:
         return at
 
     def take_answers(self, peer: int, memory: memoryview, begin: int, end: int) -> int:
-        """Take all whole frames of memory[begin:end], a follower's answers: where they end, or ODD,
-        and then nothing was done. `commit_lsn` is what a quorum has then."""
+        """Take all complete frames of memory[begin:end], a follower's answers. Returns where they
+        end, or ODD if nothing was done. Afterwards `commit_lsn` is what a quorum has."""
         at, flush_lsn = begin, self.flush_lsns[peer]
         durable_lsn, commit_lsn = self.durable_lsns[peer], self.commit_lsns[peer]
         taken_count, wal_count = self.taken_counts[peer], self.wal_counts[peer]

@@ -1,4 +1,4 @@
-# The C types of `steady_leader.py`, as it is compiled.
+# The C types of `steady_leader.py` when compiled.
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
@@ -19,7 +19,7 @@ cdef class SteadyLeader:
     cdef public unsigned long[::1] sent_counts, taken_counts, wal_counts
     cdef public uint64_t append_count
     cdef public list wal
-    cdef public unsigned char[::1] frame, news
+    cdef public unsigned char[::1] frame, end_frame
     cdef public bint has_chained
     cdef public Py_ssize_t frame_bytes
     cdef const unsigned char[::1] _answer_head, _answer_tails

@@ -1,11 +1,11 @@
-"""Brings a `SteadyLeader`'s bytes from socket to socket, and commits to the primary.
+"""Moves the bytes of a `SteadyLeader` between sockets, and reports commits to the primary.
 
     epoll -> recv -> take_wal -> a send to each follower
                      take_answers -> status 'r' to the primary -> clients' COMMITs return
 
-On the path of every commit, so a wake-up costs a receive, what the leader does, and the sends. The
-loop ends for whatever it does not know: another file is ready, a tick is due, something is odd, a
-socket takes no more. What came by then is in the connections' buffers or the kernel's.
+Every commit takes this path, so a wake-up costs one receive, the work of the leader, and the sends.
+The loop ends on anything else: another file is ready, a tick is due, other input arrives, or a
+socket is full. Input up to then is in the buffers of the connections or of the kernel.
 
 The same source runs interpreted, or compiled as `steady_loop_compiled`; see `steady_leader.py`.
 """
@@ -48,17 +48,17 @@ else:
     from pgwire.copy_calls import READABLE, receive_some, send_some, time_us, wait_ready
     from storage.big_endian import put_u64
 
-#: In the frame of a status for the primary: three positions, and the time.
+#: Offsets in the frame of a status for the primary: three positions, and the time.
 STATUS_LSNS_AT = 6
 STATUS_TIME_AT = STATUS_LSNS_AT + 24
 EPOCH_US = POSTGRES_EPOCH_UNIX_S * 1_000_000
 READY_MAX = 64
-#: What `run` answers where it is no peer's number.
-NO_ONE, UPSTREAM = -2, -1
+#: Results of `run` that are not the number of a peer.
+NO_INPUT, UPSTREAM = -2, -1
 
 
 class Lane:
-    """One connection of a SteadyLoop: its file, and what has come by it, memory[begin:end].
+    """One connection of a SteadyLoop: its file, and its input, memory[begin:end].
 
     `memory` is the same as `view`, with a C type.
     """
@@ -70,7 +70,7 @@ class Lane:
         self.memory = self.view
 
     def receive(self) -> int:
-        """How many bytes have come behind those that are there."""
+        """Read more input. Returns the number of bytes."""
         if self.begin == self.end:
             self.begin = self.end = 0
         elif self.end == len(self.memory):
@@ -81,8 +81,8 @@ class Lane:
         return count
 
     def send(self, frame: memoryview, frame_bytes: int) -> bool:
-        """Its first bytes. False when the socket did not take them whole: the rest waits in the
-        connection, or it has failed."""
+        """Send the first `frame_bytes` of `frame`. Returns False if the socket did not accept all
+        of them: the connection queues the rest, or it has failed."""
         count = send_some(self.fd, frame, frame_bytes)
         if count == frame_bytes:
             return True
@@ -94,7 +94,7 @@ class Lane:
 
 
 class SteadyLoop:
-    """Brings a SteadyLeader's bytes from socket to socket, on the epoll that all are watched by."""
+    """Moves a SteadyLeader's bytes between sockets, on the epoll that watches all of them."""
 
     @classmethod
     def of(
@@ -105,7 +105,7 @@ class SteadyLoop:
         peers: Mapping[int, CopyConnection],
         signal: CommitSignal,
     ) -> SteadyLoop | None:
-        """None where one of the connections is encrypted, has ended or has bytes left to send."""
+        """None if one of the connections is encrypted, has ended or has queued output."""
         followers: list[PlainCopy | None] = []
         for peer, follows in enumerate(leader.follows):
             copy = peers.get(peer) if follows else None
@@ -125,12 +125,13 @@ class SteadyLoop:
         """`peers`: by number; None for one that does not follow."""
         self.leader = leader
         self.reported_lsn = leader.commit_lsn
-        #: Whether the primary said anything.
+        #: Whether the primary sent anything.
         self.has_heard = False
         self._epoll = epoll.fileno() if cython.compiled else epoll
         self._fds = memoryview(array("i", [0] * READY_MAX))
         self._masks = memoryview(array("I", [0] * READY_MAX))
-        #: Of the peers, by number, and of the primary; None for a peer that does not follow.
+        #: Those of the peers, by number, then that of the primary; None for a peer that does not
+        #: follow.
         self._lanes = [Lane(copy) if copy is not None else None for copy in (*peers, upstream)]
         self._upstream = len(peers)
         status = StandbyStatus(0, 0, 0, 0).encode()
@@ -138,18 +139,19 @@ class SteadyLoop:
         self._signal, self._words = signal, signal.words
 
     def run(self, deadline: float) -> int:
-        """Until that moment of the monotonic clock, until something is odd, or until another file
-        than these is ready: in whose buffer the odd thing is, a peer or UPSTREAM; NO_ONE."""
+        """Run until `deadline`, a time of the monotonic clock, until other input arrives, or until
+        another file is ready. Returns the peer, or UPSTREAM, whose buffer has the other input; or
+        NO_INPUT."""
         try:
             while True:
                 seconds = deadline - monotonic()
                 if seconds <= 0:
-                    return NO_ONE
+                    return NO_INPUT
                 count = wait_ready(self._epoll, self._fds, self._masks, seconds)
                 for ready in range(count):
                     index = self._index_of(self._fds[ready])
                     if index < 0 or self._masks[ready] != READABLE:
-                        return NO_ONE
+                        return NO_INPUT
                     if not self._take(index):
                         return index if index != self._upstream else UPSTREAM
         finally:
@@ -165,7 +167,8 @@ class SteadyLoop:
         return -1
 
     def _take(self, index: int) -> bool:
-        """False when what came is odd, or did not come; it is in the buffer."""
+        """Returns False if the input is for the general path, or did not arrive. It stays in the
+        buffer."""
         lane, leader = self._lanes[index], self.leader
         assert lane is not None
         if lane.receive() <= 0:
@@ -183,15 +186,15 @@ class SteadyLoop:
         return leader.commit_lsn == self.reported_lsn or self._report()
 
     def _send_append(self) -> bool:
-        """To all who follow, or what those who are chained are told. False when one did not take
-        it whole."""
+        """Send the Append to all followers, or its end to chained ones. Returns False if a socket
+        did not accept all of it."""
         leader, is_sent = self.leader, True
         for peer in range(self._upstream):
             lane = self._lanes[peer]
             if lane is None:
                 continue
             if leader.follows[peer] == CHAINED:
-                is_sent = lane.send(leader.news, WAL_AT) and is_sent
+                is_sent = lane.send(leader.end_frame, WAL_AT) and is_sent
             else:
                 is_sent = lane.send(leader.frame, leader.frame_bytes) and is_sent
         return is_sent

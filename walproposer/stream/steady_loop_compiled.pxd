@@ -1,4 +1,4 @@
-# The C types of `steady_loop.py`, as it is compiled.
+# The C types of `steady_loop.py` when compiled.
 
 cimport cython
 from libc.stdint cimport uint64_t

@@ -1,7 +1,7 @@
-"""Whether the primary's last bytes below the term's start are the donor's (rule 3). Pure.
+"""Whether the primary's last bytes below the term's start equal the donor's (rule 3). Pure.
 
-Until the primary has passed, its WAL is only kept. Both sides come in any order: the donor's tail
-whole, the primary's as its walsender cuts it.
+Until the primary has passed, its WAL is only buffered. The two sides may arrive in any order: the
+donor's tail as a whole, the primary's in the pieces of its walsender.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from walproposer.stream.events import Outcome, Stop
 
 
 class TailCheck:
-    """[begin_lsn, end_lsn) is compared; `end_lsn` is the term's start. Of an empty tail nothing is
-    read from the donor."""
+    """Compares [begin_lsn, end_lsn); `end_lsn` is the term's start. If that is empty, the donor is
+    not read."""
 
     def __init__(self, begin_lsn: int, end_lsn: int) -> None:
         self.begin_lsn, self.end_lsn = begin_lsn, end_lsn
@@ -35,11 +35,12 @@ class TailCheck:
         self._donor_tail = wal
 
     def result(self) -> Stop | bytes | None:
-        """Passed: the primary's WAL from the term's start on, as far as it came. None: not yet."""
+        """Passed: the primary's WAL from the term's start on, as far as it has arrived. None: not
+        complete yet."""
         tail_bytes = self.end_lsn - self.begin_lsn
         if self._donor_tail is None or self.wants_wal:
             return None
         if len(self._donor_tail) != tail_bytes:
-            return Stop(Outcome.RESTART, "the donor's tail came short")
+            return Stop(Outcome.RESTART, "the donor's tail is too short")
         ours, wal = bytes(self._primary_wal[:tail_bytes]), bytes(self._primary_wal[tail_bytes:])
         return tail_problem(self.begin_lsn, ours, self._donor_tail) or wal

@@ -1,8 +1,8 @@
-"""The primary as the proposer sees it: its WAL stream, and what it says before that.
+"""The connection to the primary: its WAL stream, and the questions before that.
 
-A physical replication client in the seat of the only synchronous standby. It reports
-write = flush = apply = commit_lsn and nothing else: a commit returns when a quorum has flushed it.
-Source: Postgres `replication/walsender.c`, the protocol's "Streaming Replication Protocol".
+A physical replication client that acts as the only synchronous standby. It reports write = flush =
+apply = commit_lsn and nothing else: a commit returns when a quorum has flushed it. Source: Postgres
+`replication/walsender.c`, the protocol's "Streaming Replication Protocol".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pgwal.lsn import Lsn, format_lsn
 from pgwire import replication
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
-from walproposer.connection import open_connection, refusing
+from walproposer.connection import converting_errors, open_connection
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.primary.log_marker import mark_log
 from walproposer.primary.primary import Primary
@@ -34,14 +34,15 @@ from walproposer.timelines.timeline_creation import FoundTimeline
 
 OBJECT_IN_USE = "55006"
 SLOT_WAIT_SECONDS = 15
-#: Of a slot that was held for long; the first times it is asked sooner, as commits wait.
+#: The greatest interval at which a used slot is tried. The first attempts are more frequent,
+#: because commits wait.
 SLOT_RETRY_SECONDS_MAX = 0.1
 SLOT_RETRY_SECONDS_MIN = 0.005
 
 
 def is_encrypted(questions: psycopg.Connection, pgconn: pq.abc.PGconn) -> bool:
-    """Whether the replication connection is, by TLS or GSSAPI; libpq does not tell of the latter,
-    but the server does. Raises psycopg.Error."""
+    """Whether the replication connection uses TLS or GSSAPI encryption. libpq does not report
+    GSSAPI, so ask the server. Raises psycopg.Error."""
     if pgconn.ssl_in_use:
         return True
     row = questions.execute(
@@ -53,8 +54,9 @@ def is_encrypted(questions: psycopg.Connection, pgconn: pq.abc.PGconn) -> bool:
 class Upstream:
     """A replication connection. `identify` and `start` block; then `copy` is for the hot loop.
 
-    `log`: what this primary must belong to; its slot is not touched when it belongs to another one.
-    None while that is not known yet. `shared`: a connection for questions, if there is one already.
+    `log`: the timeline that this primary must belong to; the slot of a primary of another log is
+    not touched. None if it is not known yet. `shared`: an open connection for queries, if there is
+    one.
     """
 
     def __init__(
@@ -64,7 +66,10 @@ class Upstream:
         shared: psycopg.Connection | None = None,
     ) -> None:
         self.address = address
-        with address.connected(shared) as questions, refusing("could not inspect the primary"):
+        with (
+            address.connected(shared) as questions,
+            converting_errors("could not inspect the primary"),
+        ):
             self.server = read_server_facts(questions)
             self._start_us = read_start_us(questions)
             if log is not None:
@@ -89,7 +94,7 @@ class Upstream:
         self._connection.close()
 
     def _identify(self) -> Primary:
-        with refusing("could not identify the primary"):
+        with converting_errors("could not identify the primary"):
             system = identify_system(self._connection.pgconn)
             history = read_timeline_history(self._connection.pgconn, system.tli)
         if system.system_id != self.server.system_id:
@@ -105,7 +110,7 @@ class Upstream:
         )
 
     def start(self, begin_lsn: int, changed: Callable[[], None]) -> int:
-        """Ask for the WAL from `begin_lsn` on, if there is any: returns where it ends.
+        """Request the WAL from `begin_lsn` on, if there is any. Returns the end of the WAL.
 
         Blocks while a predecessor still has the slot. Raises WalProposerError.
         """
@@ -120,7 +125,7 @@ class Upstream:
         has_ended_holder = False
         while True:
             try:
-                with refusing("the primary did not stream"):
+                with converting_errors("the primary did not stream"):
                     copy = begin_copy(self._connection, command, is_encrypted=self._is_encrypted)
                 break
             except Refusal as error:
@@ -132,7 +137,7 @@ class Upstream:
                 if waited_seconds > PREDECESSOR_SECONDS and not has_ended_holder:
                     has_ended_holder = True
                     end_predecessor(self.address)
-                # Nothing announces a slot's release.
+                # The release of a slot is not announced.
                 pause = max(SLOT_RETRY_SECONDS_MIN, waited_seconds / 2)
                 time.sleep(min(pause, SLOT_RETRY_SECONDS_MAX))
         if copy is None:
@@ -143,8 +148,9 @@ class Upstream:
         return flush_lsn
 
     def _timeline_to_ask(self, lsn: int) -> int:
-        """A segment with a switch in it exists whole on the newer timeline, so from its start on
-        that one is asked; older ones are followed to their end, where the stream ends too."""
+        """The timeline to request. A segment with a switch in it is complete only on the newer
+        timeline, so from its start on that one is requested. Older timelines are streamed to their
+        end, where the stream ends too."""
         history, seg_size = self.primary.tli_history, self.server.wal_seg_size
         switch_lsn = last_switch_lsn(history)
         is_newest = lsn >= switch_lsn - switch_lsn % seg_size
@@ -153,7 +159,7 @@ class Upstream:
     # ---- on the hot loop
 
     def receive(self) -> tuple[list[bytes], bool]:
-        """The WAL from `next_lsn` on that has arrived, and whether an answer is wanted now."""
+        """The WAL from `next_lsn` on that has arrived, and whether a reply is requested now."""
         assert self.copy is not None
         chunks: list[bytes] = []
         reply_requested = False
@@ -164,21 +170,21 @@ class Upstream:
                 continue
             if message.start_lsn != self.next_lsn:
                 raise PrimaryLost(
-                    f"the primary sent WAL at {format_lsn(message.start_lsn)}, "
-                    f"expected {format_lsn(self.next_lsn)}"
+                    f"expected WAL at {format_lsn(self.next_lsn)} from the primary, "
+                    f"got {format_lsn(message.start_lsn)}"
                 )
             chunks.append(bytes(message.data))
             self.next_lsn += len(message.data)
         return chunks, reply_requested
 
-    def went_on(self, next_lsn: int, primary_end_lsn: int, reported_lsn: int) -> None:
-        """What the steady path has received and reported."""
+    def advance(self, next_lsn: int, primary_end_lsn: int, reported_lsn: int) -> None:
+        """Take over the positions of the steady path."""
         self.next_lsn, self.reported_lsn = next_lsn, max(self.reported_lsn, reported_lsn)
         self.primary_end_lsn = max(self.primary_end_lsn, primary_end_lsn)
 
     def report(self, commit_lsn: int, *, reply_requested: bool = False) -> None:
-        """Commits up to here return. Also the answer to a keepalive, with the last position; with
-        `reply_requested` the primary sends one."""
+        """Commits up to here return. Also the answer to a keepalive, with the last position. With
+        `reply_requested` the primary sends a keepalive."""
         assert self.copy is not None
         assert commit_lsn >= self.reported_lsn
         self.reported_lsn = commit_lsn
@@ -187,7 +193,7 @@ class Upstream:
         self.copy.send(status.encode())
 
     def report_feedback(self, feedback: HotStandbyFeedback) -> None:
-        """The primary keeps what the queries on replicas need, until it is told otherwise."""
+        """The primary keeps what the queries on replicas need, until the next feedback."""
         assert self.copy is not None
         message = replication.HotStandbyFeedback(
             postgres_time_us(time.time_ns()),
@@ -200,10 +206,10 @@ class Upstream:
 
 
 def end_of_stream(end: WalProposerError) -> WalProposerError:
-    """A primary that went away will be back; WAL that it has removed will not."""
+    """A primary that disconnected is expected back. WAL that it has removed is lost."""
     if end.sqlstate == UNDEFINED_FILE:
         return Refusal(
-            f"the primary lacks WAL that the quorum's log goes on with: {end}",
-            hint="Let every server that may become the primary keep more of it (wal_keep_size).",
+            f"the primary lacks WAL that the quorum's log needs next: {end}",
+            hint="Raise wal_keep_size on every server that may become the primary.",
         )
     return PrimaryLost(str(end), orderly=isinstance(end, PrimaryLost) and end.orderly)

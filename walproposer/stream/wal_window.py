@@ -1,10 +1,10 @@
-"""The WAL the proposer still holds in memory: what a streaming safekeeper may yet need. Bounded.
+"""The WAL that the proposer holds in memory for streaming safekeepers. Bounded.
 
     begin_lsn                                                   end_lsn
        |chunk|  chunk  |chunk|      chunk      | ... |   chunk   |
                    ^ next_lsn of a slow peer           ^ next_lsn of the others
 
-Pure. It may drop only what a quorum holds durably; a peer that falls out at the front is caught up
+Pure. It may drop only what a quorum holds durably. A peer that falls out at the front catches up
 from a donor (law 7 of the proposer), never by a longer window.
 """
 
@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from pgwal.page import WAL_PAGE_SIZE
 
-# What a reconnecting or slow peer finds without asking a donor. One segment of WAL.
+# Available to a reconnecting or slow peer without a donor. One segment of WAL.
 KEEP_BYTES = 16 * 1024 * 1024
-# Small commits make small chunks; this bounds their number, and with it the objects' memory.
+# Small commits make small chunks. This bounds their number, and with it the memory of the objects.
 KEEP_CHUNKS = 8192
-# Above this nothing more is read from the primary: the quorum has not yet written what is here.
+# Above this the primary is not read: the quorum has not yet written this much.
 WINDOW_BYTES_MAX = 32 * 1024 * 1024
-# One Append carries at most this; Postgres sends the same (walsender.c, MAX_SEND_SIZE).
+# The greatest amount of WAL in one Append; Postgres sends the same (walsender.c, MAX_SEND_SIZE).
 APPEND_BYTES_MAX = 128 * 1024
 
 
@@ -56,12 +56,12 @@ class WalWindow:
 
     @property
     def exceeds_limits(self) -> bool:
-        """It is time to `trim`."""
+        """`trim` is due."""
         return self.end_lsn - self.begin_lsn > KEEP_BYTES or len(self._chunks) > KEEP_CHUNKS
 
     def append(self, wal: bytes, record_end_lsn: int) -> None:
-        """Add what follows end_lsn and fits one Append; `record_end_lsn` is the last boundary in or
-        before it."""
+        """Add WAL that follows end_lsn and fits one Append. `record_end_lsn` is the last boundary
+        in or before it."""
         assert len(wal) <= APPEND_BYTES_MAX
         chunk = Chunk(self.end_lsn, self.end_lsn + len(wal), record_end_lsn, wal)
         assert self.record_end_lsn <= record_end_lsn <= chunk.end_lsn
@@ -71,15 +71,15 @@ class WalWindow:
         self.record_end_lsn = record_end_lsn
 
     def read(self, lsn: int) -> Chunk:
-        """What to send next to a peer at `lsn`, begin_lsn <= lsn < end_lsn.
+        """The next WAL for a peer at `lsn`, begin_lsn <= lsn < end_lsn.
 
-        The rest of its chunk, joined with the following ones while they fit in one Append.
+        This is the rest of its chunk, joined with the following ones while they fit in one Append.
         """
         assert self.begin_lsn <= lsn < self.end_lsn
         index = bisect_right(self._begins, lsn) - 1
         chunk = self._chunks[index]
         if lsn == chunk.begin_lsn and chunk.end_lsn == self.end_lsn:
-            return chunk  # the hot path: the peer is waiting for just this one
+            return chunk  # the hot path: the peer waits for exactly this one
         parts: list[bytes | memoryview] = [memoryview(chunk.wal)[lsn - chunk.begin_lsn :]]
         while index + 1 < len(self._chunks):
             following = self._chunks[index + 1]
@@ -91,16 +91,16 @@ class WalWindow:
         return Chunk(lsn, chunk.end_lsn, chunk.record_end_lsn, b"".join(parts))
 
     def trim(self, durable_lsn: int) -> bool:
-        """Once a limit is exceeded, drop from the front what lies below `durable_lsn`, to 7/8 of
-        the limits: many chunks at a time, so that the cost of one is next to nothing.
+        """If a limit is exceeded, drop WAL below `durable_lsn` from the front, down to 7/8 of the
+        limits. It drops many chunks at a time, so the cost per chunk is small.
 
-        True when something was dropped: peers below begin_lsn now need a donor.
+        Returns True if it dropped any: peers below begin_lsn now need a donor.
         """
         if not self.exceeds_limits:
             return False
         too_old = bisect_left(self._begins, self.end_lsn - KEEP_BYTES // 8 * 7)
         too_many = len(self._chunks) - KEEP_CHUNKS // 8 * 7
-        # A chunk is durable as a whole when the next one begins at or below durable_lsn.
+        # A chunk is completely durable if the next one begins at or below durable_lsn.
         durable = bisect_right(self._begins, durable_lsn) - 1
         if durable_lsn >= self.end_lsn:
             durable = len(self._chunks)
@@ -114,8 +114,8 @@ class WalWindow:
 
 
 def cut(begin_lsn: int, wal: bytes) -> Iterator[tuple[int, bytes]]:
-    """Pieces that fit one Append each, and where they begin. As a walsender cuts: at a page's end,
-    because what ends inside a page ends with a record (`pgwal/boundary.py`)."""
+    """Pieces that fit one Append each, and where they begin. Cut at a page's end, as a walsender
+    does, because WAL that ends inside a page ends with a record (`pgwal/boundary.py`)."""
     first_lsn, end_lsn = begin_lsn, begin_lsn + len(wal)
     while begin_lsn < end_lsn:
         next_lsn = min(begin_lsn + APPEND_BYTES_MAX, end_lsn)
@@ -126,7 +126,7 @@ def cut(begin_lsn: int, wal: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """What arrived together travels together: neighbours are joined while they fit one Append."""
+    """WAL that arrived together is sent together: join neighbours while they fit one Append."""
     together: list[bytes] = []
     size = 0
     for wal in chunks:

@@ -1,1 +1,1 @@
-"""A proposer that lives with its server: what the server is, when to attach, when to end."""
+"""A proposer that supervises its server: the server's state, when to attach, when to end."""

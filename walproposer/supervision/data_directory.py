@@ -1,4 +1,4 @@
-"""The data directory of the server that a proposer lives with: read, never written.
+"""The data directory of the supervised server: read, never written.
 
 Source of the layout: xlog.c (standby.signal), pg_control.h (the system identifier comes first).
 """
@@ -21,14 +21,14 @@ _SYSTEM_ID = struct.Struct("=Q")
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """It may be empty still, but must be there. Every method raises Refusal."""
+    """It must exist, but may still be empty. Every method raises Refusal."""
 
     path: Path
 
-    def look(self) -> Seen:
-        """What its files say of the server."""
+    def read_state(self) -> Seen:
+        """The state of the server, from its files."""
         with self._reading():
-            os.listdir(self.path)  # a directory that is not there is not one without a server
+            os.listdir(self.path)  # an error for a missing directory
             server = read_postmaster_file(self.path)
             # The number is negative in single-user mode.
             if server is None or server.pid <= 0 or not is_process_alive(server.pid):
@@ -38,7 +38,7 @@ class DataDirectory:
             return Seen(server.pid, server.status, has_standby_signal)
 
     def system_id(self) -> int:
-        """Of a directory that a server runs on."""
+        """The system identifier of a directory whose server runs."""
         with self._reading(), open(self.path / "global" / "pg_control", "rb") as file:
             return int(_SYSTEM_ID.unpack(file.read(_SYSTEM_ID.size))[0])
 
@@ -49,11 +49,11 @@ class DataDirectory:
         except PermissionError as error:
             raise Refusal(
                 f'could not read "{error.filename}": {error.strerror}',
-                hint="Run it as the account that the server runs as.",
+                hint="Run the command as the account that the server runs as.",
             ) from error
         except (OSError, struct.error) as error:
             reason = error.strerror if isinstance(error, OSError) else "pg_control is too short"
             raise Refusal(
-                f'"{self.path}" is no data directory: {reason}',
+                f'"{self.path}" is not a data directory: {reason}',
                 hint="Give the data directory of the server: SHOW data_directory.",
             ) from error

@@ -1,7 +1,7 @@
-"""Whether a server that accepts connections is in recovery: asked as rarely as its files allow.
+"""Whether a server that accepts connections is in recovery. Asks only if its files do not tell.
 
-A server that was a primary stays one until it ends, and a standby stays one as long as it has its
-standby.signal, which a promotion removes. All else is asked again, after pauses that double.
+A primary stays a primary until it ends. A standby stays a standby while it has standby.signal,
+which a promotion removes. Otherwise the server is asked again, after pauses that double.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from contextlib import closing
 from dataclasses import replace
 
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal, WalProposerError
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.supervision.data_directory import DataDirectory
@@ -29,25 +29,25 @@ class BackOff:
         self._next_seconds = FIRST_PAUSE_SECONDS
 
     def pause_seconds(self) -> float:
-        """The next one."""
+        """The next pause."""
         seconds = self._next_seconds
         self._next_seconds = min(2 * seconds, PAUSE_SECONDS_MAX)
         return seconds
 
 
 class ServerRole:
-    """Of the server on `directory`, by connections to `address`."""
+    """The role of the server on `directory`, by connections to `address`."""
 
     def __init__(self, directory: DataDirectory, address: PrimaryAddress) -> None:
         self._directory = directory
         self._address = address
-        #: As it was when it was asked last; None when no server has accepted connections since.
+        #: The last answer; None if no server has accepted connections since.
         self._asked: Seen | None = None
         self._back_off = BackOff()
         self._ask_at = 0.0
 
     def add_to(self, seen: Seen) -> Seen:
-        """With its answer. May block. Raises Refusal when another server answers."""
+        """`seen` with the role. May block. Raises Refusal if another server answers."""
         if seen.status != "ready":
             self._asked = None
             return seen
@@ -66,7 +66,10 @@ class ServerRole:
 
     def _ask(self, seen: Seen) -> Seen:
         try:
-            with closing(self._address.connect()) as connection, refusing("could not ask it"):
+            with (
+                closing(self._address.connect()) as connection,
+                converting_errors("could not query the server"),
+            ):
                 row = connection.execute(_ROLE).fetchone()
         except WalProposerError as error:
             return replace(seen, reason=str(error))

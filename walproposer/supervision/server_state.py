@@ -1,16 +1,16 @@
-"""What a server of this machine is, by its data directory and by what it answers. Pure.
+"""The state of a server on this machine, by its data directory and its answer. Pure.
 
-    postmaster.pid      standby.signal   a connection says      the server is
+    postmaster.pid      standby.signal   a connection reports   the server is
     none, or of a dead process                                  absent
     starting                                                    starting
     stopping                                                    stopping
-    standby             there / not                             a standby / in recovery
-    ready               there / not      "in recovery"          a standby / in recovery
+    standby             exists / not                            a standby / in recovery
+    ready               exists / not     "in recovery"          a standby / in recovery
     ready                                "not in recovery"      a primary
     ready                                nothing                silent
 
-A server that recovers from a crash is starting; after a crash of one of its processes the file says
-"ready" all the time, and connections are refused meanwhile. Sources: postmaster.c, xlog.c.
+A server in crash recovery is starting. After a crash of one of its processes the file still has
+"ready", and connections are refused meanwhile. Sources: postmaster.c, xlog.c.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from enum import Enum
 
 
 class ServerState(Enum):
-    """As the log says it."""
+    """The values are the words in the log."""
 
     ABSENT = "absent"
     STARTING = "starting"
@@ -33,9 +33,8 @@ class ServerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The server at one moment. `pid`: of a postmaster that lives, None without one; `status` is
-    what its file says. `in_recovery`: what a connection answered; None when there was none, for
-    `reason`."""
+    """The server at one moment. `pid`: of a running postmaster, or None. `status` is that of its
+    file. `in_recovery`: the answer of a connection; None if there was none, for `reason`."""
 
     pid: int | None = None
     status: str = ""
@@ -45,7 +44,7 @@ class Seen:
 
     @property
     def state(self) -> ServerState:
-        """By the table above."""
+        """The state by the table above."""
         if self.pid is None:
             return ServerState.ABSENT
         if self.status == "stopping":

@@ -1,11 +1,11 @@
-"""Watches the server that a proposer lives with, in a thread, and says when to attach and to end.
+"""Watches the supervised server in a thread, and decides when to attach and when to end.
 
-    data directory, connection --Seen--> Supervision --Tell--> log, status page, service manager
+    data directory, connection --Seen--> Supervision --Report--> log, status page, service manager
                                                      --Attach--> wait_for_primary returns
                                                      --End--> the process is told to stop
 
-Law: it decides nothing about WAL. Whether a server can be the primary of its log is found out by
-attaching, and refused there.
+Law: it decides nothing about WAL. Attaching checks whether a server can be the primary of its log,
+and refuses otherwise.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.supervision.data_directory import DataDirectory
 from walproposer.supervision.server_role import BackOff, ServerRole
 from walproposer.supervision.server_state import ServerState
-from walproposer.supervision.supervision import Attach, End, Supervision, Tell
+from walproposer.supervision.supervision import Attach, End, Report, Supervision
 
 log = structlog.get_logger()
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 T = TypeVar("T")
 
 
 class ServerWatch:
-    """`tell` is called at each change of state, by the watching thread. The main thread gets what
-    went wrong there: `wait_for_primary` and `check` raise it."""
+    """The watching thread calls `tell` at each change of state. Its errors are raised in the main
+    thread, by `wait_for_primary` and `check`."""
 
     def __init__(
         self,
@@ -53,20 +53,20 @@ class ServerWatch:
 
     def start(self) -> None:
         """Raises Refusal for a directory that cannot be watched."""
-        self._directory.look()
+        self._directory.read_state()
         Thread(target=self._run, name="supervise", daemon=True).start()
 
     def wait_for_primary(self) -> bool:
-        """False when told to stop, also by the server's end. Raises WalProposerError."""
+        """Returns False if told to stop, also because the server ended. Raises WalProposerError."""
         while not self._stopping.is_set:
-            if self._is_primary.wait(LOOK_SECONDS):
+            if self._is_primary.wait(POLL_SECONDS):
                 return True
         self.check()
         return False
 
     def until_attached(self, attach: Callable[[], T]) -> T | None:
-        """What `attach` returns, which is tried while the server is a primary; None when told to
-        stop. Raises what `wait_for_primary` does."""
+        """Call `attach` while the server is a primary, until it succeeds, and return its result.
+        Returns None if told to stop. Raises the errors of `wait_for_primary`."""
         back_off, told = BackOff(), ""
         while self.wait_for_primary():
             try:
@@ -75,12 +75,12 @@ class ServerWatch:
                 if str(error) != told:
                     told = str(error)
                     hint = _if_any(hint=error.hint)
-                    log.warning("could not attach, trying again", reason=told, **hint)
+                    log.warning("could not attach, retrying", reason=told, **hint)
             self._stopping.wait(back_off.pause_seconds())
         return None
 
     def check(self) -> None:
-        """Raises what ended the watch, if something did."""
+        """Raises the error that ended the watch, if there was one."""
         if self._failure is not None:
             raise self._failure
 
@@ -88,19 +88,19 @@ class ServerWatch:
         try:
             while not self._stopping.is_set:
                 self._step()
-                self._stopping.wait(LOOK_SECONDS)
+                self._stopping.wait(POLL_SECONDS)
         except BaseException as error:  # the main thread raises it
             self._failure = error
             self._stopping.set()
 
     def _step(self) -> None:
-        seen = self._role.add_to(self._directory.look())
+        seen = self._role.add_to(self._directory.read_state())
         actions = self._supervision.step(seen, time.monotonic())
         if not any(isinstance(action, Attach) for action in actions):
             self._is_primary.clear()
         for action in actions:
             match action:
-                case Tell(state, reason):
+                case Report(state, reason):
                     log.info(f"the server is {state.value}", **_if_any(reason=reason))
                     self._tell(state)
                 case Attach():
@@ -111,5 +111,5 @@ class ServerWatch:
 
 
 def _if_any(**details: str) -> dict[str, str]:
-    """For the log."""
+    """The non-empty details, for the log."""
     return {name: value for name, value in details.items() if value}

@@ -1,11 +1,11 @@
-"""When a proposer attaches to the server that it lives with, and when it ends. Pure.
+"""When a proposer attaches to its supervised server, and when it ends. Pure.
 
     absent -> starting -> in recovery -> a standby -> a primary -> stopping -> absent -> End
                                                       Attach                   after RESTART_SECONDS
 
-`step(seen, now) -> list[Action]` is the only mutator. A server that ended may be back in a moment,
-as after `pg_ctl restart`: the process ends when it is not. It ends, too, when the server comes back
-as a standby: who is started anew begins without a term.
+`step(seen, now) -> list[Action]` is the only mutator. A server that ended may restart in a moment,
+as with `pg_ctl restart`. If it does not, the process ends. It also ends if the server comes back as
+a standby: a new process begins without a term.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ RESTART_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """The server is no longer what it was; the reason may be ""."""
+class Report:
+    """The state of the server has changed. The reason may be ""."""
 
     state: ServerState
     reason: str
@@ -27,17 +27,17 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """It is a primary; said at every look for as long as it is."""
+    """The server is a primary. Repeated on each check while it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """There is nothing to attach to any more."""
+    """There is no server to attach to any more."""
 
     reason: str
 
 
-Action = Tell | Attach | End
+Action = Report | Attach | End
 
 
 class Supervision:
@@ -54,7 +54,7 @@ class Supervision:
         actions: list[Action] = []
         if (seen.state, seen.reason) != (self.state, self._reason):
             self.state, self._reason = seen.state, seen.reason
-            actions.append(Tell(seen.state, seen.reason))
+            actions.append(Report(seen.state, seen.reason))
         if seen.state is not ServerState.ABSENT:
             self._seen_at = now
         elif self._seen_at is not None and now - self._seen_at >= RESTART_SECONDS:
@@ -63,5 +63,5 @@ class Supervision:
             self._was_primary = True
             return [*actions, Attach()]
         if self._was_primary and seen.state in (ServerState.STANDBY, ServerState.RECOVERING):
-            return [*actions, End("the server came back as no primary")]
+            return [*actions, End("the server came back as a standby")]
         return actions

@@ -1,1 +1,1 @@
-"""Timelines on a set of safekeepers: found, shown, created, deleted."""
+"""Finds, shows, creates and deletes timelines on a set of safekeepers."""

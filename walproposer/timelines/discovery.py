@@ -1,9 +1,9 @@
-"""What a set of safekeepers and the proposers they know of say of themselves, all asked at once.
+"""Reads the state of a set of safekeepers and of the proposers they know, all at once.
 
     safekeepers --wire--> identity, timelines --http--> disk
                               `--> proposers --http--> election, positions, quorum
 
-Nothing is changed by asking. Whoever does not answer is in the result, with the reason.
+It changes nothing. A service that does not answer is in the result, with the reason.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from walproposer.timelines.survey import (
     wanted_of,
 )
 
-#: Asked for at once: of many timelines some proposers do not answer, each until a timeout.
+#: Pages read at once. With many timelines some proposers do not answer, and each costs a timeout.
 PAGES_MAX = 64
-#: A timeline does not grow, or come back, with less: safekeeper/room.py.
+#: With less free space a timeline does not grow or restart: safekeeper/room.py.
 SEGMENTS_FREE_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SafekeeperReport:
-    """`error` says why it did not tell, `page_error` why its status page did not; else "". One that
-    answered, and refused, comes with its id, if we may know it, and with a `hint`.
+    """`error` is why it did not answer, `page_error` why its status page did not; else "". A
+    safekeeper that answered and refused has its id, if it may be known, and a `hint`.
 
-    `timelines` are the JSON objects of its status, `left` those of timelines that it has left;
-    `damaged` maps the folders of those that it cannot open to the reasons. `instance` (8 bytes in
-    hex) is of its data directory.
+    `timelines` are the JSON objects of its status, `left` those of timelines that it has left.
+    `damaged` maps the folders of timelines that it cannot open to the reasons. `instance` (8 bytes
+    in hex) identifies its data directory.
     """
 
     address: str
@@ -69,27 +69,27 @@ class SafekeeperReport:
 
     @property
     def is_short_of_disk(self) -> bool:
-        """Its timelines stop soon: no room is left for a few segments."""
+        """Whether its timelines will stop soon, because there is no room for a few segments."""
         seg_sizes = [status["wal_seg_size"] for status in self.timelines.values()]
         needed_bytes = SEGMENTS_FREE_MIN * max(seg_sizes, default=16 << 20)
         return self.disk is not None and self.disk["free_bytes"] < needed_bytes
 
     @property
     def disk_text(self) -> str:
-        """Without its page: ""."""
+        """Empty if the page was not read."""
         if self.disk is None:
             return ""
         return f"{self.disk['free_bytes'] >> 20} of {self.disk['total_bytes'] >> 20} MB are free"
 
     def is_listed_as(self, listed: ListedMember) -> bool:
-        """Whether it is that member; another disk under its id is another one."""
+        """Whether it is that member. Another disk with its id is another safekeeper."""
         instance = bytes.fromhex(self.instance) if self.instance else listed.instance
         return self.reachable and self.safekeeper_id == listed.id and listed.is_instance(instance)
 
 
 @dataclass(frozen=True, slots=True)
 class ProposerReport:
-    """`page` is the JSON of its status, read at `read_at`; None when it did not answer."""
+    """`page` is the JSON of its status, read at `read_at`; None if it did not answer."""
 
     http: str
     page: Mapping[str, Any] | None
@@ -99,15 +99,15 @@ class ProposerReport:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """In the order of the addresses given, and then those whom memberships name besides; proposers
-    by the address of their status page."""
+    """The safekeepers in the order of the given addresses, then others that memberships name; the
+    proposers by the address of their status page."""
 
     safekeepers: tuple[SafekeeperReport, ...]
     proposers: Mapping[str, ProposerReport]
 
 
 def discover(addresses: Sequence[SafekeeperAddress], http_token: str = "") -> Discovery:
-    """`http_token`: for their pages. Raises Refusal when two addresses lead to one safekeeper."""
+    """`http_token`: for their pages. Raises Refusal if two addresses lead to one safekeeper."""
     members = survey(addresses)
     check_members(members)
     members = follow(members, any_timeline)
@@ -126,11 +126,11 @@ def discover(addresses: Sequence[SafekeeperAddress], http_token: str = "") -> Di
 def present_addresses(
     addresses: Sequence[SafekeeperAddress], timeline: TimelineId | None = None
 ) -> tuple[SafekeeperAddress, ...]:
-    """Where the members of the timeline are now, as far as those given, and those whom they name,
-    can tell: some of them may have moved, others been replaced. Where nobody knows better, and
-    where there are several timelines and none is named, those given and those named besides.
+    """The current addresses of the timeline's members, as far as the given safekeepers, and those
+    that they name, know them: some may have moved, others been replaced. If they know none, or
+    there are several timelines and none is named: the given and named addresses.
 
-    Raises Refusal when two of those given lead to one safekeeper.
+    Raises Refusal if two of the given addresses lead to one safekeeper.
     """
     members = survey(addresses, LATE_SECONDS)
     check_members(members)
@@ -142,8 +142,8 @@ def present_addresses(
     return addresses_of(greatest_membership(known[0]), members)
 
 
-def check_any_tells(reports: Sequence[SafekeeperReport]) -> None:
-    """Raises Refusal when none tells anything and one refused to, Unreachable when none answers."""
+def check_any_answers(reports: Sequence[SafekeeperReport]) -> None:
+    """Raises Refusal if none answers and one refused, Unreachable if none answers."""
     if any(report.reachable for report in reports):
         return
     for report in reports:
@@ -157,7 +157,7 @@ def check_any_tells(reports: Sequence[SafekeeperReport]) -> None:
 def inspect_safekeepers(
     addresses: Sequence[SafekeeperAddress], http_token: str = ""
 ) -> tuple[SafekeeperReport, ...]:
-    """The safekeepers alone, whatever is wrong with them."""
+    """Only the safekeepers, whatever their errors."""
     return _reports(follow(survey(addresses), any_timeline), http_token)
 
 
@@ -180,7 +180,7 @@ def _report(member: Member, http_token: str) -> SafekeeperReport:
     page_error = ""
     try:
         located = PageAddress.parse(member.http, address.host)
-        if demands_tls(address.conninfo):  # the page of a safekeeper has the TLS of its wire
+        if demands_tls(address.conninfo):  # the page of a safekeeper uses TLS as its wire does
             located = PageAddress(located.host, located.port, True)
         page = read_status_page(located, PageAccess(address.conninfo, http_token))
     except WalProposerError as error:
@@ -209,7 +209,7 @@ def proposer_pages(status: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any
             try:
                 yield named, str(PageAddress.parse(named["http"], _host_of(named["address"])))
             except WalProposerError:
-                continue  # it named no page: then there is none to read
+                continue  # it named no page, so there is none to read
 
 
 def _proposer_pages(status: Mapping[str, Any]) -> Iterator[PageAddress]:

@@ -1,6 +1,5 @@
-"""Making safekeepers forget the pageserver of a timeline: on every one that answers, and an account
-of those that do not.
-"""
+"""Makes safekeepers forget the pageserver of a timeline: on each one that answers, with a result
+for every one."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ class ForgettingOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """On one safekeeper; `reason` and `hint` when it failed."""
+    """The result on one safekeeper; `reason` and `hint` if it failed."""
 
     address: str
     outcome: ForgettingOutcome
@@ -37,7 +36,7 @@ class Forgetting:
 
 
 def forget_pageservers(members: Sequence[Member], timeline: TimelineId) -> list[Forgetting]:
-    """Wherever it can be done now; one for each member, in their order."""
+    """Wherever it is possible now. Returns one result per member, in their order."""
     return [_forget(member, timeline) for member in members]
 
 

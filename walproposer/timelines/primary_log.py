@@ -1,12 +1,12 @@
-"""What a primary says of the log it belongs to, read before anything is created or taken over.
+"""The log that a primary belongs to, read before anything is created or taken over.
 
-Two guards keep a second log from being created for a primary whose commits an older one
-acknowledges: its marker (`primary/log_marker.py`), and where there is none (it was promoted by
-hand, cloned or restored, or attached by an older release), that its commits wait for a proposer
-already.
+Two checks prevent a second log for a primary whose commits an older one acknowledges: its marker
+(`primary/log_marker.py`), and without a marker (it was promoted by hand, cloned or restored, or
+attached by an older release), that its commits already wait for a proposer.
 
-A primary with neither may still have been a standby in a log, promoted by hand. Nothing at it tells
-that from a server that failed over before it had any log, so it gets a new one, with a warning.
+A primary with neither may still have been a standby in a log, promoted by hand. Nothing on it
+distinguishes that from a server that failed over before it had a log. So it gets a new log, with a
+warning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 
 from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal, Unreachable
 from walproposer.primary.log_marker import (
     UNKNOWN_LOG,
@@ -47,8 +47,8 @@ _SLOTS = (
 
 @dataclass(frozen=True, slots=True)
 class PrimaryLog:
-    """`slots_missing`: how many replication slots the primary lacks for one of our slots and the
-    marker. `commits_wait`: synchronous_standby_names names us."""
+    """`slots_missing`: how many replication slots the primary lacks for our slot and the marker.
+    `commits_wait`: synchronous_standby_names names us."""
 
     server: ServerFacts
     markers: tuple[str, ...]
@@ -62,9 +62,9 @@ class PrimaryLog:
         members: Sequence[Member],
         wanted: TimelineId | None = None,
     ) -> None:
-        """Whether this primary may be attached to `found`, or to a new timeline (None), `wanted` if
-        that was named, on these members. Raises Refusal; Unreachable when a member that is silent
-        may have its log."""
+        """Check whether this primary may be attached to `found`, or, if None, to a new timeline on
+        these members, `wanted` if that was named. Raises Refusal; Unreachable if a member that does
+        not answer may have its log."""
         if found is not None:
             check_log(self.markers, found.timeline)
         else:
@@ -73,7 +73,7 @@ class PrimaryLog:
             raise Refusal(
                 f"the primary has {self.slots_max} replication slots, and {self.slots_missing} too "
                 "few of them are free: one holds the WAL, one has the name of the log",
-                hint="Drop one that is not used, or ALTER SYSTEM SET max_replication_slots = "
+                hint="Drop an unused one, or ALTER SYSTEM SET max_replication_slots = "
                 f"{self.slots_max + self.slots_missing}; then restart the primary.",
             )
 
@@ -92,9 +92,12 @@ class PrimaryLog:
 def read_primary_log(
     address: PrimaryAddress, questions: psycopg.Connection | None = None
 ) -> PrimaryLog:
-    """By a connection for `questions`, if there is one already. Raises Refusal for what cannot be a
-    primary of ours, Unreachable."""
-    with address.connected(questions) as connection, refusing("could not inspect the primary"):
+    """`questions`: an open connection to use. Raises Refusal for a server that cannot be one of our
+    primaries, Unreachable."""
+    with (
+        address.connected(questions) as connection,
+        converting_errors("could not inspect the primary"),
+    ):
         server = read_server_facts(connection)
         markers = read_markers(connection)
         row = connection.execute(_SLOTS, (address.slot,)).fetchone()
@@ -111,18 +114,18 @@ def read_primary_log(
 
 
 def warn_of_promotion(tli: int) -> None:
-    """A new log was created for a primary on this Postgres timeline."""
+    """Warn if a new log was created for a primary on this Postgres timeline."""
     if tli > 1:
         log.warning(
-            f"a new log begins on Postgres timeline {tli}: the primary was promoted or restored "
-            "once, and if it was a standby of a primary with a quorum, this log lacks the commits "
-            "which that quorum has and the primary does not",
+            f"a new log begins on Postgres timeline {tli}: the primary was once promoted or "
+            "restored. If it was a standby of a primary with a quorum, this log lacks the commits "
+            "that this quorum has and the primary does not",
             remedy="In that case stop this proposer, and run sk promote for a standby with the "
             "safekeepers of that log.",
         )
 
 
 def mark_primary(address: PrimaryAddress, timeline: TimelineId) -> None:
-    """From now on it belongs to `timeline`. Raises Refusal, Unreachable."""
+    """From now on the primary belongs to `timeline`. Raises Refusal, Unreachable."""
     with closing(address.connect()) as connection:
         mark_log(connection, timeline)

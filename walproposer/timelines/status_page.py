@@ -1,20 +1,21 @@
-"""The status page of a safekeeper or a proposer, read over HTTP.
+"""Reads the status page of a safekeeper or a proposer over HTTP.
 
-A service names its page `host:port`, or `https://host:port`; a wildcard host means the host under
+A service names its page `host:port`, or `https://host:port`. A wildcard host means the host under
 which the service itself was reached. TLS follows the libpq settings of the safekeeper connections
-(sslmode, sslrootcert). Law: the token is sent when the page asks for it, and never in clear text to
-another machine.
+(sslmode, sslrootcert). Law: the token is sent only if the page requests it, and never in clear text
+to another machine.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from psycopg import pq
@@ -23,6 +24,8 @@ from psycopg.conninfo import conninfo_to_dict
 from telemetry.loopback import is_loopback
 from walproposer.connection import port_number
 from walproposer.errors import Unreachable
+
+T = TypeVar("T")
 
 TIMEOUT_SECONDS = 3.0
 BODY_BYTES_MAX = 64 * 1024 * 1024
@@ -34,7 +37,7 @@ _HTTPS = "https://"
 
 @dataclass(frozen=True, slots=True)
 class PageAddress:
-    """`encrypted` None: not known; plain HTTP is tried first, then TLS."""
+    """`encrypted` None: unknown; plain HTTP is tried first, then TLS."""
 
     host: str
     port: int
@@ -42,12 +45,12 @@ class PageAddress:
 
     @classmethod
     def parse(cls, text: str, reached_host: str) -> PageAddress:
-        """What a service says of its page. Raises Unreachable for what is no address."""
+        """Parse the page address that a service reports. Raises Unreachable if it is invalid."""
         encrypted = True if text.startswith(_HTTPS) else None
         host, _, port = text.removeprefix(_HTTPS).removeprefix("http://").rpartition(":")
         number = port_number(port)
         if number is None:
-            raise Unreachable(f'it names no status page, but "{text}"')
+            raise Unreachable(f'it reports an invalid status page: "{text}"')
         host = host.removeprefix("[").removesuffix("]")
         return cls(reached_host if host in WILDCARD_HOSTS else host, number, encrypted)
 
@@ -58,7 +61,7 @@ class PageAddress:
 
 @dataclass(frozen=True, slots=True)
 class PageAccess:
-    """The libpq settings that say how TLS is verified, and the token; "" when there is none."""
+    """The libpq settings for the verification of TLS, and the token; "" if there is none."""
 
     conninfo: str = ""
     token: str = field(default="", repr=False)
@@ -80,14 +83,33 @@ def read_status_page(page: PageAddress, access: PageAccess) -> dict[str, Any]:
 def ask_page(
     page: PageAddress, access: PageAccess, method: str, path: str, body: bytes | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """The status and the JSON object of the answer. Raises Unreachable; also when it wants a token
-    that we have not got, or what it says is no JSON."""
+    """The HTTP status and the JSON object of the answer. Raises Unreachable, also if the page
+    requests a token that we do not have, or the answer is not JSON."""
     request = _Request(method, path, body)
+    return _with_or_without_tls(page, lambda tls: _read(page, access, tls, request))
+
+
+def page_url(page: PageAddress, access: PageAccess) -> str:
+    """Where a browser finds the page for people; it asks for the token itself. Raises
+    Unreachable."""
+
+    def found(encrypted: bool) -> str:
+        code, _ = _send(page, access, encrypted, _Request("GET", "/", None), {})
+        if code not in (HTTPStatus.OK, HTTPStatus.UNAUTHORIZED):
+            raise Unreachable(f"{page} has no page for browsers, it answers {code}")
+        place = str(PageAddress(page.host, page.port))
+        return f"{_HTTPS if encrypted else 'http://'}{place}/"
+
+    return _with_or_without_tls(page, found)
+
+
+def _with_or_without_tls(page: PageAddress, ask: Callable[[bool], T]) -> T:
+    """Raises Unreachable."""
     for encrypted in (False, True) if page.encrypted is None else (page.encrypted,):
         try:
-            return _read(page, access, encrypted, request)
+            return ask(encrypted)
         except (HTTPException, ConnectionResetError) as error:
-            failure: Exception = error  # not HTTP: perhaps TLS is spoken here
+            failure: Exception = error  # not HTTP: it may be TLS
         except (OSError, ValueError) as error:
             failure = error
             break
@@ -108,12 +130,12 @@ def _read(
     code, body = _send(page, access, encrypted, request, {})
     if code == HTTPStatus.UNAUTHORIZED and access.token:
         if not encrypted and not is_loopback(page.host):
-            raise Unreachable(f"status page {page} wants the token, but has no TLS")
+            raise Unreachable(f"status page {page} requests the token, but has no TLS")
         headers = {"Authorization": f"Bearer {access.token}"}
         code, body = _send(page, access, encrypted, request, headers)
     if code == HTTPStatus.UNAUTHORIZED:
-        wanted = "another token" if access.token else "a token, give --http-token-file"
-        raise Unreachable(f"status page {page} wants {wanted}")
+        wanted = "another token" if access.token else "a token: give --http-token-file"
+        raise Unreachable(f"status page {page} requests {wanted}")
     try:
         answer: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError as error:
@@ -146,7 +168,7 @@ def _send(
 
 
 def _tls_context(conninfo: str) -> ssl.SSLContext:
-    """As libpq: nothing is verified below verify-ca, unless there is a root certificate."""
+    """Like libpq: below verify-ca nothing is verified, unless there is a root certificate."""
     settings = _settings(conninfo)
     mode, root = settings.get("sslmode", "prefer"), settings.get("sslrootcert", "")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -161,7 +183,7 @@ def _tls_context(conninfo: str) -> ssl.SSLContext:
 
 
 def _settings(conninfo: str) -> dict[str, str]:
-    """What libpq would use: its defaults, the environment, the connection string."""
+    """The settings that libpq would use: its defaults, the environment, the connection string."""
     defaults = {
         option.keyword.decode(): option.val.decode()
         for option in pq.Conninfo.get_defaults()

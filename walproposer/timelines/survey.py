@@ -1,8 +1,8 @@
-"""What safekeepers say of themselves and their timelines, all asked at once. Nothing is changed.
+"""Asks safekeepers for their identity and timelines, all at once. Changes nothing.
 
-The addresses given may be old ones: `follow` asks those, too, whom the greatest membership that was
-told of names, until nothing greater comes (`docs/members.md`). One that has left a timeline leads
-on, and has nothing of it.
+The given addresses may be old. `follow` also asks the safekeepers that the greatest reported
+membership names, until no greater one is reported (`docs/members.md`). A safekeeper that has left a
+timeline reports its members, and has none of its WAL.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from consensus.quorum import has_quorum
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 
-#: How long a member may be silent when a majority has answered: a failover does not wait for one
-#: that is frozen or cut off.
+#: Time to wait for the remaining members once a majority has answered: a failover does not wait for
+#: one that hangs or is unreachable.
 LATE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class Member:
-    """What a safekeeper answered; `error` when it did not. `damaged` maps the folders of timelines
-    that it cannot open to the reasons: those exist, and nothing but the name is known of them.
-    `left` are those that it has left: it knows their members, and has none of their WAL."""
+    """The answer of a safekeeper; `error` if it did not answer. `damaged` maps the folders of
+    timelines that it cannot open to the reasons; only their names are known. `left` are timelines
+    that it has left: it knows their members, and has none of their WAL."""
 
     client: SafekeeperClient
     safekeeper_id: int = 0
@@ -39,7 +39,7 @@ class Member:
     timelines: dict[TimelineId, dict[str, Any]] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
     error: WalProposerError | None = None
-    #: 8 bytes in hex: which data directory it is.
+    #: 8 bytes in hex that identify its data directory.
     instance: str = ""
     site: str = ""
     left: dict[TimelineId, dict[str, Any]] = field(default_factory=dict)
@@ -49,13 +49,14 @@ class Member:
         return self.client.address
 
     def is_listed_as(self, listed: ListedMember) -> bool:
-        """Whether it answered, and is that member; another disk under its id is another one."""
+        """Whether it answered, and is that member. Another disk with its id is another
+        safekeeper."""
         if self.error is not None or self.safekeeper_id != listed.id:
             return False
         return not self.instance or listed.is_instance(bytes.fromhex(self.instance))
 
     def knows(self, timeline: TimelineId) -> dict[str, Any] | None:
-        """What it says of it, whether it is in it or has left it."""
+        """The status of a timeline that it has or has left."""
         return self.timelines.get(timeline) or self.left.get(timeline)
 
 
@@ -65,9 +66,9 @@ Wanted = Callable[[TimelineId, Mapping[str, Any]], bool]
 def survey(
     addresses: Sequence[SafekeeperAddress], late_seconds: float | None = None
 ) -> list[Member]:
-    """Ask all at once; an unreachable one is reported in its `error`. With `late_seconds`, once a
-    majority has answered and has timelines, those that are frozen or cut off are waited for no
-    longer than that; members that have none are new, or have lost theirs, and all count."""
+    """Ask all at once. An unreachable safekeeper is returned with its `error`. With `late_seconds`,
+    once a majority has answered and has timelines, it waits only that long for the others. Members
+    without timelines are new, or have lost theirs, and then all count."""
 
     def is_enough(answered: Sequence[Member]) -> bool:
         return sum(bool(member.timelines) for member in answered) > len(addresses) // 2
@@ -78,7 +79,7 @@ def survey(
 def follow(
     members: Sequence[Member], wanted: Wanted, late_seconds: float | None = None
 ) -> list[Member]:
-    """These, and whoever the memberships of the wanted timelines name besides."""
+    """These, and all that the memberships of the wanted timelines name in addition."""
     followed = list(members)
     while besides := _named_besides(followed, wanted):
 
@@ -90,12 +91,12 @@ def follow(
 
 
 def any_timeline(timeline: TimelineId, status: Mapping[str, Any]) -> bool:
-    """Wanted: all of them."""
+    """For `Wanted`: all of them."""
     return True
 
 
 def wanted_of(system_id: int | None, timeline: TimelineId | None) -> Wanted:
-    """Those of a system, or the one that was named."""
+    """The timelines of a system, or the named one."""
 
     def wanted(each: TimelineId, status: Mapping[str, Any]) -> bool:
         if timeline is not None:
@@ -112,7 +113,7 @@ def _ask(
 ) -> list[Member]:
     answers: SimpleQueue[tuple[int, Member]] = SimpleQueue()
     for number, address in enumerate(addresses):
-        # A daemon: nobody waits for one that is late, not even at the end of the process.
+        # A daemon thread: a late one is not waited for, not even at the end of the process.
         Thread(target=_answer, args=(number, address, answers), daemon=True).start()
     members: dict[int, Member] = {}
     deadline = None
@@ -131,7 +132,7 @@ def _ask(
 
 def _late(address: SafekeeperAddress, late_seconds: float | None) -> Member:
     error = Unreachable(
-        f"safekeeper {address} did not answer within {late_seconds:g} s after a majority had"
+        f"safekeeper {address} did not answer within {late_seconds:g} s after a majority"
     )
     return Member(SafekeeperClient(address), error=error)
 
@@ -144,16 +145,16 @@ def _answer(
         _fill(member)
     except WalProposerError as error:
         member.error = error
-    except Exception as error:  # whatever is wrong with the answer, somebody waits for ours
+    except Exception as error:  # any invalid answer; the caller waits for a result
         member.error = Unreachable(
-            f"{address} does not answer as a safekeeper does: {type(error).__name__}: {error}",
-            hint="Is it another server, or another release?",
+            f"{address} does not answer like a safekeeper: {type(error).__name__}: {error}",
+            hint="Check that it is a safekeeper of this release.",
         )
     answers.put((number, member))
 
 
 def _fill(member: Member) -> None:
-    """Raises WalProposerError, and whatever comes of an answer that is none."""
+    """Raises WalProposerError, and any exception caused by an invalid answer."""
     with member.client.connected():
         identity, statuses = member.client.identify(), member.client.timelines()
     member.safekeeper_id = int(identity["safekeeper_id"])
@@ -178,7 +179,8 @@ def _timeline_of(status: Mapping[str, Any]) -> TimelineId:
 
 
 def known_timelines(members: Sequence[Member]) -> dict[TimelineId, list[dict[str, Any]]]:
-    """All that are told of, with what is said of each, by those that have left, too."""
+    """All reported timelines, with all statuses of each, including those of safekeepers that have
+    left it."""
     known: dict[TimelineId, list[dict[str, Any]]] = {}
     for member in members:
         for timeline, status in (*member.timelines.items(), *member.left.items()):
@@ -187,7 +189,8 @@ def known_timelines(members: Sequence[Member]) -> dict[TimelineId, list[dict[str
 
 
 def greatest_membership(statuses: Sequence[Mapping[str, Any]]) -> Membership:
-    """Of the memberships in these statuses of a timeline; at least one. Raises MessageError."""
+    """The greatest membership in these statuses of a timeline; at least one is required. Raises
+    MessageError."""
     memberships = [membership_of_page(status["membership"]) for status in statuses]
     return max(memberships, key=lambda membership: membership.stamp)
 
@@ -201,7 +204,8 @@ def _memberships(members: Sequence[Member], wanted: Wanted) -> list[Membership]:
 
 
 def _named_besides(members: Sequence[Member], wanted: Wanted) -> list[SafekeeperAddress]:
-    """Of the wanted timelines' members that did not answer yet: where nobody was asked."""
+    """The addresses of the wanted timelines' members that have not answered, if they were not asked
+    yet."""
     asked = {(member.address.host, member.address.port) for member in members}
     conninfo = members[0].address.conninfo if members else ""
     besides: dict[tuple[str, int], SafekeeperAddress] = {}
@@ -230,12 +234,12 @@ def answering(members: Sequence[Member], membership: Membership) -> set[int]:
 
 
 def is_known(membership: Membership) -> bool:
-    """Whether the addresses of all its members are."""
+    """Whether the addresses of all its members are known."""
     return all(membership.member(each).host for each in membership.all_members)
 
 
 def may_be_member(member: Member, membership: Membership) -> bool:
-    """By its id; and who did not answer, where one may live."""
+    """By its id. A safekeeper that did not answer counts if a member may be at its address."""
     if member.error is None:
         return member.safekeeper_id in membership.all_members
     places = {(listed.host, listed.port) for listed in membership.roster}
@@ -245,8 +249,8 @@ def may_be_member(member: Member, membership: Membership) -> bool:
 def addresses_of(
     membership: Membership, members: Sequence[Member]
 ) -> tuple[SafekeeperAddress, ...]:
-    """Of its members: where they were reached, else where they are said to be. Another disk under
-    a member's id is in its place, unless the member itself was reached."""
+    """The addresses of its members: where they were reached, else where they are listed. Another
+    disk with a member's id takes its place, unless the member itself was reached."""
     conninfo = members[0].address.conninfo
     found = answering(members, membership)
     reached = [
@@ -266,16 +270,16 @@ def addresses_of(
     return tuple(dict.fromkeys((*reached, *named)))
 
 
-# ---- what they have
+# ---- their timelines
 
 
 def statuses_of(timeline: TimelineId, members: Sequence[Member]) -> list[dict[str, Any]]:
-    """What the members that have it say of it."""
+    """The statuses of the timeline, from the members that have it."""
     return [member.timelines[timeline] for member in members if timeline in member.timelines]
 
 
 def check_members(members: Sequence[Member]) -> None:
-    """Raises Refusal when two addresses lead to one safekeeper id."""
+    """Raises Refusal if two addresses lead to the same safekeeper id."""
     seen: dict[int, SafekeeperAddress] = {}
     for member in members:
         if member.error is None and member.safekeeper_id in seen:
@@ -297,12 +301,12 @@ def missing_reason(member: Member, timeline: TimelineId) -> str:
 
 
 def folder_name(timeline: TimelineId) -> str:
-    """Of a timeline's folder on a safekeeper: by that, one that it cannot open is known."""
+    """The name of a timeline's folder on a safekeeper, by which a damaged timeline is known."""
     return f"{timeline.tenant_id.hex()}.{timeline.timeline_id.hex()}"
 
 
 class Surveyed(Protocol):
-    """What a safekeeper told of its timelines."""
+    """The timelines that a safekeeper reported."""
 
     @property
     def timelines(self) -> Mapping[TimelineId, Mapping[str, Any]]: ...
@@ -312,8 +316,8 @@ class Surveyed(Protocol):
 
 
 def foreign_folders(surveyed: Iterable[Surveyed], system_id: int) -> set[str]:
-    """The folders of timelines that one of them knows as another system's: where a member cannot
-    open such a one, that is nothing to the primaries of this system."""
+    """The folders of timelines that a safekeeper knows to be of another system. If a member cannot
+    open one of these, the primaries of this system are not affected."""
     return {
         folder_name(timeline)
         for each in surveyed
@@ -323,8 +327,8 @@ def foreign_folders(surveyed: Iterable[Surveyed], system_id: int) -> set[str]:
 
 
 def damage_of(members: Sequence[Member], system_id: int | None) -> str:
-    """The first timeline that a member cannot open, and that may be of this system (None: of any);
-    "" when there is none."""
+    """The first timeline that a member cannot open and that may be of this system (None: of any);
+    "" if there is none."""
     foreign = set[str]() if system_id is None else foreign_folders(members, system_id)
     for member in members:
         for folder, reason in member.damaged.items():

@@ -1,12 +1,12 @@
-"""Which timeline, which members: found on the safekeepers, or created on all of them.
+"""Finds a timeline and its members on the safekeepers, or creates it on all of them.
 
 A creation has two steps, and only a timeline whose creation is finished ever votes:
 
     1. CREATE_TIMELINE on every member       (all must be reachable)
     2. ACTIVATE_TIMELINE on every member     (only when all of them have it)
 
-So as soon as one member is active, a member without the timeline is one that lost its data: it has
-forgotten its promises, and must never be given the timeline again (the law, "Amnesia").
+So once one member is active, a member without the timeline has lost its data. It has forgotten its
+promises, and must never be given the timeline again (the law, "Amnesia").
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from walproposer.timelines.survey import (
 )
 
 DAMAGE_HINT = (
-    "It exists, and may hold acknowledged commits: mend it. One that is not needed any more goes "
-    "by sk timeline delete."
+    "It exists, and may hold acknowledged commits: repair it. If it is not needed any more, delete "
+    "it with sk timeline delete."
 )
 
 log = structlog.get_logger()
@@ -55,7 +55,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class FoundTimeline:
-    """`addresses` are those of its members as they are now, as far as they are known."""
+    """`addresses` are the current addresses of its members, as far as they are known."""
 
     timeline: TimelineId
     server: ServerFacts
@@ -63,13 +63,13 @@ class FoundTimeline:
     addresses: tuple[SafekeeperAddress, ...] = ()
 
     def check_server(self, theirs: ServerFacts) -> None:
-        """Whether a server can be this timeline's primary. Raises Refusal."""
+        """Check whether a server can be this timeline's primary. Raises Refusal."""
         ours = self.server
         if ours.system_id != theirs.system_id:
             raise Refusal(
                 f"the primary has system identifier {theirs.system_id}, "
                 f"the timeline belongs to {ours.system_id}",
-                hint="Attach the primary this timeline was created for, or name another "
+                hint="Attach the primary that this timeline was created for, or name another "
                 "--timeline.",
             )
         if ours.pg_major != theirs.pg_major or ours.wal_seg_size != theirs.wal_seg_size:
@@ -83,9 +83,9 @@ class FoundTimeline:
 def find_timeline(
     members: Sequence[Member], system_id: int | None, wanted: TimelineId | None
 ) -> FoundTimeline | None:
-    """The finished timeline of this system on these safekeepers; None when there is none.
+    """The finished timeline of this system on these safekeepers; None if there is none.
 
-    Raises Refusal when there are several, or when fewer than a quorum of its members answer.
+    Raises Refusal if there are several, Unreachable if fewer than a quorum of its members answer.
     """
     is_wanted = wanted_of(system_id, wanted)
     statuses: dict[TimelineId, list[dict[str, Any]]] = {}
@@ -111,10 +111,10 @@ def find_timeline(
 def require_timeline(
     addresses: Sequence[SafekeeperAddress], system_id: int | None, wanted: TimelineId | None
 ) -> tuple[list[Member], FoundTimeline]:
-    """The members of a timeline that must be there, and it; `system_id` None is any system.
+    """The members of an existing timeline, and the timeline; `system_id` None is any system.
 
-    Raises what `check_members` and `find_timeline` do, Refusal when there is none, and what the
-    first safekeeper's connection raised when not one of them answers.
+    Raises the errors of `check_members` and `find_timeline`, Refusal if there is none, and the
+    error of the first safekeeper's connection if no safekeeper answers.
     """
     members = survey(addresses, LATE_SECONDS)
     check_members(members)
@@ -133,12 +133,12 @@ def require_timeline(
     damage = damage_of(members, system_id)
     if damage:
         raise Refusal(f"{text} that can be opened; {damage}", hint=DAMAGE_HINT)
-    raise Refusal(text, hint="sk timeline list shows those there are.")
+    raise Refusal(text, hint="List the timelines with sk timeline list.")
 
 
 def warn_of_strangers(found: FoundTimeline, members: Sequence[Member]) -> None:
-    """Who was given may have gone away, and another one come: the addresses lead on all the same,
-    as long as one of them does."""
+    """Warn of given safekeepers that are not members. A member may have left and another taken its
+    place. The given addresses still lead to the members, as long as one of them does."""
     membership = found.membership
     for member in members:
         listed = membership.member(member.safekeeper_id) if member.safekeeper_id else None
@@ -153,7 +153,8 @@ def warn_of_strangers(found: FoundTimeline, members: Sequence[Member]) -> None:
 
 
 def members_of(found: FoundTimeline, members: Sequence[Member]) -> list[Member]:
-    """Those that it has, and those that may be: who did not answer where one of them lives."""
+    """The safekeepers that are members, and those that may be: that did not answer at a member's
+    address."""
     return [member for member in members if may_be_member(member, found.membership)]
 
 
@@ -170,7 +171,7 @@ def _found(
 
 
 def _finish_activation(members: Sequence[Member], timeline: TimelineId) -> None:
-    """A creation that was interrupted between the activations."""
+    """Finish a creation that was interrupted between the activations."""
     for member in members:
         if not member.timelines.get(timeline, {"active": True})["active"]:
             member.client.command("ACTIVATE_TIMELINE", _timeline_options(timeline))
@@ -195,25 +196,25 @@ def _check_quorum(members: Sequence[Member], found: FoundTimeline) -> None:
                 for m in members_of(found, members)
                 if m.error is not None or m.safekeeper_id not in alive
             ),
-            hint="A quorum is needed to win an election.",
+            hint="An election needs a quorum. Start the others.",
         )
 
 
 def _check_given(
     members: Sequence[Member], strangers: Sequence[Member], membership: Membership
 ) -> None:
-    """Where the timeline itself does not know where its members live. Raises Refusal."""
+    """If the timeline does not have the addresses of its members. Raises Refusal."""
     if strangers:
         raise Refusal(
             f"safekeeper {strangers[0].safekeeper_id} ({strangers[0].address}) is not a "
             f"member of the timeline, whose members are {membership.all_members}",
-            hint="Give exactly the safekeepers the timeline was created on.",
+            hint="Give exactly the safekeepers that the timeline was created on.",
         )
     if len(members) != len(membership.all_members):
         raise Refusal(
             f"{len(members)} safekeepers given, but the timeline's members are "
             f"{membership.all_members}",
-            hint="Give exactly the safekeepers the timeline was created on.",
+            hint="Give exactly the safekeepers that the timeline was created on.",
         )
 
 
@@ -223,14 +224,14 @@ def _check_given(
 def create_timeline(
     members: Sequence[Member], primary: Primary, wanted: TimelineId | None
 ) -> FoundTimeline:
-    """Both steps. Raises Unreachable when a member does not answer, Refusal when one has a timeline
-    that it cannot open, which may be this primary's, or has left one of it; nothing is active
+    """Both steps. Raises Unreachable if a member does not answer, Refusal if one has a timeline
+    that it cannot open and that may be this primary's, or has left one of it; nothing is active
     then."""
     unreachable = [member.error for member in members if member.error is not None]
     if unreachable:
         raise Unreachable(
             f"a new timeline needs all safekeepers: {unreachable[0]}",
-            hint="Once created, it lives with a quorum of them.",
+            hint="Start them all. Once created, the timeline needs only a quorum of them.",
         )
     damage = damage_of(members, primary.server.system_id)
     if damage:
@@ -261,22 +262,22 @@ def create_timeline(
 
 
 def _check_nothing_left(members: Sequence[Member], system_id: int) -> None:
-    """One that has left a log of this system knows where it lives on. Raises Refusal."""
+    """A safekeeper that has left a log of this system knows the log's members. Raises Refusal."""
     for member in members:
         for timeline, status in member.left.items():
             if int(status["system_id"]) == system_id:
                 raise Refusal(
                     f"no timeline is created: safekeeper {member.safekeeper_id} ({member.address}) "
-                    f"has left timeline {timeline} of this system, which lives on without it",
-                    hint="Name the safekeepers that have it: sk timeline list shows them.",
+                    f"has left timeline {timeline} of this system, which continues without it",
+                    hint="Name the safekeepers that have it: see sk timeline list.",
                 )
 
 
 def _first_membership(
     members: Sequence[Member], existing: Sequence[Mapping[str, Any]]
 ) -> Membership:
-    """All of them. A creation that was interrupted goes on with its own, whatever the addresses are
-    now, as long as they are the same safekeepers."""
+    """A membership of all members. An interrupted creation continues with its own, whatever the
+    addresses are now, if they are the same safekeepers."""
     listed = tuple(sorted(map(_as_listed, members)))
     membership = Membership(Stamp.FIRST, tuple(member.id for member in listed), (), listed)
     if existing:
@@ -297,13 +298,13 @@ def _as_listed(member: Member) -> ListedMember:
 def _sweep_unfinished(
     members: Sequence[Member], primary: Primary, wanted: TimelineId | None
 ) -> None:
-    """A creation for this primary that was interrupted before anything was active. Its start may
-    have left the primary's pg_wal, so it is not continued."""
+    """Delete a creation for this primary that was interrupted before anything was active. The
+    primary may no longer have the WAL of its start, so it is not continued."""
     for member in members:
         for timeline, status in member.timelines.items():
             is_ours = int(status["system_id"]) == primary.server.system_id
             if not status["active"] and is_ours and timeline != wanted:
-                # Should somebody else have finished it meanwhile, the safekeeper refuses.
+                # If another process has finished it meanwhile, the safekeeper refuses.
                 options = {**_timeline_options(timeline), "unfinished": "true"}
                 member.client.command("DELETE_TIMELINE", options)
 

@@ -1,7 +1,7 @@
-"""Deleting a timeline: on every safekeeper that answers, and an account of those that do not.
+"""Deletes a timeline: on each safekeeper that answers, with a result for every one.
 
-Each leaves a tombstone, so that the name is never used again; one that was unreachable still has
-the timeline, and must be asked again.
+Each safekeeper keeps a tombstone, so that the name is never used again. An unreachable one still
+has the timeline, and must be asked again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DeletionOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What became of the timeline on one safekeeper; `reason` when it failed."""
+    """The result on one safekeeper; `reason` if it failed."""
 
     address: str
     outcome: DeletionOutcome
@@ -45,7 +45,8 @@ def check_deletable(members: Sequence[Member], timeline: TimelineId) -> None:
 
 
 def delete_timeline(members: Sequence[Member], timeline: TimelineId) -> list[Deletion]:
-    """For good, wherever it can be done now; one Deletion per member, in their order."""
+    """Delete it permanently, wherever it is possible now. Returns one Deletion per member, in their
+    order."""
     return [_delete(member, timeline) for member in members]
 
 

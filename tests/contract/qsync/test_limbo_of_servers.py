@@ -330,7 +330,7 @@ def test_its_slot_is_made_while_nothing_is_prepared(
 ) -> None:
     prepare(server, "early")
     listening = listen()
-    listening.wait_state("none yet: its slot is made while nothing is prepared")
+    listening.wait_state("no stream yet: its slot is created while nothing is prepared")
     assert slot_rows(server) == []
     server.execute(commit_sql("early"))
     listening.wait_state("streaming")
@@ -345,7 +345,7 @@ def test_what_runs_does_not_hold_the_making_up_for_ever(
         connection.execute("BEGIN")
         connection.execute("INSERT INTO t VALUES (1)")
         listening = listen()
-        listening.wait_state("none yet: its slot waits for transactions that run")
+        listening.wait_state("no stream yet: its slot waits for open transactions")
         connection.execute(prepare_sql("g"))
     server.execute(rollback_sql("g"))
     listening.wait_state("streaming")
@@ -403,7 +403,7 @@ def test_a_slot_of_somebody_else_is_left_alone(
     slot = f"sk_qsync_{oid}"
     server.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
     listening = listen()
-    listening.wait_state(f"replication slot {slot} is somebody else's")
+    listening.wait_state(f"replication slot {slot} belongs to another program")
     listening.close()
     drop_slot(server, slot)
 
@@ -414,7 +414,7 @@ def test_without_wal_level_logical_it_says_so(
     server.configure(wal_level="replica")
     server.restart()
     try:
-        listen().wait_state("none: wal_level is replica")
+        listen().wait_state("no stream: wal_level is replica")
     finally:
         server.configure(wal_level="logical")
         server.restart()

@@ -89,7 +89,7 @@ class ScriptedCoordinator:
             case Admit():
                 question.answer(Admission(TERM, 0))
             case WaitLsn(gid=Gid(begin_lsn=begin_lsn)) if verb.lsn <= begin_lsn:
-                question.refuse("22023", f"{Lsn(verb.lsn)} is no end of a PREPARE")
+                question.refuse("22023", f"{Lsn(verb.lsn)} is not the end of a PREPARE")
             case WaitLsn() | Barrier():
                 with self._lock:
                     due = time.monotonic() + verb.timeout_ms / 1000
@@ -109,7 +109,7 @@ class ScriptedCoordinator:
         """As the janitor does before it finishes what a client has left behind."""
         wait_until(lambda: not self.is_spoken_for(gid), TIMEOUT, f"the client of {gid} to go")
 
-    def take_back(self, waiter: int) -> None:
+    def cancel_question(self, waiter: int) -> None:
         self.taken_back.append(waiter)
         self._waiting.pop(waiter, None)
 

@@ -166,7 +166,7 @@ def test_without_a_quorum_a_handle_takes_no_connection(
     with ExitStack() as taken:
         for _ in range(POOL_SIZE):
             taken.enter_context(twin.borrow())
-        with pytest.raises(TransactionPending, match="not confirmed it in time"):
+        with pytest.raises(TransactionPending, match="did not confirm it in time"):
             block.wait(0.1)
 
 

@@ -12,6 +12,8 @@ from pg_fixtures.processes import SK
 #: Of the status page, of logs in colours, of --qsync, of --lock and of the stop of a server.
 NOT_NEEDED = {
     "aiohttp",
+    "jinja2",
+    "cluster",
     "prometheus_client",
     "http.server",
     "urllib.request",

@@ -112,7 +112,7 @@ def with_setting(name: str, value: str) -> PrimarySettings:
             "3 commits wait, the longest for 12 s",
         ),
         (with_setting("synchronous_commit", "off"), "commits return before the quorum has them"),
-        (with_setting("fsync", "off"), "a crash of the machine would ruin"),
+        (with_setting("fsync", "off"), "a crash of the machine would corrupt"),
     ],
 )
 def test_dangers_for_commits_are_remarks(settings: PrimarySettings, remark: str) -> None:

@@ -1,4 +1,4 @@
-"""Questions to coordinators: which host, which connection, how often, and what is not asked."""
+"""The client of coordinators: hosts, connections, retries, and errors that are not retried."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Server = Callable[[str, str], Result | None]  # (host, command); None: the conne
 
 
 class Coordinators:
-    """`asked`: (host, command) in order; `is_down`: hosts that let nobody in."""
+    """Coordinators: `asked`: (host, command) in order; `is_down`: hosts that refuse connections."""
 
     def __init__(self, server: Server, hosts: str = "a:5455,b:5455") -> None:
         self.now = 0.0
@@ -121,7 +121,7 @@ def test_a_verdict_that_does_not_confirm_ends_the_admission() -> None:
     assert world.verbs() == ["a ADMIT", "a WAIT_LSN", "a ADMIT"]
 
 
-def test_nobody_who_leads_refuses() -> None:
+def test_no_leading_coordinator() -> None:
     world = Coordinators(leads("c"))
     with pytest.raises(TransactionRefused) as raised:
         world.run(world.client.admit(5.0))
@@ -170,12 +170,12 @@ def test_a_connection_that_ended_while_idle_is_replaced_at_once() -> None:
 
 
 def test_a_connection_to_a_host_that_is_not_preferred_any_more_is_not_used() -> None:
-    """One client waits at a; meanwhile another one finds that b leads; then a's wait is over."""
+    """One client waits at a. Meanwhile another one finds that b leads. Then a's wait ends."""
     world = Coordinators(leads("a"))
     verdict = world.run(world.client.wait(0x2000, GID, 5.0))
     world._server = leads("b")
     world.run(world.client.admit(5.0))
-    world.client.let_go(verdict, is_finished=True)
+    world.client.release(verdict, is_finished=True)
     assert not world.opened[0].is_open
     world.asked.clear()
     world.now += ADMISSION_SECONDS
@@ -183,11 +183,11 @@ def test_a_connection_to_a_host_that_is_not_preferred_any_more_is_not_used() -> 
     assert world.verbs() == ["b ADMIT"]
 
 
-def test_who_spoke_for_a_gid_is_kept_only_when_that_is_finished() -> None:
+def test_a_connection_that_held_a_gid_is_kept_only_when_it_is_finished() -> None:
     for is_finished in (True, False):
         world = Coordinators(leads("a"))
         verdict = world.run(world.client.wait(0x2000, GID, 5.0))
-        world.client.let_go(verdict, is_finished=is_finished)
+        world.client.release(verdict, is_finished=is_finished)
         assert world.opened[0].is_open is is_finished
         world.run(world.client.admit(5.0))
         assert len(world.opened) == (1 if is_finished else 2)
@@ -212,13 +212,13 @@ def test_another_loop_opens_its_own() -> None:
     assert [connection.is_open for connection in world.opened] == [False, True]
 
 
-def test_a_barrier_tells_the_server() -> None:
+def test_a_barrier_names_the_server() -> None:
     world = Coordinators(leads("b"))
     assert world.run(world.client.barrier(0x2000, 3, 17955, 5.0)) == 0x2000
     assert world.asked[-1] == ("b", "BARRIER 0/2000 TIMEOUT 5000 TLI 3 START 17955")
 
 
-def test_a_barrier_that_nobody_confirms_fails() -> None:
+def test_an_unconfirmed_barrier_fails() -> None:
     world = Coordinators(lambda *_: PENDING)
     with pytest.raises(BarrierFailed, match="no quorum"):
         world.run(world.client.barrier(0x2000, 1, 17955, 1.0))
@@ -266,7 +266,7 @@ def test_an_unknown_outcome_is_an_error_but_no_rollback() -> None:
     assert other.now > 0.4
 
 
-def test_who_is_asked_about() -> None:
+def test_the_ways_to_name_a_transaction() -> None:
     pending = Pending(GID, 0x2000)
     assert pending_of(str(GID)) == pending_of(GID) == Pending(GID, 0)
     assert pending_of(pending) == pending_of(TransactionPending(pending, "late")) == pending

@@ -1,4 +1,4 @@
-"""What a user may say of where coordinators are."""
+"""The forms of a coordinator's address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQL of a two-phase transaction; what Postgres makes of it is shown with a real one."""
+"""The SQL of a two-phase transaction. Other tests run it on a real Postgres."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ERROR = Result(error=psycopg.OperationalError("no"))
 LSN = Result(row=("16/B374D848",))
 
 
-def test_begin_says_what_the_connection_asks_for() -> None:
+def test_begin_has_the_attributes_of_the_connection() -> None:
     mark = "; SET LOCAL qsync.transaction = 'on'"
     assert begin(None, None, None).decode() == "BEGIN" + mark
     level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -37,7 +37,7 @@ def test_finish_alone() -> None:
     assert finish.flush_lsn([Result("ROLLBACK PREPARED"), ERROR]) == 0
     assert finish.error([ERROR, LSN]) is ERROR.error
     assert finish.is_restored([ERROR, LSN])
-    alone = Finish(GID, is_commit=True, tells_lsn=False)
+    alone = Finish(GID, is_commit=True, returns_lsn=False)
     assert alone.statements == (f"COMMIT PREPARED '{GID}'".encode(),)
     assert alone.flush_lsn([Result("COMMIT PREPARED")]) == 0
 
@@ -85,5 +85,5 @@ def test_options_that_do_not_exist(wrong: dict[str, object]) -> None:
 
 
 def test_options_but() -> None:
-    assert Options().but(timeout=1, wait="submit") == Options(timeout=1, wait="submit")
-    assert Options(on_timeout="rollback").but(confirm="visible").policy is Policy.ROLLBACK
+    assert Options().with_changes(timeout=1, wait="submit") == Options(timeout=1, wait="submit")
+    assert Options(on_timeout="rollback").with_changes(confirm="visible").policy is Policy.ROLLBACK

@@ -63,7 +63,7 @@ def test_one_that_has_written_nothing_just_commits() -> None:
     assert world.two_phase.gid is None
 
 
-def test_the_gid_tells_what_a_successor_must_know() -> None:
+def test_the_gid_has_what_a_successor_must_know() -> None:
     world = TwoPhaseWorld(Options(timeout=2.5, on_timeout="rollback"))
     committed(world)
     assert str(world.two_phase.gid).startswith("skq1.r.dac.1-1000-2d5-1.")  # 1000 + 2500 ms
@@ -101,14 +101,14 @@ def test_the_deadline_rolls_back_but_is_pending_without_a_quorum() -> None:
     assert world.truth is Truth.ROLLED_BACK  # here; a successor may have its PREPARE
 
 
-def test_rolled_back_is_told_when_the_quorum_has_it() -> None:
+def test_rolled_back_is_reported_when_the_quorum_has_it() -> None:
     world = TwoPhaseWorld(ROLLBACK, confirms_at=5.5)
     with pytest.raises(TransactionRolledBack):
         committed(world)
     assert world.now >= 5.5
 
 
-def test_who_is_late_to_roll_back_finds_it_committed() -> None:
+def test_a_late_rollback_finds_it_committed() -> None:
     world = TwoPhaseWorld(ROLLBACK, confirms_at=5.01)
     world.commits_late = True
     assert committed(world) == Committed(parse_lsn("0/3000"))
@@ -153,7 +153,7 @@ def test_a_connection_that_can_not_prepare(status: TransactionStatus, reason: st
         ("40001", ""),
     ],
 )
-def test_prepare_that_fails_rolls_back_and_says_why(sqlstate: str, hint: str) -> None:
+def test_prepare_that_fails_rolls_back_with_the_reason(sqlstate: str, hint: str) -> None:
     world = TwoPhaseWorld()
     world.sqlstates["PREPARE"] = [sqlstate]
     world.begin()
@@ -182,7 +182,7 @@ def test_prepare_that_fails_after_its_end_may_be_finished_already() -> None:
 
 
 def test_prepare_that_fails_after_the_deadline_may_have_been_finished() -> None:
-    """From the deadline on the janitor finishes what nobody speaks for."""
+    """After the deadline the janitor finishes a gid that no connection holds."""
     world = TwoPhaseWorld(ROLLBACK)
     world.begin()
     world.sqlstates["PREPARE"] = ["57014"]
@@ -216,7 +216,7 @@ def test_a_role_that_can_not_be_asked_for_leaves_it_to_the_janitor() -> None:
 
 
 def test_what_could_not_be_committed_is_left_to_the_janitor_before_its_outcome_is_asked() -> None:
-    """The janitor leaves a gid alone while a connection speaks for it."""
+    """The janitor leaves a gid alone while a connection holds it."""
     world = TwoPhaseWorld(faults={6: Fault.BREAKS_BEFORE})
     assert isinstance(committed(world), Committed)
     assert world.asked[-1] == "OUTCOME"
@@ -234,7 +234,7 @@ def test_standbys_are_not_waited_for() -> None:
 
 
 def test_through_a_pooler_no_setting_of_a_session_is_changed() -> None:
-    """The next statement may come to another session, which somebody else uses afterwards."""
+    """The next statement may run in another session, which another client uses afterwards."""
     world = TwoPhaseWorld()
     world.has_standby_names = world.has_pooler = True
     assert isinstance(committed(world), Committed)
@@ -296,7 +296,7 @@ def test_an_exception_after_a_commit_in_the_block_has_no_outcome(has_begun_anoth
         abandoned(world, reason)
         assert world.two_phase.outcome is None
         assert "did not wait for a quorum" in reason.__notes__[0]
-        assert not world.two_phase.swallows(reason)
+        assert not world.two_phase.suppresses(reason)
 
 
 def test_a_rollback_of_another_transaction_goes_on() -> None:
@@ -304,11 +304,11 @@ def test_a_rollback_of_another_transaction_goes_on() -> None:
     world.begin()
     outer: Any = object()
     abandoned(world, psycopg.Rollback(outer))
-    assert not world.two_phase.swallows(psycopg.Rollback(outer))
-    assert world.two_phase.swallows(psycopg.Rollback())
+    assert not world.two_phase.suppresses(psycopg.Rollback(outer))
+    assert world.two_phase.suppresses(psycopg.Rollback())
 
 
-def test_an_interruption_says_what_it_left() -> None:
+def test_an_interruption_adds_a_note_with_the_gid() -> None:
     world = TwoPhaseWorld(Options(wait="submit"))
     world.begin()
     world.end()

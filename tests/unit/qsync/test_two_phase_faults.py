@@ -1,4 +1,4 @@
-"""Faults at each step of the protocol: what is told is true."""
+"""Faults at each step of the protocol: every reported outcome is true."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _name(options: Options) -> str:
 
 
 def _check(options: Options, confirms_at: float, faults: dict[int, Fault]) -> type:
-    """Play it, and compare what was told with what is true for good."""
+    """Run it, and compare the reported outcome with the final state."""
     world = TwoPhaseWorld(options, confirms_at=confirms_at, faults=faults)
     told: object
     try:
@@ -59,8 +59,8 @@ def _check(options: Options, confirms_at: float, faults: dict[int, Fault]) -> ty
 
 @pytest.mark.parametrize("options", CHOICES, ids=_name)
 @pytest.mark.parametrize("confirms_at", [0.0, 5.5])
-def test_what_is_told_is_true_whatever_breaks(options: Options, confirms_at: float) -> None:
-    """Each two faults, at each two requests; one that strikes twice is one alone."""
+def test_reported_outcomes_are_true_whatever_breaks(options: Options, confirms_at: float) -> None:
+    """Each two faults, at each two requests. A fault that occurs twice counts as one."""
     faults = [(at, fault) for at in range(LAST_STEP) for fault in Fault]
     pairs = itertools.combinations_with_replacement(faults, 2)
     told = {_check(options, confirms_at, dict(pair)) for pair in pairs}
@@ -71,7 +71,7 @@ def test_what_is_told_is_true_whatever_breaks(options: Options, confirms_at: flo
 
 @pytest.mark.parametrize("options", CHOICES, ids=_name)
 @pytest.mark.parametrize("confirms_at", [3.0, 100.0, NEVER])
-def test_what_is_told_is_true_whenever_the_quorum_answers(
+def test_reported_outcomes_are_true_whenever_the_quorum_answers(
     options: Options, confirms_at: float
 ) -> None:
     for at, fault in itertools.product(range(LAST_STEP), Fault):

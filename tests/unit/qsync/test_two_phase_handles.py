@@ -32,7 +32,7 @@ def test_submit_ends_with_prepare_and_a_handle_goes_on() -> None:
     assert world.two_phase.result == Committed(parse_lsn("0/3000"))
 
 
-def test_through_another_connection_a_handle_asks_who_answers_there() -> None:
+def test_on_another_connection_a_handle_asks_for_the_server() -> None:
     world = submitted(ROLLBACK_LATER)
     world.has_standby_names = world.has_pooler = True
     world.wait()
@@ -74,7 +74,7 @@ def test_only_one_waits_for_a_handle() -> None:
 
 
 def test_what_was_prepared_on_another_timeline_is_not_rolled_back() -> None:
-    """It may have been committed, and seen, on the primary before."""
+    """It may have been committed, and seen, on the previous primary."""
     world = submitted(ROLLBACK_LATER)
     world.confirms_at = NEVER
     world.tli = 2

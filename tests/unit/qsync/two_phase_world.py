@@ -59,7 +59,7 @@ class FakeInfo:
 
 
 class FakeConnection:
-    """What the protocol looks at, of a psycopg connection."""
+    """The attributes of a psycopg connection that the protocol uses."""
 
     isolation_level: psycopg.IsolationLevel | None = None
     read_only: bool | None = None
@@ -89,7 +89,7 @@ def error_of(sqlstate: str) -> psycopg.Error:
 
 class TwoPhaseWorld:
     """`confirms_at`: the time from which on the quorum has everything; `faults`: by the number of a
-    request. `asked`: what was executed, or tried, in order."""
+    request. `asked`: the requests executed or tried, in order."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class TwoPhaseWorld:
         try:
             self.run(self.two_phase.end(connection))
         finally:
-            self.two_phase.let_go()
+            self.two_phase.release()
 
     def wait(self, timeout: float = 5.0) -> None:
         """As a handle does, with another connection of a pool."""
@@ -166,7 +166,8 @@ class TwoPhaseWorld:
                 self.run(self.two_phase.conclude(connection))
 
     def janitor(self) -> Truth:
-        """Much later, when the quorum has answered and nobody speaks for it: the truth for good."""
+        """Much later, when the quorum has answered and no connection holds the gid: the final
+        state."""
         for late in self._later:
             late()
         if self.truth is Truth.OPEN:
@@ -223,7 +224,7 @@ class TwoPhaseWorld:
         raise Silent("silent") if fault is Fault.SILENCE else psycopg.OperationalError("broken")
 
     def _refused(self, ask: Ask, connection: FakeConnection) -> list[Result]:
-        """The statement, or each of a pipeline, is canceled; a coordinator does not lead."""
+        """The statement, or each of a pipeline, is cancelled; a coordinator does not lead."""
         if not connection.is_open:
             raise psycopg.OperationalError("the connection is closed")
         if connection is not self.primary:
@@ -351,13 +352,13 @@ class TwoPhaseWorld:
 
     @property
     def _is_orphan(self) -> bool:
-        """Nobody speaks for it any more, or nobody has by its deadline: the janitor finishes it."""
+        """No connection holds it now, or none has by its deadline: the janitor finishes it."""
         is_abandoned = self.has_spoken or self.now >= self.two_phase.options.timeout
         return self.truth is Truth.PREPARED and is_abandoned and not self.is_spoken_for
 
     @property
     def is_spoken_for(self) -> bool:
-        """To the coordinator its client lives."""
+        """The coordinator considers its client connected."""
         return any(speaker.is_open and speaker.speaks for speaker in self.speakers)
 
     @property

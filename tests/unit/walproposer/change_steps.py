@@ -1,4 +1,4 @@
-"""Short ways to change the members of a leader: safekeeper n is at place n - 1, also a new one."""
+"""Helpers to change the members of a leader: safekeeper n is at place n - 1, also a new one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def present(proposer: Proposer) -> Membership:
 
 
 def leave(peer: int, proposer: Proposer) -> Leave:
-    """What the safekeeper at that place, and no other, is told."""
+    """The order to leave for the safekeeper at that place."""
     return Leave(peer, peer + 1, member(peer + 1).instance, present(proposer))
 
 
@@ -74,7 +74,7 @@ def ask(proposer: Proposer, *wanted: int | Member, generation: int | None = None
 
 
 class Change(World):
-    """A leader of 1 2 3 who has an empty log on all of them, and a clock."""
+    """A leader of 1 2 3 that has an empty log on all of them, and a clock."""
 
     def __init__(
         self, peers: tuple[int, ...] = (0, 1, 2), membership: Membership = MEMBERS
@@ -86,7 +86,7 @@ class Change(World):
 
     @classmethod
     def of(cls, proposer: Proposer, log: WalLog) -> Change:
-        """One that was led to somewhere else."""
+        """For a leader that was elected elsewhere."""
         change = cls.__new__(cls)
         change.proposer, change.log, change.now_ms = proposer, log, 0
         return change
@@ -109,7 +109,7 @@ class Change(World):
         return actions
 
     def answer_last(self, *peers: int) -> list[Action]:
-        """Again what each had flushed, with the present membership on disk."""
+        """Answer again with the position of each, and the current membership on disk."""
         actions: list[Action] = []
         for peer in peers:
             actions += answer(self.proposer, peer, self.proposer.peers[peer].flush_lsn)
@@ -126,7 +126,7 @@ class Change(World):
         return self.proposer.step(PeerLost(peer, "gone"))
 
     def join(self, peer: int) -> list[Action]:
-        """Asked, given the timeline, connected: it follows, and has answered nothing."""
+        """Asked, given the timeline, connected: it follows, and has not answered."""
         (join,) = of_kind(self.lack(peer), Join)
         assert join.peer == peer
         actions = self.proposer.step(Joined(peer))
@@ -138,13 +138,13 @@ class Change(World):
         return vote(self.proposer, peer, flush_lsn, term_history=terms)
 
     def begin(self, *wanted: int) -> None:
-        """Those who are new follow; of them nobody has answered."""
+        """The new safekeepers follow; none of them has answered."""
         ask(self.proposer, *wanted)
         for number in set(wanted) - {1, 2, 3}:
             self.join(number - 1)
 
     def enter(self, *wanted: int) -> None:
-        """Joint, and nobody has answered since."""
+        """Joint, and no safekeeper has answered since."""
         self.begin(*wanted)
         for number in sorted(set(wanted) - {1, 2, 3}):
             self.answer(number - 1)
@@ -157,8 +157,8 @@ JOINT = members((1, 2, 3), (1, 4, 5), generation=4, author=ballot(1, "a"))
 
 
 def found() -> Change:
-    """The leader of a term whose start only 1 and 2 have; nobody has answered it. 4 and 5 are at
-    places 3 and 4."""
+    """The leader of a term whose start only 1 and 2 have; no safekeeper has answered it. 4 and 5
+    are at places 3 and 4."""
     log = WalLog()
     log.append("R0")
     proposer = campaigning((0, 1, 3, 4), JOINT, primary=None, count=5)

@@ -22,7 +22,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def world() -> World:
-    """Three members, an empty log, everybody streaming and answered."""
+    """Three members with an empty log; all are streaming and have answered."""
     log = WalLog()
     world = World(leading(log, peers=(0, 1, 2)), log)
     world.answer(0, 1, 2)
@@ -31,5 +31,5 @@ def world() -> World:
 
 @pytest.fixture
 def change() -> Change:
-    """Three members who stream an empty log and have answered."""
+    """Three members that stream an empty log and have answered."""
     return Change()

@@ -80,7 +80,7 @@ class Wire:
         del self.waiting[:sent]
 
     def hear(self) -> list[bytes]:
-        """The payloads that have come."""
+        """The payloads that have arrived."""
         try:
             while data := self.theirs.recv(1 << 16):
                 self.heard += data
@@ -95,7 +95,7 @@ class Wire:
 
 
 class Follower:
-    """A safekeeper that has what it was sent; it answers when it is told to."""
+    """A safekeeper that has what it was sent. It answers when the test says so."""
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
@@ -161,7 +161,7 @@ class Follower:
         )
 
     def response(self, behind: int) -> AppendResponse:
-        """Of what it has by now; flushed is what it had so many messages ago."""
+        """An answer with its current positions; `flushed` is the position of some messages ago."""
         flush_lsn, _ = self.positions[max(0, len(self.positions) - 1 - behind)]
         generation = self.membership.generation
         durable_lsn = self.positions[-1][1]
@@ -171,7 +171,7 @@ class Follower:
 
 
 class FakeUpstream(Upstream):
-    """Of a primary that is the test."""
+    """For a primary that the test plays."""
 
     def __init__(self, copy: PlainCopy) -> None:
         self._waiting = copy
@@ -243,8 +243,8 @@ class IncarnationWorld:
                 follower.wire.deliver(1 << 16)
 
     def turn(self) -> None:
-        """All that is there is taken: the wake-up comes behind it, and ends the wait. The kernel
-        tells of files in the order of its list, from which the last wake-up is to be gone."""
+        """Handle all input: the wake-up comes after it, and ends the wait. The kernel reports files
+        in the order of its list, so the last wake-up must be removed from it."""
         self.incarnation._loop.epoll.poll(0)
         self.incarnation._loop.wake()
         self.incarnation._turn(self.now)
@@ -252,7 +252,7 @@ class IncarnationWorld:
             follower.hear()
 
     def settle(self) -> None:
-        """What was odd is taken by the turn after the one that met it."""
+        """The general path handles the other input in the turn after the one that found it."""
         for _ in range(3):
             self.turn()
         while any(f.wire.copy.wants_write for f in self.followers if not f.is_stalled):
@@ -284,7 +284,7 @@ class IncarnationWorld:
 
 
 def reported(data: bytes) -> list[bytes]:
-    """What the primary was told, without the time of day."""
+    """The reports to the primary, without the time."""
     frames = FrameBuffer()
     frames.feed(data)
     found = [bytes(payload) for payload in frames.take_copy_data(MESSAGE_BYTES_MAX)]
@@ -293,6 +293,6 @@ def reported(data: bytes) -> list[bytes]:
 
 
 def moved_site(membership: Any, site: str) -> tuple[Any, ...]:
-    """The same members; one of them says that he stands elsewhere."""
+    """The same members; one of them reports another site."""
     first, *others = membership.roster
     return (replace(first, site=site), *others)

@@ -1,4 +1,4 @@
-"""A leader with three members and the log of its primary, for the tests of what it does."""
+"""A leader with three members and the log of its primary, for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class World:
         self.log = log
 
     def write(self, *lengths: int) -> list[Action]:
-        """The primary writes records and ships them, each by itself."""
+        """The primary writes records and sends each by itself."""
         actions = []
         for length in lengths:
             begin_lsn = self.log.lsn

@@ -59,7 +59,7 @@ def led(node_id: NodeId = NODE, term_start_lsn: int = 1000, *left: tuple[int, in
 
 
 class Coordinator:
-    """The core, and what it has ordered since the last look."""
+    """The core, and its actions since the last look."""
 
     def __init__(self, settings: LimboSettings = SETTINGS, first: Led | None = None) -> None:
         self.limbo = Limbo(settings)
@@ -100,7 +100,7 @@ class Coordinator:
         return self.step(WaitAsked(waiter or self._waiters, lsn, deadline_ms, gid))
 
     def prepared(self, gid: Gid, end_lsn: int, *, at_us: int = 0) -> list[Action]:
-        """By the stream; the record has 50 bytes."""
+        """From the stream; the record has 50 bytes."""
         xid = gid.xid & 0xFFFF_FFFF
         message = Prepare(end_lsn - 50, end_lsn, at_us, xid, str(gid))
         return self.step(Decoded(self.node_id, "a", message))

@@ -1,4 +1,4 @@
-"""Short ways to say what reaches a proposer core: peer i is safekeeper i + 1."""
+"""Helpers to send events to a proposer core: peer i is safekeeper i + 1."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def members(
     generation: int = 1,
     author: NodeId = NodeId.ZERO,
 ) -> Membership:
-    """`[author/generation old + new]`, everybody at his own address."""
+    """`[author/generation old + new]`, each with its own address."""
     roster = tuple(member(number) for number in sorted({*old, *new}))
     return Membership(Stamp(author, generation), old, new, roster)
 
@@ -95,7 +95,7 @@ def greet(
 
 
 def vote(proposer: Proposer, peer: int, flush_lsn: int = START_LSN, **fields: Any) -> list[Action]:
-    """A granted vote of a safekeeper whose log nobody has written to, unless told otherwise."""
+    """A granted vote of a safekeeper with an empty log, unless given otherwise."""
     assert proposer.node_id is not None
     assert proposer.membership is not None
     message = VoteResponse(
@@ -121,7 +121,7 @@ def answer(
     commit_lsn: int = START_LSN,
     generation: int | None = None,
 ) -> list[Action]:
-    """By one that has the present membership on disk, unless told otherwise."""
+    """An answer of one that has the current membership on disk, unless given otherwise."""
     node_id = proposer.node_id if node_id is None else node_id
     assert node_id is not None
     durable_lsn = flush_lsn if durable_lsn is None else durable_lsn
@@ -165,7 +165,7 @@ def of_kind(actions: list[Action], kind: type[T]) -> list[T]:
 
 
 def sent(actions: list[Action], kind: type[T]) -> list[tuple[int, T]]:
-    """The messages of this kind, with whom they go to."""
+    """The messages of this kind, with their peers."""
     return [
         (a.peer, a.message) for a in actions if isinstance(a, Send) and isinstance(a.message, kind)
     ]

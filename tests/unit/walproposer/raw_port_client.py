@@ -1,4 +1,4 @@
-"""A client of the coordinator's port that sends what it likes, when it likes."""
+"""A client of the coordinator's port that can send anything at any time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READY = ReadyForQuery().encode()
 
 
 class RawClient:
-    """Sends what it likes."""
+    """Can send anything."""
 
     def __init__(self, port: Port, buffer_bytes: int = 0) -> None:
         self.socket = socket.socket()
@@ -34,7 +34,7 @@ class RawClient:
         self.socket.sendall(self.connection.send(*messages))
 
     def send_ahead(self, *messages: Message) -> None:
-        """Whether it is this client's turn or not."""
+        """Send without waiting for a turn."""
         self.socket.sendall(b"".join(message.encode() for message in messages))
 
     def receive_until(self, kind: type[Message]) -> list[Message]:

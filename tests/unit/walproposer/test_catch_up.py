@@ -29,7 +29,7 @@ from walproposer.stream.progress import PeerState
 
 
 def lagging(world: World, record_bytes: int = 4000) -> list[Action]:
-    """Member 2 does not answer while the others go on, and falls out of the window."""
+    """Member 2 does not answer while the others continue, and falls out of the window."""
     actions = []
     for _ in range(30):
         actions += world.write(record_bytes)
@@ -64,7 +64,7 @@ def test_rule_7_a_member_below_the_window_is_caught_up_from_a_donor(world: World
 
 
 def out_of_the_window_inside_a_record(world: World) -> int:
-    """Member 2 was sent a part of a long record; the others went on. The boundary below it."""
+    """Member 2 was sent a part of a long record; the others continued. The boundary below it."""
     world.write(100)
     world.answer(0, 1, 2)
     boundary_lsn = world.position
@@ -81,8 +81,8 @@ def out_of_the_window_inside_a_record(world: World) -> int:
 
 @pytest.mark.usefixtures("small_limits")
 def test_rule_7_a_member_that_falls_out_inside_a_record_starts_over(world: World) -> None:
-    """Its donor's WAL would begin in the middle of a record, where no boundary can be found; the
-    member would call the middle of a record flushed, and even committed."""
+    """Its donor's WAL would begin inside a record, where no boundary can be found. The member would
+    report a position inside a record as flushed, and even as committed."""
     boundary_lsn = out_of_the_window_inside_a_record(world)
     actions = answer(world.proposer, 2, boundary_lsn, durable_lsn=sent_to_lsn(world, 2))
     assert of_kind(actions, ClosePeer) == [ClosePeer(2, "fell below the window inside a record")]
@@ -102,7 +102,8 @@ def test_a_member_that_a_tick_closes_is_sent_no_heartbeat(world: World) -> None:
 
 @pytest.mark.usefixtures("small_limits")
 def test_a_donor_must_have_answered_under_our_node_id(world: World) -> None:
-    """Before that its own diverged tail might still be there; only the election's donor is sure."""
+    """Before that it might still have its own diverged tail; only the election's donor is
+    certain."""
     lagging(world)
     world.proposer.step(PeerLost(0, "gone"))
     world.proposer.step(PeerLost(1, "gone"))
@@ -137,7 +138,7 @@ def test_a_donor_that_failed_is_asked_again_after_a_while(world: World) -> None:
 
 @pytest.mark.usefixtures("small_limits")
 def test_a_member_that_no_donor_has_the_wal_for_is_left_behind(world: World) -> None:
-    """Each donor is asked once, then seldom; commits go on, and an archive brings it back."""
+    """Each donor is asked once, then rarely. Commits continue, and an archive ends this state."""
     lagging(world)
     begin_lsn = sent_to_lsn(world, 2)
     leader, member = world.proposer.leader, world.proposer.peers[2]
@@ -223,7 +224,7 @@ def test_a_donor_that_sends_no_wal_is_not_passed_on(world: World) -> None:
     world.answer(2, lsn=begin_lsn)
     garbage = b"\xff" * (PAGE_SIZE - begin_lsn % PAGE_SIZE + PAGE_SIZE)
     actions = world.proposer.step(CatchUpWal(2, begin_lsn, garbage))
-    assert "cannot be WAL" in of_kind(actions, ClosePeer)[0].reason
+    assert "invalid WAL" in of_kind(actions, ClosePeer)[0].reason
     assert not appends_to(actions, 2)
 
 
@@ -236,7 +237,7 @@ def test_catch_up_that_crossed_its_end_is_ignored(world: World) -> None:
 
 @pytest.mark.usefixtures("small_limits")
 def test_the_window_keeps_what_no_quorum_has(world: World) -> None:
-    """Nobody else has it: then the primary is read no further."""
+    """No other server has it, so the primary is not read further."""
     while world.proposer.wants_wal():
         world.write(4000)
     assert world.proposer.leader is not None
@@ -249,8 +250,8 @@ def test_the_window_keeps_what_no_quorum_has(world: World) -> None:
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_a_quorum_that_lacks_what_nobody_holds_asks_for_a_new_incarnation(world: World) -> None:
-    """Only the primary has that WAL: one long record of which each held a part."""
+def test_a_quorum_that_lacks_wal_of_no_member_needs_a_new_incarnation(world: World) -> None:
+    """Only the primary has that WAL: one long record of which each had a part."""
     lagging(world)
     low_lsn = world.log.ends[1]
     for peer in (0, 1, 2):

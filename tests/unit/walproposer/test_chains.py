@@ -1,4 +1,4 @@
-"""Which member is chained behind which, what it is sent then, and when it is taken back."""
+"""Which member is chained behind which, what it is sent then, and when the chain ends."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ChainWorld(World):
         return self.proposer.step(Tick(self.now_ms))
 
     def stay(self, milliseconds: int) -> None:
-        """All answer, and nothing happens."""
+        """All answer, and nothing changes."""
         end_ms = self.now_ms + milliseconds
         while self.now_ms < end_ms:
             self.answer(0, 1, 2)
@@ -85,14 +85,14 @@ class ChainWorld(World):
 
 @pytest.fixture
 def world() -> ChainWorld:
-    """All have the log, whole; the next tick chains."""
+    """All have the whole log; the next tick begins chains."""
     world = ChainWorld(ChainRule({3: 2}))
     world.write(100)
     world.answer(0, 1, 2)
     return world
 
 
-def test_a_whole_member_is_told_to_follow_and_then_where_the_log_ends(world: ChainWorld) -> None:
+def test_a_complete_member_gets_follow_and_then_the_end_of_the_log(world: ChainWorld) -> None:
     end_lsn = world.position
     actions = world.tick()
     assert sent(actions, Follow) == [(2, Follow(1, OURS, "sk2", 5454))]
@@ -103,14 +103,14 @@ def test_a_whole_member_is_told_to_follow_and_then_where_the_log_ends(world: Cha
     assert [len(m.wal) for m in appends_to(actions, 1)] == [world.position - end_lsn]
 
 
-def test_what_it_answers_counts_for_a_commit(world: ChainWorld) -> None:
+def test_its_answers_count_for_a_commit(world: ChainWorld) -> None:
     world.tick()
     world.write(200)
     world.answer(0)
     assert ReportFlushed(world.position) in world.answer(2)
 
 
-def test_who_has_not_all_or_has_not_answered_is_not_chained() -> None:
+def test_a_member_that_lacks_wal_or_has_not_answered_is_not_chained() -> None:
     world = ChainWorld(ChainRule({3: 2}))
     world.write(100)
     world.answer(0, 1)
@@ -120,7 +120,7 @@ def test_who_has_not_all_or_has_not_answered_is_not_chained() -> None:
 
 
 def test_the_source_must_have_answered() -> None:
-    """Else its Elected may not have cut its tail yet."""
+    """Otherwise its Elected may not have cut its tail yet."""
     world = ChainWorld(ChainRule({3: 2}))
     world.write(100)
     world.answer(0, 2)
@@ -132,7 +132,7 @@ def test_a_lost_source_ends_the_chain_with_the_next_tick(world: ChainWorld) -> N
     world.proposer.step(PeerLost(1, "gone"))
     (close,) = [a for a in world.tick() if isinstance(a, ClosePeer)]
     assert close.peer == 2
-    assert "safekeeper 2, streams no more" in close.reason
+    assert "safekeeper 2, no longer streams" in close.reason
 
 
 def test_one_that_is_late_behind_its_source_is_taken_back(world: ChainWorld) -> None:
@@ -166,8 +166,8 @@ def test_a_source_that_moves_is_not_late_though_it_owes(world: ChainWorld) -> No
         assert not [a for a in world.tick() if isinstance(a, ClosePeer)]
 
 
-def test_who_is_taken_back_is_connected_to_at_once(world: ChainWorld) -> None:
-    """He has done nothing wrong, and commits may wait for him."""
+def test_a_member_whose_chain_ended_reconnects_at_once(world: ChainWorld) -> None:
+    """It works correctly, and commits may wait for it."""
     world.tick()
     world.proposer.step(PeerLost(1, "gone"))
     assert [a.at_once for a in world.tick() if isinstance(a, ClosePeer)] == [True]
@@ -196,7 +196,8 @@ def test_a_chain_that_ended_is_tried_again_later(world: ChainWorld) -> None:
 
 
 def test_a_chain_that_never_lasts_is_tried_ever_later(world: ChainWorld) -> None:
-    """A wrong password costs a connection each time; one that had lasted begins anew."""
+    """A wrong password costs a connection each time. After a chain that lasted, the count starts
+    again."""
     waits = []
     for _ in range(RETRY_DOUBLINGS_MAX + 2):
         ended_ms = world.end_chain()
@@ -208,7 +209,7 @@ def test_a_chain_that_never_lasts_is_tried_ever_later(world: ChainWorld) -> None
     assert world.wait_for_chain() - ended_ms == RETRY_MS
 
 
-def test_nobody_is_chained_behind_one_that_is_chained() -> None:
+def test_a_chained_member_is_not_a_source() -> None:
     world = ChainWorld(ChainRule({3: 2, 2: 1}))
     world.write(100)
     world.answer(0, 1, 2)
@@ -218,28 +219,28 @@ def test_nobody_is_chained_behind_one_that_is_chained() -> None:
 
 
 def test_sites_give_sources() -> None:
-    """The first one of a site streams directly, the others may take from it; not at our site."""
+    """The first member of a site streams directly, the others may take from it; not at our site."""
     rule = ChainRule(site="a", by_sites=True)
     assert [rule.sources_of(i, SITES) for i in (1, 2, 3, 4)] == [(), (), (3, 4), (3, 4)]
     assert ChainRule({4: 1}, "a", True).sources_of(4, SITES) == (1,)
     assert ChainRule().sources_of(4, SITES) == ()
 
 
-def test_a_rule_for_others_than_the_members_is_told() -> None:
-    """`--site` is that of the proposer, where members may stand, too."""
+def test_a_rule_that_matches_no_member_is_reported() -> None:
+    """`--site` is that of the proposer, and members may be at the same site."""
     assert ChainRule({4: 3}, "a", True).problems(SITES) == []
     assert ChainRule({9: 3, 4: 7}).problems(SITES) == [
-        "safekeeper 9 of --via 9=3 is no member",
-        "safekeeper 7 of --via 4=7 is no member",
+        "safekeeper 9 of --via 9=3 is not a member",
+        "safekeeper 7 of --via 4=7 is not a member",
     ]
     assert ChainRule({}, "A", True).problems(SITES) == [
-        'no member stands at site "A"; the sites are: a, b'
+        'no member is at site "A"; the sites are: a, b'
     ]
 
 
 @pytest.mark.parametrize("how", ["steady_leader", "steady_leader_compiled"])
 def test_the_steady_path_sends_and_reports_what_the_general_one_does(how: str) -> None:
-    """To the one that is chained, too, and its answers count."""
+    """Also to the chained member, whose answers count."""
     rule = ChainRule({3: 2})
     general = ChainWorld(rule)
     leader_class = import_module(f"walproposer.stream.{how}").SteadyLeader

@@ -1,4 +1,4 @@
-"""What is said of how commits travel."""
+"""The description of the commit path."""
 
 from __future__ import annotations
 

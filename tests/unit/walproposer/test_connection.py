@@ -1,4 +1,4 @@
-"""A server that goes away while it is asked will be back; what it refuses, it refuses."""
+"""An error of a server that shuts down is temporary; a refusal is permanent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from pgclient.errors import ConnectionLost, ServerError
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.failover.standby import StandbyServer
 from walproposer.primary.primary_address import PrimaryAddress
@@ -30,23 +30,24 @@ from walproposer.stream.upstream import Upstream
         (ConnectionLost("server closed the connection unexpectedly"), Unreachable),
     ],
 )
-def test_what_a_server_says_is_judged_by_its_code(
-    error: Exception, judged: type[Exception]
-) -> None:
-    with pytest.raises(judged, match=r"^could not look: ") as caught, refusing("could not look"):
+def test_an_error_is_classified_by_its_sqlstate(error: Exception, judged: type[Exception]) -> None:
+    with (
+        pytest.raises(judged, match=r"^could not look: ") as caught,
+        converting_errors("could not look"),
+    ):
         raise error
     assert type(caught.value) is judged
 
 
 @pytest.mark.parametrize("error", [Refusal("it is logical"), Unreachable("it vanished")])
 def test_what_is_judged_already_passes(error: WalProposerError) -> None:
-    with pytest.raises(WalProposerError) as caught, refusing("could not look"):
+    with pytest.raises(WalProposerError) as caught, converting_errors("could not look"):
         raise error
     assert caught.value is error
 
 
 class LeavingServer:
-    """Lets its client in, and shuts down before the first answer."""
+    """Accepts its client, and shuts down before the first answer."""
 
     pgconn = SimpleNamespace()
 
@@ -67,10 +68,10 @@ def _slot_guard(address: PrimaryAddress) -> None:
     [read_primary_settings, Upstream, _slot_guard, lambda address: StandbyServer(address).read()],
     ids=["settings", "upstream", "slot guard", "standby"],
 )
-def test_whoever_asks_a_primary_that_shuts_down_may_ask_again(
+def test_a_primary_that_shuts_down_is_unreachable(
     ask: Callable[[PrimaryAddress], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A supervisor starts a proposer again that could reach nobody, not one that was refused."""
+    """A supervisor restarts a proposer that could not reach a server, not one that was refused."""
     monkeypatch.setattr(PrimaryAddress, "connect", lambda *_, **__: LeavingServer())
     with pytest.raises(Unreachable, match="terminating connection"):
         ask(PrimaryAddress("host=pg"))

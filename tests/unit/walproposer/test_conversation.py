@@ -1,4 +1,4 @@
-"""What a client of the coordinator's port says, and what it is answered, message by message."""
+"""The messages of a client of the coordinator's port, and their answers."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_message_that_is_cut_ends_the_connection(talk: Conversation, message: 
 
 
 def test_numbers_in_binary(talk: Conversation) -> None:
-    """As psycopg sends them; what else is binary is refused."""
+    """As psycopg sends them; other binary values are refused."""
 
     def bind_binary(lsn: bytes, timeout: bytes) -> Bind:
         values = b"".join(len(value).to_bytes(4, "big") + value for value in (lsn, timeout))

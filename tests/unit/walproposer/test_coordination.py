@@ -1,4 +1,4 @@
-"""What a coordinator says of itself while its port is not to be had, and when it has a bug."""
+"""The status of a coordinator while its port is in use, and after a bug."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ has_bug = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExcept
 
 @pytest.fixture(autouse=True)
 def threads_have_ended() -> Iterator[None]:
-    """One that dies of a bug late would say so in the test that comes next."""
+    """A thread that ends late by a bug would log it in the next test."""
     before = set(threading.enumerate())
     yield
     wait_until(lambda: set(threading.enumerate()) <= before, TIMEOUT, "the threads to end")
 
 
 class Going:
-    """A StopSignal that nobody gives, without its sockets."""
+    """A StopSignal that is never set, without its sockets."""
 
     is_set = False
 
@@ -91,8 +91,8 @@ def write_users(path: Path) -> None:
     path.write_text(f"app:client:{make_verifier('secret', b'0123456789abcdef', 4)}\n")
 
 
-def test_while_its_port_is_not_to_be_had_it_says_why(tmp_path: Path) -> None:
-    """The newest reason, also one of the user file; whatever it is, it is tried again."""
+def test_while_its_port_is_in_use_the_status_has_the_reason(tmp_path: Path) -> None:
+    """The latest reason, also an error of the user file. It is retried in every case."""
     users = tmp_path / "users"
     write_users(users)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -133,14 +133,14 @@ def leading() -> Iterator[Coordination]:
 
 
 def lead(coordinator: Coordinator) -> None:
-    """Of a primary that nobody can reach."""
+    """Of a primary that cannot be reached."""
     tell = coordinator._tell
     coordinator.sessions = PrimarySessions(ADDRESS, PRIMARY, NODE, tell, coordinator.failed)
     coordinator.step(led())
 
 
 def planted_in_core(coordinator: Coordinator) -> None:
-    """From now on, whatever it is told."""
+    """From now on, on every event."""
     coordinator.limbo.step = fail  # type: ignore[method-assign,assignment]
 
 
@@ -164,8 +164,10 @@ def planted_in_worker(coordinator: Coordinator) -> None:
 
 @has_bug
 @pytest.mark.parametrize("plant", [planted_in_core, planted_in_stream, planted_in_worker])
-def test_a_bug_is_to_be_seen_and_nobody_is_answered(plant: Callable[[Coordinator], None]) -> None:
-    """Wherever it is: on no page a coordinator leads that does not."""
+def test_a_bug_is_reported_and_no_question_is_answered(
+    plant: Callable[[Coordinator], None],
+) -> None:
+    """In every thread: no page reports a coordinator as leading that does not."""
     with leading() as coordination:
         coordinator = coordination.coordinator
         assert coordinator is not None

@@ -1,4 +1,4 @@
-"""What answers at the address of a lock need not be etcd."""
+"""The server at the address of a lock may not be etcd."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def test_other_answers_are_one_sentence(
     url: str, body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Imposter, "body", body)
-    with pytest.raises(Unreachable, match="does not answer as etcd does"):
+    with pytest.raises(Unreachable, match="does not answer like etcd"):
         EtcdLock(url, 10).acquire("me")
 
 
-def test_nobody_answers(url: str) -> None:
+def test_no_answer(url: str) -> None:
     with pytest.raises(Unreachable, match="does not answer"):
         EtcdLock("etcd://127.0.0.1:1/x", 10).acquire("me")

@@ -1,4 +1,4 @@
-"""What threads bring to a loop: when it has ended, and from its own."""
+"""The results of threads for a loop: after its end, and from its own thread."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_connection_that_was_not_taken_is_closed() -> None:
     assert connection.is_closed
 
 
-def test_who_comes_in_time_is_the_callers() -> None:
+def test_a_result_that_comes_in_time_belongs_to_the_caller() -> None:
     loop, connection = EventLoop(), Connection()
     taken: list[Connection | WalProposerError] = []
     loop.in_thread(lambda: connection, taken.append)
@@ -58,7 +58,7 @@ def test_who_comes_in_time_is_the_callers() -> None:
     assert not connection.is_closed
 
 
-def test_what_its_own_thread_asks_for_is_called_after_the_events_without_a_wake_up() -> None:
+def test_a_callback_from_its_own_thread_runs_after_the_events_without_a_wake_up() -> None:
     loop = EventLoop()
     called: list[str] = []
 

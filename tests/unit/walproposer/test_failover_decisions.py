@@ -1,4 +1,4 @@
-"""The failover's shell: whom it refuses, a standby busy with a restartpoint, one that stalls."""
+"""The failover's shell: refusals, a standby in a restartpoint, a standby that stalls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STANDBY = Standby(
 
 
 class FakeServer:
-    """Does what it is told, and remembers it."""
+    """Follows orders, and records them."""
 
     def __init__(self, state: Standby) -> None:
         self.state = state
@@ -51,7 +51,7 @@ class FakeServer:
         return self.state
 
     def proposer_pid(self) -> None:
-        """Nobody is attached."""
+        """No proposer is attached."""
 
     def wake(self) -> None:
         self.orders.append("wake")
@@ -82,7 +82,7 @@ def failover_of(server: FakeServer, steps: list[Step]) -> Failover:
 
 
 class FakeTime:
-    """Every look at the clock moves it on by 0.15 s."""
+    """Every call of the clock advances it by 0.15 s."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -103,7 +103,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_busy_checkpointer_is_asked_to_hurry() -> None:
-    """Its answer, and not time, is the proof that commits will wait."""
+    """Its answer, not time, proves that commits will wait."""
     server, steps = FakeServer(STANDBY), list[Step]()
     made = failover_of(server, steps)
     made._configured_at = 1000.0
@@ -142,7 +142,7 @@ def test_what_can_prepare_is_closed_before_it_is_promoted() -> None:
     assert steps[-3:] == [Step.CLOSE, Step.PROMOTE, Step.ATTACH]
 
 
-def test_who_else_promotes_it_gets_it_closed() -> None:
+def test_a_promotion_by_another_program_also_closes_it() -> None:
     server, steps = (
         FakeServer(replace(STANDBY, checkpointer_idle=True, may_prepare=True)),
         list[Step](),
@@ -162,16 +162,16 @@ def log_with(history: TimelineHistory) -> LogView:
 @pytest.mark.parametrize("attaches", [True, False])
 @pytest.mark.parametrize("its", [TimelineHistory(1), promoted_at(FORK + 8)], ids=["old", "other"])
 def test_a_deposed_primary_is_not_promoted(its: TimelineHistory, attaches: bool) -> None:
-    """The log went on without it, also when it was itself promoted, too late or a second time."""
+    """The log continued without it, also if it was itself promoted, too late or a second time."""
     made = failover_of(FakeServer(STANDBY), [])
-    words = "the server is a primary that was deposed: it left the quorum's log at 0/4000000"
+    words = "the server is a deposed primary: it left the quorum's log at 0/4000000"
     with pytest.raises(Refusal, match=words) as refused:
         made._check_promoted(its, log_with(promoted_at(FORK)), attaches=attaches)
-    assert refused.value.hint == "Stop it, then sk rejoin makes it a standby."
+    assert refused.value.hint == "Stop it, then make it a standby with sk rejoin."
 
 
 def test_a_primary_that_was_promoted_at_the_log_s_end_is_no_deposed_one() -> None:
-    """A promotion that was broken off before it was attached; the log knows nothing of it yet."""
+    """A promotion that was interrupted before attaching; the log does not have its timeline yet."""
     made = failover_of(FakeServer(STANDBY), [])
     for attaches in (True, False):
         made._check_promoted(promoted_at(END), log_with(TimelineHistory(1)), attaches=attaches)

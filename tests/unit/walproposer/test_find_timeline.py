@@ -1,4 +1,4 @@
-"""Which timelines of the safekeepers count as there, who their members are, and where."""
+"""Which timelines of the safekeepers count, their members, and the members' addresses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def silent(port: int) -> Member:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`world(*members)`: who answers, by address; everywhere else it is silent."""
+    """`world(*members)`: the members that answer, by address; other addresses do not answer."""
 
     def make(*members: Member) -> None:
         by_port = {each.address.port: each for each in members}
@@ -92,7 +92,8 @@ def ports(addresses: Sequence[SafekeeperAddress]) -> list[int]:
 
 
 def test_a_stopped_timeline_whose_creation_never_finished_is_not_there() -> None:
-    """Else the others would be activated, and a member without it taken for one that forgot."""
+    """Otherwise the others would be activated, and a member without it be taken for one that
+    forgot."""
     members = [member(1, active=False, state="stopped"), member(2, active=False, state="creating")]
     assert find_timeline(members, 7, None) is None
 
@@ -105,7 +106,7 @@ def test_a_stopped_timeline_that_was_active_is_there() -> None:
     assert ports(found.addresses) == [5455, 5456, 5457]
 
 
-def test_where_nobody_knows_where_members_live_exactly_they_must_be_given() -> None:
+def test_without_known_addresses_exactly_the_members_must_be_given() -> None:
     with pytest.raises(Refusal, match="2 safekeepers given, but the timeline's members are"):
         find_timeline([member(1), member(2)], 7, None)
     with pytest.raises(Refusal, match=r"safekeeper 4 \(127.0.0.1:5458\) is not a member"):
@@ -116,7 +117,7 @@ def test_where_nobody_knows_where_members_live_exactly_they_must_be_given() -> N
 def test_any_address_that_was_ever_one_leads_to_the_present_members(
     world: Callable[..., None], given: int
 ) -> None:
-    """1 has left and knows it; the others tell; nobody lives at 3's old address any more."""
+    """1 has left and knows it; the others report the members; 3's old address is unused."""
     world(
         left(1, NOW), member(2, NOW), member(3, NOW, port=9003), member(4, NOW),
     )  # fmt: skip
@@ -129,7 +130,7 @@ def test_any_address_that_was_ever_one_leads_to_the_present_members(
 
 
 def test_an_older_membership_leads_to_a_newer_one(world: Callable[..., None]) -> None:
-    """3 was away, and knows of nothing; 2 knows where it, and 4, live now."""
+    """3 was disconnected, and knows nothing; 2 knows its address, and that of 4."""
     world(member(2, NOW), member(3, BEFORE), member(4, NOW))
     given = [SafekeeperAddress("127.0.0.1", 5457)]
     assert sorted(ports(discovery.present_addresses(given))) == [5456, 5457, 5458]
@@ -157,13 +158,13 @@ def test_a_quorum_of_each_set_must_answer(world: Callable[..., None]) -> None:
         find_timeline(members, 7, None)
 
 
-def test_nobody_is_asked_for_members_of_other_timelines(world: Callable[..., None]) -> None:
+def test_members_of_other_timelines_are_not_asked(world: Callable[..., None]) -> None:
     world(member(1, NOW))
     members = survey.survey([SafekeeperAddress("127.0.0.1", 5455)])
     assert follow(members, wanted_of(8, None)) == members
 
 
-def test_of_nobody_nothing_is_asked() -> None:
+def test_without_addresses_nothing_is_asked() -> None:
     assert survey.survey([]) == []
     assert follow([], wanted_of(None, None)) == []
     assert discovery.discover([]).safekeepers == ()

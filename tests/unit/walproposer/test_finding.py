@@ -1,4 +1,4 @@
-"""Finding who the members are, and being elected by them: rule 1, V2, A1, rule 11."""
+"""Finding the members, and being elected by them: rule 1, V2, A1, rule 11."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_rule_1_the_term_is_above_what_an_outsider_has_promised() -> None:
     assert proposer.node_id == NodeId(10, UUID)
 
 
-def test_a_candidate_goes_on_when_who_has_promised_more_tells_that_it_has_left() -> None:
+def test_a_greater_promise_of_a_safekeeper_that_left_does_not_stop_a_candidate() -> None:
     proposer = new_proposer(count=3)
     greet(proposer, 0)
     greet(proposer, 1)
@@ -134,7 +134,7 @@ def test_a1_for_a_leader_too() -> None:
     assert not proposer.peers[2].is_member
 
 
-def test_a1_an_instance_that_is_not_known_is_that_of_the_first_who_comes() -> None:
+def test_a1_an_unknown_instance_is_that_of_the_first_that_greets() -> None:
     old = Membership(Stamp.FIRST, (1, 2, 3))
     proposer = new_proposer()
     greet(proposer, 0, membership=old)
@@ -163,7 +163,7 @@ def test_its_other_address_is_tried_again_when_the_first_is_lost() -> None:
     assert proposer.state is State.CAMPAIGNING
 
 
-def test_what_it_had_flushed_goes_with_it_to_another_address() -> None:
+def test_its_positions_move_with_it_to_another_address() -> None:
     proposer = leading(peers=(0, 1))
     answer(proposer, 0, START_LSN)
     proposer.peers[0].flush_lsn = START_LSN + 800
@@ -176,7 +176,7 @@ def test_what_it_had_flushed_goes_with_it_to_another_address() -> None:
     assert "safekeeper 1 lost data" in close.reason
 
 
-def test_somebody_else_at_its_address_has_not_its_positions() -> None:
+def test_another_safekeeper_at_its_address_does_not_get_its_positions() -> None:
     proposer = leading(peers=(0, 1))
     answer(proposer, 0, START_LSN)
     proposer.step(PeerLost(0, "gone"))
@@ -216,8 +216,8 @@ def test_v2_a_refusal_with_a_greater_membership_is_taken_over_and_grants_stay() 
     assert sets(proposer) == (2, (2, 3, 4), ())
 
 
-def test_v2_it_is_counted_anew() -> None:
-    """1 has voted, and is no member any more."""
+def test_v2_grants_are_counted_again() -> None:
+    """1 has voted, and is no longer a member."""
     proposer = new_proposer(count=3)
     for peer in (0, 1):
         greet(proposer, peer, ballot(5))
@@ -251,7 +251,7 @@ def test_v2_a_successor_gives_way_to_the_author_of_a_membership() -> None:
 
 
 def test_v2_a_refusal_that_crossed_the_election_is_asked_again() -> None:
-    """Its membership is greater than what it was asked with, and lesser than what was written."""
+    """Its membership is greater than that of the request, and less than the written one."""
     proposer = campaigning((0, 1, 2), primary=None)
     vote(proposer, 0)
     vote(proposer, 1)
@@ -261,7 +261,7 @@ def test_v2_a_refusal_that_crossed_the_election_is_asked_again() -> None:
     assert asked(actions) == [(2, Stamp(OURS, 1))]
 
 
-def test_a_vote_of_who_lost_a_part_is_no_refusal_for_the_membership() -> None:
+def test_a_vote_of_a_member_that_lost_data_does_not_refuse_the_membership() -> None:
     proposer = campaigning((0, 1, 2))
     vote(proposer, 0, granted=False)
     assert proposer.peers[0].state is PeerState.VOTED
@@ -272,7 +272,7 @@ def test_a_vote_of_who_lost_a_part_is_no_refusal_for_the_membership() -> None:
 
 
 @pytest.mark.parametrize("number", [9, 4])
-def test_rule_11_an_outsiders_promise_fences_nobody(number: int) -> None:
+def test_rule_11_an_outsiders_promise_does_not_fence(number: int) -> None:
     proposer = leading()
     connect(proposer, 2)
     actions = greet(proposer, 2, ballot(9), safekeeper_id=number)
@@ -287,7 +287,7 @@ def test_rule_11_a_members_does_wherever_it_answers() -> None:
 
 
 def test_rule_11_one_that_became_a_member_fences() -> None:
-    """4 had greeted with a greater promise, before anybody said that it is a member."""
+    """4 had greeted with a greater promise, before it was known to be a member."""
     proposer = new_proposer(count=4)
     for peer in (0, 1):
         greet(proposer, peer, ballot(5))

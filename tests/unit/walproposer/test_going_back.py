@@ -30,7 +30,7 @@ def test_it_is_cancelled_before_it_entered(change: Change) -> None:
     assert of_kind([*actions, *change.tick()], Leave) == [leave(3, change.proposer)]
 
 
-def test_who_entered_itself_goes_back_at_any_time(change: Change) -> None:
+def test_the_leader_that_entered_it_can_go_back_at_any_time(change: Change) -> None:
     change.enter(4, 5, 6)
     change.proposer.step(ChangeCancelled())
     assert sets(change.proposer) == (3, (1, 2, 3), ())
@@ -89,7 +89,7 @@ def test_found_it_needs_a_quorum_of_the_old_set_to_know() -> None:
 
 
 def test_l1_back_a_quorum_of_the_new_set_must_know() -> None:
-    """Trace 4: somebody may have left it forward before."""
+    """Trace 4: another leader may have left it forward before."""
     change = found()
     change.answer(0, 1)
     for _ in range(5):
@@ -119,7 +119,7 @@ def test_found_it_goes_back_when_only_the_old_set_has_the_data() -> None:
     assert "lacked a part of the log" in view(change.proposer).error
 
 
-def test_found_it_is_nobodys_to_cancel() -> None:
+def test_a_found_change_cannot_be_cancelled() -> None:
     change = found()
     change.proposer.step(ChangeCancelled())
     change.tick()

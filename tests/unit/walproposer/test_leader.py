@@ -1,4 +1,4 @@
-"""From the election on: who gets what, what is committed, and when nothing happens."""
+"""After the election: messages to each peer, commits, and the absence of both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from walproposer.stream.proposer import SMALL_ROUND_BYTES_MAX, TELL_ALL_MS, Stat
 
 
 def test_rule_4_each_is_streamed_from_its_own_common_point() -> None:
-    """0 has the log whole; 1 lacks its end; 2 has another ballot's tail."""
+    """0 has the whole log; 1 lacks its end; 2 has the tail of another ballot."""
     log = WalLog()
     ends = grow(log, 4)
     a, b = ballot(1, "a"), ballot(2, "b")
@@ -87,7 +87,7 @@ def test_a_history_that_contradicts_ours_closes_the_connection(world: World) -> 
 # ---- streaming
 
 
-def test_wal_goes_to_everybody_who_follows_as_one_object(world: World) -> None:
+def test_wal_goes_to_every_follower_as_one_object(world: World) -> None:
     """It is encoded once; and one that is lost is sent nothing."""
     actions = world.write(100)
     assert [peer for peer, _ in sent(actions, Append)] == [0, 1, 2]
@@ -147,7 +147,7 @@ def test_rule_5_committed_when_a_quorum_has_flushed(world: World) -> None:
 
 
 def test_rule_5_the_report_goes_first(world: World) -> None:
-    """Clients wait for just that; the next WAL can wait for it."""
+    """Clients wait for it; the next WAL can wait."""
     world.write(100)
     world.answer(0)
     world.write(100)
@@ -321,7 +321,7 @@ def test_a_member_that_was_away_for_long_is_given_time_to_answer(world: World) -
 # ---- without a primary
 
 
-def test_without_a_primary_the_tail_is_completed_told_and_that_is_all() -> None:
+def test_without_a_primary_the_tail_is_completed_and_reported() -> None:
     log = WalLog()
     log.append("R0")
     proposer = campaigning((0, 1), primary=None)
@@ -341,7 +341,7 @@ def test_without_a_primary_the_tail_is_completed_told_and_that_is_all() -> None:
     assert proposer.state is State.STOPPED
 
 
-def test_without_a_primary_it_ends_at_once_when_all_have_been_told() -> None:
+def test_without_a_primary_it_ends_at_once_when_all_members_know() -> None:
     log = WalLog()
     log.append("R0")
     proposer = campaigning((0, 1, 2), primary=None)

@@ -1,4 +1,4 @@
-"""Those who are to be added: joined, streamed to, counted for nothing, and entered."""
+"""Safekeepers to be added: joined, streamed to, not counted, and entered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from walproposer.stream.progress import PeerState
 # ---- joining
 
 
-def test_who_is_to_be_added_is_connected_to(change: Change) -> None:
+def test_a_safekeeper_to_be_added_is_connected_to(change: Change) -> None:
     actions = ask(change.proposer, 1, 2, 3, 4)
     assert of_kind(actions, OpenPeer) == [OpenPeer(3, "sk4", 5454)]
     assert state(change.proposer) is ChangeState.JOINING
@@ -68,7 +68,7 @@ def test_an_offer_begins_with_the_tail_that_a_primary_is_compared_with(change: C
     assert join.limit_lsn <= join.offer.start_lsn
 
 
-def test_n1_nobody_is_offered_a_log_before_something_is_committed() -> None:
+def test_n1_no_log_is_offered_before_something_is_committed() -> None:
     proposer = leading()
     ask(proposer, 1, 2, 4)
     world = Change.of(proposer, WalLog())
@@ -94,7 +94,7 @@ def test_one_that_has_left_joins_again(change: Change) -> None:
     assert sent(greet(change.proposer, 3), VoteRequest)
 
 
-def test_an_orphan_of_a_leader_before_goes_on_with_what_it_has(change: Change) -> None:
+def test_a_learner_of_a_previous_leader_continues_with_what_it_has(change: Change) -> None:
     ask(change.proposer, 1, 2, 3, 4)
     assert sent(greet(change.proposer, 3), VoteRequest)
 
@@ -117,14 +117,14 @@ def test_a_join_that_was_refused_refuses_the_change(change: Change) -> None:
     assert sets(change.proposer) == (1, (1, 2, 3), ())
 
 
-def test_a1_somebody_else_at_the_address_refuses_the_change(change: Change) -> None:
+def test_a1_another_safekeeper_at_the_address_refuses_the_change(change: Change) -> None:
     ask(change.proposer, 1, 2, 3, 4)
     greet(change.proposer, 3, safekeeper_id=7)
     assert state(change.proposer) is ChangeState.REFUSED
     assert "at sk4:5454 there is safekeeper 7" in view(change.proposer).error
 
 
-def test_rule_11_a_learners_promise_fences_nobody_and_refuses_the_change(change: Change) -> None:
+def test_rule_11_a_learners_promise_does_not_fence_and_refuses_the_change(change: Change) -> None:
     ask(change.proposer, 1, 2, 3, 4)
     actions = greet(change.proposer, 3, ballot(9))
     assert not of_kind(actions, Stop)
@@ -191,7 +191,7 @@ def test_r1_what_a_learner_has_flushed_may_go(change: Change) -> None:
     assert change.leader.truncate_lsn == begin_lsn
 
 
-def test_a_learner_that_needs_wal_which_nobody_has_begins_anew() -> None:
+def test_a_learner_that_needs_wal_of_no_member_starts_over() -> None:
     log = WalLog()
     log.append("R0")
     change = Change.of(leading(log), log)
@@ -223,7 +223,7 @@ def test_j1_sets_change_through_a_joint_membership(change: Change) -> None:
     assert sent(actions, Configure) == [(peer, Configure(OURS, joint)) for peer in range(4)]
 
 
-def test_d2_nobody_enters_before_he_has_answered(change: Change) -> None:
+def test_d2_no_safekeeper_enters_before_it_has_answered(change: Change) -> None:
     change.begin(1, 2, 3, 4)
     change.tick()
     assert state(change.proposer) is ChangeState.JOINING
@@ -231,8 +231,8 @@ def test_d2_nobody_enters_before_he_has_answered(change: Change) -> None:
     assert present(change.proposer).is_joint
 
 
-def test_d2_one_that_was_told_to_leave_enters_with_a_greater_generation(change: Change) -> None:
-    """The word may be on its way still: with a greater stamp on disk it is refused."""
+def test_d2_one_that_was_ordered_to_leave_enters_with_a_greater_generation(change: Change) -> None:
+    """The order may still be on its way. A safekeeper with a greater stamp on disk refuses it."""
     change.begin(1, 2, 3, 4)
     assert of_kind(change.proposer.step(ChangeCancelled()), Leave)
     ask(change.proposer, 1, 2, 3, 4)
@@ -255,7 +255,7 @@ def test_d2_each_of_the_new_ones(change: Change) -> None:
     assert sets(change.proposer) == (2, (1, 2, 3), (4, 5, 6))
 
 
-def test_r2_nobody_enters_below_what_may_be_gone_somewhere() -> None:
+def test_r2_no_safekeeper_enters_below_the_truncate_lsn() -> None:
     log = WalLog()
     log.append("R0")
     proposer = leading(log)
@@ -272,7 +272,7 @@ def test_r2_nobody_enters_below_what_may_be_gone_somewhere() -> None:
     assert present(proposer).is_joint
 
 
-def test_r2_a_vote_that_came_after_the_election_says_so_too(change: Change) -> None:
+def test_r2_a_vote_after_the_election_counts_too(change: Change) -> None:
     change.lose(2)
     change.write(100)
     change.answer(0, 1)
@@ -287,7 +287,7 @@ def test_r2_a_vote_that_came_after_the_election_says_so_too(change: Change) -> N
 
 
 def test_a_quorum_of_the_new_set_is_within_the_window(change: Change) -> None:
-    """Or commits would wait for catching up."""
+    """Otherwise commits would wait for the catch-up."""
     change.begin(4, 5, 6)
     for peer in (3, 4):
         change.proposer.peers[peer].state = PeerState.CATCHING_UP

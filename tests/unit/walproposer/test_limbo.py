@@ -1,4 +1,4 @@
-"""The core of the limbo: who is told what, and when."""
+"""The core of the limbo: its verdicts and their times."""
 
 from __future__ import annotations
 
@@ -118,10 +118,10 @@ def test_a_position_below_the_begin_of_its_prepare_is_an_error() -> None:
     (refusal,) = Coordinator.deciding().wait(1100, gid=gid_of(begin_lsn=1100))
     assert isinstance(refusal, RefuseWait)
     assert refusal.sqlstate == "22023"
-    assert refusal.text == "0/44C is no end of a PREPARE that begins at 0/44C or above"
+    assert refusal.text == "0/44C is not the end of a PREPARE that begins at 0/44C or above"
 
 
-def test_the_end_that_the_stream_tells_counts_more_than_the_clients() -> None:
+def test_the_end_from_the_stream_takes_precedence_over_the_clients() -> None:
     coordinator = Coordinator.deciding()
     gid = gid_of(begin_lsn=1100)
     coordinator.prepared(gid, 1300)
@@ -151,8 +151,8 @@ def test_nothing_before_the_term_start() -> None:
 
 
 def test_nothing_before_the_quorum_has_a_byte_of_the_timeline() -> None:
-    """Its first byte is at 1000, where the term starts, too: until then the primary that was on
-    timeline 1 may come back, and go on there."""
+    """Its first byte is at 1000, like the start of the term. Before that the primary that was on
+    timeline 1 may return, and continue there."""
     coordinator = Coordinator(first=led(NODE, 1000, (1, 1000)))
     coordinator.wait(900)
     assert coordinator.commit(1000) == []
@@ -173,7 +173,7 @@ def test_without_a_leader_every_question_is_refused() -> None:
         assert refusal.sqlstate == "57P03"
 
 
-def test_a_fenced_coordinator_says_so_and_nothing_else() -> None:
+def test_a_fenced_coordinator_answers_only_that() -> None:
     coordinator = Coordinator.deciding()
     coordinator.prepared(gid_of(deadline_ms=0), 1100)
     coordinator.wait(1200)
@@ -223,7 +223,7 @@ def test_a_server_that_shares_the_timelines_number_has_another_log() -> None:
     assert answers(coordinator.wait(9999, gid=unknown)) == {4: PENDING}
 
 
-def test_a_primary_that_cannot_be_asked_is_told_and_admits_none() -> None:
+def test_an_unreachable_primary_stops_admission_with_an_alarm() -> None:
     coordinator = Coordinator.deciding()
     coordinator.at(SETTINGS.unread_max_ms)
     assert coordinator.limbo.admission() is None
@@ -258,7 +258,7 @@ def test_questions_that_have_ended_leave_nothing() -> None:
 
 
 def test_positions_of_a_log_that_was_cut_are_never_confirmed() -> None:
-    """Timeline 1 was left at 1500: of a client there, whose PREPARE ends above, nothing is here."""
+    """Timeline 1 ended at 1500: a PREPARE of a client there that ends above is not in this log."""
     coordinator = Coordinator(first=led(NODE, 1500, (1, 1500)))
     coordinator.commit(5000)
     gid = gid_of(begin_lsn=1400)
@@ -297,12 +297,12 @@ def test_a_barrier_of_another_server_is_refused(server: tuple[int, int]) -> None
     (refusal,) = coordinator.step(barrier(800, after_round=0, server=server))
     assert isinstance(refusal, RefuseWait)
     assert refusal.sqlstate == "55000"
-    assert "another server than the primary" in refusal.text
+    assert "not of the primary" in refusal.text
     assert "expected timeline 2, started at 1970-01-01 00:00:00.000077 UTC" in refusal.text
 
 
 def test_a_barrier_waits_for_what_is_older_than_the_failover() -> None:
-    """It was committed, and seen, on the primary before: here it is not visible yet."""
+    """It was committed, and seen, on the previous primary: here it is not visible yet."""
     coordinator = Coordinator(first=led(NODE, 1000, (1, 900)))
     old = gid_of(begin_lsn=700, tli=1)
     coordinator.commit(1100)
@@ -378,31 +378,31 @@ def test_no_quorum_no_admission_and_waits_go_on() -> None:
     assert answers(coordinator.commit(1200)) == {1: CONFIRMED}
 
 
-def test_a_full_limbo_admits_no_more_and_tells_once() -> None:
+def test_a_full_limbo_stops_admission_and_alarms_once() -> None:
     coordinator = Coordinator.deciding(replace(SETTINGS, limbo_max=3))
     for number in (1, 2, 3):
         coordinator.prepared(gid_of(number), 1100 + number)
     assert [a.text for a in coordinator.at(1) if isinstance(a, Alarm)] == [
-        "3 transactions are prepared and not finished: no more is admitted"
+        "3 transactions are prepared and not finished: no more are admitted"
     ]
     assert not any(isinstance(a, Alarm) for a in coordinator.at(2))
     refusal = coordinator.limbo.admission()
     assert refusal is not None
     assert (refusal.sqlstate, refusal.text) == (
         "53400",
-        "3 transactions are prepared and not finished: expected less than 3",
+        "3 transactions are prepared and not finished: expected fewer than 3",
     )
     coordinator.committed(gid_of(1), 1300)
     assert coordinator.limbo.admission() is None
 
 
-def test_an_old_transaction_stops_admission_and_is_told_once() -> None:
+def test_an_old_transaction_stops_admission_and_alarms_once() -> None:
     coordinator = Coordinator.deciding()
     gid = gid_of(deadline_ms=10_000_000)
     coordinator.prepared(gid, 1200, at_us=1_000_000)
     assert not any(isinstance(a, Alarm) for a in coordinator.at(31_000))
     assert [a.text for a in coordinator.at(31_001) if isinstance(a, Alarm)] == [
-        f"{gid} has been prepared for 30 s: it holds locks, and WAL"
+        f"{gid} has been prepared for 30 s: it holds locks and WAL"
     ]
     assert not any(isinstance(a, Alarm) for a in coordinator.at(32_000))
     coordinator.read(1200, row(gid, at_us=1_000_000))

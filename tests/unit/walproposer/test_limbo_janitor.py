@@ -1,4 +1,4 @@
-"""Who finishes what nobody else does: the janitor, and administrators."""
+"""Finishing abandoned transactions: the janitor, and administrators."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ended(gid: Gid, sqlstate: str | None = None, end_lsn: int = 0) -> FinishEnde
 
 
 @pytest.mark.parametrize("gid", [DETACH, ROLLBACK])
-def test_one_that_nobody_came_for_is_committed_after_its_deadline(gid: Gid) -> None:
+def test_one_without_a_client_is_committed_after_its_deadline(gid: Gid) -> None:
     coordinator = with_entries(gid, commit_lsn=1200)
     assert finishes(coordinator.at(1000 + GRACE_MS - 1)) == []
     assert finishes(coordinator.at(1000 + GRACE_MS)) == [(str(gid), True)]
@@ -79,8 +79,8 @@ def test_one_whose_client_left_is_committed_after_the_grace() -> None:
     assert finishes(coordinator.at(100 + GRACE_MS)) == [(str(DETACH), True)]
 
 
-def test_one_whose_client_is_here_is_left_alone_until_the_grace_after_its_deadline() -> None:
-    """A connection that stays open holds no locks for ever."""
+def test_one_with_a_connected_client_is_left_alone_until_the_grace_after_its_deadline() -> None:
+    """An open connection does not hold locks forever."""
     coordinator = with_entries(DETACH, ROLLBACK, commit_lsn=1250)
     coordinator.wait(1200, gid=DETACH)
     coordinator.wait(1300, gid=ROLLBACK)
@@ -136,7 +136,7 @@ def test_what_the_quorum_has_is_never_rolled_back() -> None:
 
 
 def test_between_both_bounds_it_is_left() -> None:
-    """Known by a reading alone: it ends above 1100, at or below 1500."""
+    """Known only from a reading: it ends above 1100, at or below 1500."""
     coordinator = Coordinator.deciding(commit_lsn=1100)
     coordinator.read(1500, row(ROLLBACK))
     for lsn in (1101, 1300, 1499):
@@ -208,7 +208,7 @@ def test_what_failed_is_tried_again(sqlstate: str, after_ms: int, reads: bool) -
     assert finishes(coordinator.at(1_000_000 + after_ms)) == [(str(DETACH), True)]
 
 
-def test_what_may_not_be_done_is_told_once() -> None:
+def test_a_forbidden_finish_alarms_once() -> None:
     coordinator = with_entries(DETACH, commit_lsn=1200)
     coordinator.at(1_000_000)
     actions = coordinator.step(ended(DETACH, "42501"))
@@ -264,7 +264,7 @@ def test_pending_while_the_quorum_lacks_the_end() -> None:
     assert answers(coordinator.at(500)) == {9: Verdict.PENDING}
 
 
-def test_what_the_quorum_lacks_is_not_committed_for_anybody() -> None:
+def test_a_prepare_that_the_quorum_lacks_is_never_committed() -> None:
     coordinator = with_entries(DETACH, commit_lsn=1199)
     assert refused(coordinator.step(resolve(DETACH, commit=True))) == (
         "55000",
@@ -302,7 +302,7 @@ def test_a_busy_one_is_tried_until_the_deadline() -> None:
     assert finishes(actions) == []
 
 
-def test_what_somebody_else_has_finished_is_told() -> None:
+def test_a_finish_by_another_session_is_reported() -> None:
     coordinator = with_entries(DETACH, commit_lsn=1200)
     coordinator.step(resolve(DETACH, commit=False))
     read, refusal = coordinator.step(ended(DETACH, "42704"))
@@ -311,7 +311,7 @@ def test_what_somebody_else_has_finished_is_told() -> None:
     assert refusal.sqlstate == "42704"
 
 
-def test_an_administrator_who_left_is_not_answered() -> None:
+def test_an_administrator_who_disconnected_gets_no_answer() -> None:
     coordinator = with_entries(DETACH, commit_lsn=1200)
     coordinator.step(resolve(DETACH, commit=False))
     coordinator.step(WaiterGone(9))
@@ -319,7 +319,7 @@ def test_an_administrator_who_left_is_not_answered() -> None:
     assert coordinator.commit(1300) == []
 
 
-def test_nobody_resolves_before_the_term_start() -> None:
+def test_there_is_no_resolve_before_the_term_start() -> None:
     coordinator = Coordinator(first=led())
     coordinator.prepared(DETACH, 1200)
     assert refused(coordinator.step(resolve(DETACH, commit=True)))[0] == "57P03"

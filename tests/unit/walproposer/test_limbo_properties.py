@@ -1,7 +1,7 @@
-"""The limbo under any order of events: hypothesis plays a primary whose gids are used again, its
-streams and readings that are late and repeat themselves, and clients that come and go.
+"""The limbo under any order of events: hypothesis plays a primary whose gids are used again,
+streams and readings that are late or repeated, and clients that connect and disconnect.
 
-The model knows where each PREPARE really ends; what the core says and orders is held against it.
+The model knows the true end of each PREPARE, and checks the core's answers and orders against it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class LimboMachine(RuleBasedStateMachine):
 
     @rule(gid=st.sampled_from(GIDS), commit=st.booleans())
     def finish(self, gid: Gid, commit: bool) -> None:
-        """By its client, or by anybody."""
+        """By its client, or by any session."""
         use = self.limbo_truth.pop(str(gid), None)
         if use is None:
             return
@@ -237,7 +237,7 @@ class LimboMachine(RuleBasedStateMachine):
                 assert entry.low_lsn < use.end_lsn <= entry.high_lsn
 
     def teardown(self) -> None:
-        """When everything was told, and a reading came after, it knows what there is."""
+        """After all events, and a final reading, it has the true entries."""
         if self.limbo.led is None:
             return
         while self.sent < len(self.records):

@@ -1,4 +1,4 @@
-"""What is known of a prepared transaction, however late, twice or out of order it is told."""
+"""The known prepared transactions, with late, repeated and reordered information."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def test_what_a_reading_has_listed_and_does_not_any_more_has_left() -> None:
     assert departure(coordinator) == Departure(Fate.COMMITTED, 701, 0, 1550)
 
 
-def test_what_only_the_stream_has_told_may_not_be_listed_yet() -> None:
-    """PREPARE has flushed it, and not come to its end."""
+def test_an_entry_known_only_from_the_stream_may_not_be_listed_yet() -> None:
+    """PREPARE has flushed it, and not yet completed."""
     coordinator = Coordinator.deciding()
     coordinator.prepared(GID, 1200)
     coordinator.read(1500)
@@ -122,7 +122,7 @@ def test_what_only_the_stream_has_told_may_not_be_listed_yet() -> None:
     assert is_known(coordinator)
 
 
-def test_a_reading_from_before_its_prepare_says_nothing() -> None:
+def test_a_reading_from_before_its_prepare_is_ignored() -> None:
     coordinator = Coordinator.deciding()
     coordinator.prepared(GID, 1200)
     for ms in (0, 10_000):
@@ -170,7 +170,7 @@ def test_a_gid_that_is_used_again_counts_from_its_new_end() -> None:
     assert entry(coordinator).high_lsn == 1400
 
 
-def test_a_use_that_cannot_be_told_from_another_keeps_the_wider_interval() -> None:
+def test_an_ambiguous_use_keeps_the_wider_interval() -> None:
     coordinator = Coordinator.deciding()
     coordinator.read(1500, row(GID, at_us=9))
     coordinator.prepared(GID, 1200, at_us=1)
@@ -179,7 +179,7 @@ def test_a_use_that_cannot_be_told_from_another_keeps_the_wider_interval() -> No
     assert entry(coordinator).high_lsn == 1400
 
 
-def test_a_reading_of_another_use_widens_what_the_stream_told() -> None:
+def test_a_reading_of_another_use_widens_the_interval_of_the_stream() -> None:
     coordinator = Coordinator.deciding()
     coordinator.prepared(GID, 1200, at_us=1)
     coordinator.read(1199, row(GID, at_us=9))

@@ -1,4 +1,4 @@
-"""A member that says that it lost its data counts for nothing, whatever it had acknowledged."""
+"""A member that reports lost data does not count, whatever it had acknowledged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_connection_that_is_only_lost_changes_nothing(world: World) -> None:
 
 
 def test_nor_of_what_all_have_flushed(world: World) -> None:
-    """The others keep what it might need, should it come back."""
+    """The others keep what it might need if it returns."""
     world.answer(0, 1, 2)
     leader = world.proposer.leader
     assert leader is not None
@@ -93,7 +93,7 @@ def test_a_vote_that_shows_less_takes_the_old_position_away(world: World) -> Non
     assert reported(world.answer(2)) == [world.position]
 
 
-def test_what_it_has_after_all_counts_again(world: World) -> None:
+def test_data_that_reappears_counts_again(world: World) -> None:
     """Its disk was mounted elsewhere for a while."""
     world.write(100)
     world.answer(0)
@@ -114,8 +114,8 @@ def test_a_donor_that_lost_its_data_while_the_primary_is_checked() -> None:
     assert stop.outcome is Outcome.RESTART
 
 
-def test_a_term_whose_donor_lost_its_data_before_another_had_it_begins_anew() -> None:
-    """The two that are left have caught up with each other, and wait: nobody has the rest."""
+def test_a_term_whose_donor_lost_its_data_before_another_had_it_restarts() -> None:
+    """The two that are left have caught up with each other, and wait: no server has the rest."""
     log = WalLog()
     ends = grow(log, 3)
     proposer = campaigning((0, 1, 2))

@@ -1,4 +1,5 @@
-"""A member that lost a part of its log: streamed to as any other, without a vote, counted anew."""
+"""A member that lost a part of its log: streamed to like any other, without a vote, counted
+again."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from walproposer.stream.proposer import Proposer, State
 
 
 def come_back(proposer: Proposer, peer: int, flush_lsn: int) -> list[Action]:
-    """On a new connection, with less than it had; it promises, and gives no vote."""
+    """On a new connection, with a shorter log; it promises, and gives no vote."""
     proposer.step(PeerLost(peer, "the test says so"))
     assert proposer.node_id is not None
     greet(proposer, peer, proposer.node_id)
@@ -80,7 +81,8 @@ def test_it_is_streamed_to_as_any_other(world: World) -> None:
 
 
 def test_rule_5_a_loss_that_was_reported_counts_as_nothing(world: World) -> None:
-    """Else a commit could count on it again, after the member was told that it is whole."""
+    """Otherwise a commit could count on it again, after the member was informed that it is
+    complete."""
     world.write(100)
     world.answer(0)
     assert world.proposer.commit_lsn == START_LSN
@@ -100,8 +102,8 @@ def test_what_it_is_sent_names_every_commit_that_counted_on_it(world: World) -> 
 
 
 def test_a_donor_that_lost_its_log_is_asked_for_nothing_more() -> None:
-    """It was elected from, and nobody else has what the others lack: a new incarnation asks the
-    primary again, and no stream is begun that could only end."""
+    """It was the donor of the election, and no other member has what the others lack. A new
+    incarnation asks the primary again, and no useless stream is begun."""
     log = WalLog()
     log.append("R1", 1000)
     proposer = campaigning((0, 1, 2))

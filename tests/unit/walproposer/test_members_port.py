@@ -1,4 +1,4 @@
-"""What the running proposer answers whoever asks for other members, over HTTP."""
+"""The answers of the running proposer to requests about members, over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from walproposer.stream.incarnation import Incarnation
 
 
 class Shell:
-    """Of an incarnation, what requests need; `is_leading` as the test wants it."""
+    """The parts of an incarnation that requests need; the test sets `is_leading`."""
 
     def __init__(self, change: Change) -> None:
         self.core = change.proposer
@@ -77,7 +77,7 @@ def test_the_same_request_again_is_the_same_change(change: Change) -> None:
     ids=["instance", "host", "port", "site"],
 )
 def test_the_same_ids_at_another_place_are_another_change(change: Change, another: Member) -> None:
-    """The first 4 has died; a new one cannot be waited for by its name."""
+    """The first 4 has died; a new one with its name is another safekeeper."""
     port = Port(change)
     port.request(*THREE, FOUR)
     status, page = port.request(*THREE, another)
@@ -86,7 +86,7 @@ def test_the_same_ids_at_another_place_are_another_change(change: Change, anothe
     assert "sk member cancel" in page["hint"]
 
 
-def test_two_who_move_different_members_are_not_both_told_that_it_is_done(change: Change) -> None:
+def test_two_requests_that_move_different_members_are_not_both_done(change: Change) -> None:
     port = Port(change)
     one, other = replace(member(2), host="moved"), replace(member(3), host="moved")
     assert port.request(member(1), one, member(3))[0] == HTTPStatus.ACCEPTED
@@ -115,7 +115,7 @@ def test_one_that_is_outside_is_named(change: Change) -> None:
         assert port.post(page, OUTSIDE_PATH)[0] == HTTPStatus.BAD_REQUEST
 
 
-def test_nobody_is_named_to_one_that_does_not_lead(change: Change) -> None:
+def test_an_outsider_cannot_be_named_to_a_proposer_that_does_not_lead(change: Change) -> None:
     port = Port(change)
     port.shell.is_leading = False
     status, _ = port.post({"address": "sk9:5454"}, OUTSIDE_PATH)

@@ -1,4 +1,4 @@
-"""What a leader counts by while the members change, and when a joint membership is left."""
+"""Counting while the members change, and the end of a joint membership."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_c1_a_joint_commit_needs_a_quorum_of_each_set(change: Change) -> None:
 
 
 def test_c1_from_the_moment_that_it_is_written(change: Change) -> None:
-    """Answers with the generation before count as positions, and for both sets."""
+    """Answers with the previous generation count as positions, for both sets."""
     change.begin(4, 5, 6)
     change.write(100)
     change.answer(3, 4, 5, lsn=START_LSN)
@@ -176,7 +176,7 @@ def test_d1_one_that_does_not_answer_is_not_waited_for_for_ever(change: Change) 
     assert state(change.proposer) is ChangeState.DONE
 
 
-def test_d1_one_that_comes_back_later_is_told_then(change: Change) -> None:
+def test_d1_one_that_reconnects_later_gets_the_order_then(change: Change) -> None:
     change.lose(2)
     change.enter(1, 2, 4)
     change.inform(0, 1, 3)
@@ -187,8 +187,9 @@ def test_d1_one_that_comes_back_later_is_told_then(change: Change) -> None:
     assert not sent(actions, VoteRequest)
 
 
-def test_d1_one_that_is_told_is_not_told_again_before_its_answer(change: Change) -> None:
-    """It deletes its WAL, which may take long; each word would be one more thread that waits."""
+def test_d1_the_order_is_not_repeated_before_its_answer(change: Change) -> None:
+    """It deletes its WAL, which may take long; each repeated order would be one more waiting
+    thread."""
     change.lose(2)
     change.enter(1, 2, 4)
     change.inform(0, 1, 3)
@@ -200,8 +201,9 @@ def test_d1_one_that_is_told_is_not_told_again_before_its_answer(change: Change)
     assert of_kind(actions, Leave) == [leave(2, change.proposer)]
 
 
-def test_one_that_sk_names_is_met_and_told(change: Change) -> None:
-    """The leader knows of his own words on their way, and of who is to be added; sk does not."""
+def test_an_outsider_named_by_sk_gets_the_order(change: Change) -> None:
+    """The leader knows its own orders on their way, and the safekeepers to be added; sk does
+    not."""
     actions = change.proposer.step(OutsiderNamed("sk9", 5454))
     assert of_kind(actions, OpenPeer) == [OpenPeer(3, "sk9", 5454)]
     assert change.proposer.step(OutsiderNamed("sk9", 5454)) == []
@@ -210,7 +212,7 @@ def test_one_that_sk_names_is_met_and_told(change: Change) -> None:
     assert of_kind(change.proposer.step(Left(3)), ForgetPeer) == [ForgetPeer(3)]
 
 
-def test_one_that_sk_names_and_another_wants_is_not_told(change: Change) -> None:
+def test_an_outsider_that_a_change_wants_does_not_get_the_order(change: Change) -> None:
     """`sk member remove 4` ends while another operator adds 4 again: D2 would not hold."""
     change.begin(1, 2, 3, 4)
     change.proposer.step(OutsiderNamed("sk4", 5454))
@@ -235,7 +237,7 @@ def test_one_that_is_outside_is_sent_nothing_more(change: Change) -> None:
     assert change.proposer.peers[2].flush_lsn == 0
 
 
-def test_a4_the_positions_of_who_left_are_forgotten(change: Change) -> None:
+def test_a4_the_positions_of_a_safekeeper_that_left_are_forgotten(change: Change) -> None:
     """Trace 11: under one leader 3 leaves, joins again at an earlier position, and counts anew."""
     change.write(100)
     change.answer(0, 1, 2)
@@ -253,7 +255,7 @@ def test_a4_the_positions_of_who_left_are_forgotten(change: Change) -> None:
 
 
 def test_an_address_that_an_incarnation_before_learnt_is_forgotten_too() -> None:
-    """Unless it was given: else a thread would try to connect to it for ever."""
+    """Unless it was given: a thread would try to connect to it forever."""
     learnt = (("gone", 5454), ("sk3", 5454))
     proposer = Proposer(replace(candidacy(2), learnt=learnt), PRIMARY)
     assert [place.address for place in proposer.peers] == [
@@ -271,7 +273,7 @@ def test_an_address_that_an_incarnation_before_learnt_is_forgotten_too() -> None
     assert of_kind(actions, ForgetPeer) == [ForgetPeer(2)]
 
 
-def test_an_address_that_nobody_wants_any_more_is_forgotten(change: Change) -> None:
+def test_an_unused_address_is_forgotten(change: Change) -> None:
     change.begin(1, 2, 3, 4)
     change.proposer.step(ChangeCancelled())
     change.lose(3)
@@ -284,7 +286,8 @@ def test_an_address_that_nobody_wants_any_more_is_forgotten(change: Change) -> N
 
 
 def test_r1_it_waits_for_the_present_generation(change: Change) -> None:
-    """Trace 14: 3 lags, the others go on without it, and nobody knows yet."""
+    """Trace 14: 3 lags, the others continue without it, and no member has the new generation
+    yet."""
     change.write(100)
     change.answer(0, 1)
     change.enter(1, 2)

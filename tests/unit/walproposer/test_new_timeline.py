@@ -1,6 +1,5 @@
-"""Whether a primary may get a new timeline on safekeepers that show none of it: each guard, and
-that without it a second log would be created, whose commits the first quorum would never see.
-"""
+"""Whether a primary may get a new timeline on safekeepers that show none of it: each check, and
+that without it a second log would be created, whose commits the first quorum would never see."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ ITS_LOG = TimelineId(bytes(16), b"a" * 16)
 
 
 class Safekeeper:
-    """Empty, as far as it tells; it does what it is told."""
+    """Empty, as far as it reports; it follows orders."""
 
     def __init__(self, number: int) -> None:
         self.address = SafekeeperAddress("127.0.0.1", number)
@@ -54,7 +53,7 @@ def empty_members(**of_the_first: Any) -> list[Member]:
 
 
 def attach(log: PrimaryLog, members: Sequence[Member]) -> FoundTimeline:
-    """What a proposer does that has found no timeline of its primary."""
+    """A proposer that has found no timeline of its primary."""
     log.check(None, members)
     return create_timeline(members, Primary(SERVER, TimelineHistory(1), 1 << 24, 1 << 24), None)
 
@@ -77,8 +76,8 @@ def known_members(system_id: int) -> list[Member]:
     return members
 
 
-def test_what_is_known_as_another_systems_keeps_nobody_away() -> None:
-    """One tenant's damaged control file is no reason to refuse all others."""
+def test_a_timeline_of_another_system_prevents_nothing() -> None:
+    """A damaged control file of one tenant is no reason to refuse all others."""
     members = known_members(SERVER.system_id + 1)
     assert attach(UNMARKED, members).server == SERVER
 
@@ -90,7 +89,7 @@ def test_a_primary_of_no_log_gets_one() -> None:
     assert [client.commands for client in told] == [["CREATE_TIMELINE", "ACTIVATE_TIMELINE"]] * 3
 
 
-def test_its_membership_says_who_the_members_are_and_where() -> None:
+def test_its_membership_has_the_members_and_their_addresses() -> None:
     members = empty_members()
     found = attach(UNMARKED, members)
     told: list[Any] = [member.client for member in members]
@@ -110,7 +109,7 @@ def test_its_membership_says_who_the_members_are_and_where() -> None:
         (log_of(commits_wait=True), empty_members(), Refusal, "commits of the primary wait for"),
         (UNMARKED, empty_members(damaged=DAMAGED), Refusal, "no timeline is created: safekeeper 1"),
         (UNMARKED, known_members(SERVER.system_id), Refusal, "cannot open timeline"),
-        (UNMARKED, empty_members(left=LEFT), Refusal, "has left timeline .* lives on without it"),
+        (UNMARKED, empty_members(left=LEFT), Refusal, "has left timeline .* continues without it"),
     ],
     ids=[
         "marked",
@@ -147,6 +146,6 @@ def test_a_planted_bug_is_seen(
     members: list[Member],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That guard alone stands between the primary and a second log."""
+    """Only that check prevents a second log for the primary."""
     monkeypatch.setattr(module, name, lambda *_: nothing)
     assert attach(log, members).timeline != ITS_LOG

@@ -14,7 +14,7 @@ LEASE_SECONDS = 10.0
 
 
 class World:
-    """Proposers with clocks of their own, which tell different times."""
+    """Proposers with separate clocks, which have different times."""
 
     def __init__(self, folder: Path) -> None:
         self.store = LocalStore(str(folder))
@@ -52,7 +52,7 @@ def test_what_is_given_back_is_free_at_once(world: World) -> None:
     assert not first.acquire("first")
 
 
-def test_who_comes_very_late_does_not_hold(world: World) -> None:
+def test_a_very_late_proposer_does_not_hold(world: World) -> None:
     """It saw the last number, stalled, and creates one that was deleted long ago."""
     late, other = world.lock(), world.lock()
     assert late.acquire("late")

@@ -1,4 +1,5 @@
-"""What became of a transaction, from what can be known: one test for each line of its table."""
+"""The outcome of a transaction, from the available information: one test for each line of its
+table."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ FIRST = Led(NODE, 1000, history(), START_US)
 
 
 def answer(status: XidStatus = XidStatus.ABORTED, **others: Any) -> OutcomeAnswer:
-    """Flushed up to 2000, which the quorum has, unless told otherwise."""
+    """Flushed up to 2000, which the quorum has, unless given otherwise."""
     facts: dict[str, Any] = {
         "gid": GID,
         "lsn": 0,
@@ -42,7 +43,7 @@ def test_in_the_limbo_is_pending(status: XidStatus) -> None:
 
 
 @pytest.mark.parametrize("status", XidStatus)
-def test_nothing_is_told_before_the_term_start(status: XidStatus) -> None:
+def test_there_is_no_answer_before_the_term_start(status: XidStatus) -> None:
     assert answer(status, led=Led(NODE, 2001, history(), START_US)).fate is PENDING
 
 
@@ -72,7 +73,9 @@ def test_one_that_left_unseen_is_known_to_have_been_here() -> None:
 
 
 @pytest.mark.parametrize("status", [XidStatus.ABORTED, XidStatus.FUTURE])
-def test_an_abort_is_told_when_the_quorum_has_all_that_was_flushed_then(status: XidStatus) -> None:
+def test_an_abort_is_reported_when_the_quorum_has_all_that_was_flushed_then(
+    status: XidStatus,
+) -> None:
     assert answer(status, commit_lsn=1999) == OutcomeAnswer(PENDING, 2000)
     assert answer(status, commit_lsn=2000) == OutcomeAnswer(ROLLED_BACK, 2000)
 
@@ -84,13 +87,13 @@ def test_a_commit_of_a_prepare_that_was_flushed_here() -> None:
 
 
 def test_a_commit_may_be_a_strangers() -> None:
-    """The primary has crashed, with WAL that was not flushed, and gave the xid again."""
+    """The primary has crashed, lost unflushed WAL, and assigned the xid again."""
     assert answer(XidStatus.COMMITTED).fate is UNKNOWN
 
 
 @pytest.mark.parametrize("lsn", [0, 1200])
 def test_a_commit_on_another_server_of_that_timeline_may_be_a_strangers(lsn: int) -> None:
-    """Both were promoted from one log: it gave the same xid, at the same position."""
+    """Both were promoted from one log: it assigned the same xid, at the same position."""
     gid = gid_of(begin_lsn=1100, start_us=START_US + 1)
     asked: dict[str, Any] = {"gid": gid, "lsn": lsn}
     assert answer(XidStatus.COMMITTED, **asked).fate is UNKNOWN
@@ -128,7 +131,7 @@ def test_a_timeline_left_between_its_begin_and_its_end() -> None:
     assert answer(XidStatus.COMMITTED, led=led, lsn=1150, is_in_log=True).fate is COMMITTED
 
 
-def test_nothing_is_told_before_the_quorum_has_a_byte_of_the_timeline() -> None:
+def test_there_is_no_answer_before_the_quorum_has_a_byte_of_the_timeline() -> None:
     led = on(2, (1, 1100))
     assert answer(led=led, commit_lsn=1100).fate is PENDING
     assert answer(led=led, commit_lsn=1101) == OutcomeAnswer(ROLLED_BACK, 1101)

@@ -1,4 +1,4 @@
-"""The rules of `sk check`: each fault is found, and the command that mends it; nothing else is."""
+"""The rules of `sk check`: each fault is found, with its remedy, and nothing else is."""
 
 from __future__ import annotations
 
@@ -101,17 +101,17 @@ WARNINGS: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"slot": Slot("physical", "unreserved", None, "")}, "keeps more than", "Attach soon"),
     ({"settings": {"max_slot_wal_keep_size": "-1"}}, "disk is full (51200 MB", "'25600MB'"),
-    ({"settings": {"max_slot_wal_keep_size": "999999"}}, "more than the disk", "'25600MB'"),
+    ({"settings": {"max_slot_wal_keep_size": "999999"}}, "more than the free disk", "'25600MB'"),
     ({"settings": {"max_slot_wal_keep_size": "64"}}, "64 MB", "'25600MB'"),
-    ({"settings": {"wal_sender_timeout": "0"}}, "none", "'60s'"),
+    ({"settings": {"wal_sender_timeout": "0"}}, "no timeout", "'60s'"),
     ({"settings": {"wal_sender_timeout": "1000"}}, "1000 ms", "'60s'"),
     (
         {"settings": {"synchronous_standby_names": "ANY 1 (other, walproposer)"}},
-        "names others: other; commits may return on their word",
+        "names others: other; commits may return when they confirm",
         "synchronous_standby_names = 'walproposer'",
     ),
     ({"standbys": (OTHER,)}, "commits wait now", "sk detach"),
-    ({"settings": {"full_page_writes": "off"}}, "tear a page", "full_page_writes = 'on'"),
+    ({"settings": {"full_page_writes": "off"}}, "write partial pages", "full_page_writes = 'on'"),
     ({"clock_ahead_seconds": -7.0}, "7.0 s behind ours", "NTP"),
 ]
 

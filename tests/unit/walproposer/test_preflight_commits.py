@@ -1,4 +1,4 @@
-"""Whether commits wait for the quorum, and who may let them go instead: each shape is named."""
+"""Whether commits wait for the quorum, and which standbys can release them: each case is named."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_only_the_quorum_lets_commits_return(settings: PrimarySettings) -> None:
     ("settings", "text", "remedy"),
     [
         (primary("", PROPOSER), "empty: commits return with one copy", "'walproposer'; SELECT pg"),
-        (primary("s1", PROPOSER), "walproposer is not among them", "'walproposer'"),
+        (primary("s1", PROPOSER), "it does not include walproposer", "'walproposer'"),
         (
             primary("walproposer", PROPOSER, settings={"max_wal_senders": "0"}),
             "0: commits return with one copy",
@@ -104,8 +104,8 @@ def test_it_needs_only_one_thing_more(settings: PrimarySettings, text: str) -> N
     assert finding.remedy
 
 
-def test_where_our_slot_is_not_there_nobody_is_accused() -> None:
-    """It was attached under another --slot: then its proposer is unknown here."""
+def test_without_our_slot_no_client_is_reported() -> None:
+    """It was attached under another --slot, so its proposer is unknown here."""
     other = replace(PROPOSER, slot="other")
     (finding,) = protection(replace(primary("walproposer", other), slot=None))
     assert finding.level is Level.WARN
@@ -133,7 +133,7 @@ def test_all_spellings_of_none(value: str) -> None:
         ({"checkpointer_obeys": False, "config_age_seconds": 3.0}, "loaded 3 s ago"),
     ],
 )
-def test_what_else_is_told(changes: dict[str, Any], text: str) -> None:
+def test_other_findings(changes: dict[str, Any], text: str) -> None:
     settings = primary("walproposer", PROPOSER, **changes)
     (finding,) = unwell(list(check_commits(settings, ADDRESS)))
     assert finding.level is Level.WARN
@@ -152,7 +152,7 @@ def test_what_is_nothing_to_tell() -> None:
 
 
 def test_a_setting_that_may_not_be_read_is_not_called_well() -> None:
-    """Our role has one of its own, which hides the server's."""
+    """Our role has its own value, which hides the server's."""
     without = {
         n: v for n, v in primary("walproposer").settings.items() if n != "synchronous_commit"
     }

@@ -1,5 +1,5 @@
-"""The preflight of qsync: for everything that may be missing, the line that says so and the way
-out; and what every preflight says of prepared transactions."""
+"""The preflight of qsync: for each missing requirement, the finding and its remedy; and the
+findings about prepared transactions in every preflight."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_all_is_ready() -> None:
 def test_there_must_be_room(room: str) -> None:
     finding = only(check_qsync(with_settings(max_prepared_transactions=room), RIGHTS))
     assert (finding.check, finding.level) == ("max_prepared_transactions", Level.FAIL)
-    assert finding.text.startswith(f"{room}, at least 10")
+    assert finding.text.startswith(f"{room}, expected at least 10")
     assert "standby first" in finding.remedy
     assert "restart the primary" in finding.remedy
 
@@ -56,7 +56,7 @@ def test_there_must_be_room(room: str) -> None:
     [
         (with_settings(wal_level="replica"), "wal_level", '"replica"'),
         (replace(READY, version=140012), "version", "Postgres 14.12"),
-        (with_settings(max_replication_slots="2"), "max_replication_slots", "2 of 2 are taken"),
+        (with_settings(max_replication_slots="2"), "max_replication_slots", "2 of 2 are in use"),
         (replace(READY, prepared=(prepared(OURS, 45.0),)), "limbo", "1 transaction of qsync"),
         (
             replace(READY, prepared=(prepared("a", 9999.0), prepared("b", 5.0))),
@@ -81,7 +81,7 @@ def test_rights_of_the_janitor() -> None:
     assert unwell(list(check_qsync(READY, rights))) == []
     finding = only(check_qsync(READY, replace(rights, foreign_owners=("app", "Web"))))
     assert finding.level is Level.WARN
-    assert "may not end what these have prepared: app, Web" in finding.text
+    assert "may not finish transactions of roles: app, Web" in finding.text
     assert "GRANT app TO postgres;" in finding.remedy
     finding = only(check_qsync(READY, replace(RIGHTS, closed=("Private",))))
     assert finding.level is Level.FAIL
@@ -105,14 +105,14 @@ def test_a_standby_of_another_primary() -> None:
     assert "system 8" in finding.text
 
 
-def test_every_preflight_names_what_is_prepared_and_who_is_kept_out() -> None:
+def test_every_preflight_lists_prepared_transactions_and_a_closed_server() -> None:
     by_name = {finding.check: finding for finding in check_primary(HEALTHY, ADDRESS)}
     assert by_name["max_prepared_transactions"].level is Level.OK
-    assert "qsync needs" in by_name["max_prepared_transactions"].text
+    assert "qsync cannot be used" in by_name["max_prepared_transactions"].text
     busy = replace(READY, prepared=(prepared(OURS, 1.0), prepared("a", 2.0)))
     by_name = {finding.check: finding for finding in check_primary(busy, ADDRESS)}
     text = by_name["max_prepared_transactions"].text
     assert text == "100; 1 of qsync are prepared, 1 of others"
     finding = only(check_primary(with_settings(default_transaction_read_only="on"), ADDRESS))
     assert (finding.check, finding.level) == ("read_only", Level.WARN)
-    assert "sk attach ends it" in finding.remedy
+    assert "sk attach ends the read-only state" in finding.remedy

@@ -50,7 +50,7 @@ def tli_history(tli: int, *switches: tuple[int, int]) -> TimelineHistory:
 
 
 def checking(log: WalLog = LOG, **primary: Any) -> Proposer:
-    """Elected on a log that two members have whole; its primary must prove itself."""
+    """Elected on a log that two members have completely; its primary must pass the check."""
     proposer = campaigning(primary=replace(PRIMARY, **primary))
     vote(proposer, 0, log.lsn)
     actions = vote(proposer, 1, log.lsn)
@@ -71,7 +71,8 @@ def test_rule_3_the_tail_of_both_is_read() -> None:
 
 
 def test_what_came_during_the_check_is_sent_in_parts() -> None:
-    """However slow the donor was: every safekeeper would refuse one Append of it all, for ever."""
+    """However slow the donor was: every safekeeper would refuse one Append of all of it,
+    forever."""
     log = log_of()
     tail_bytes = len(log.wal)
     proposer = checking(log)
@@ -93,7 +94,7 @@ def test_what_came_during_the_check_is_sent_in_parts() -> None:
         actions = answer(proposer, 0, lsn)
 
 
-def test_rule_3_nothing_is_sent_to_anybody_before_the_check_is_passed() -> None:
+def test_rule_3_nothing_is_sent_before_the_check_is_passed() -> None:
     proposer = campaigning((0, 1, 2))
     for peer in (0, 1, 2):
         assert not sent(vote(proposer, peer, LOG.lsn), Elected)
@@ -151,7 +152,7 @@ def test_rule_3_a_primary_that_forked_below_the_end_is_refused(
     vote(proposer, 0, LOG.lsn, tli_history=quorum)
     stop = the_stop(vote(proposer, 1, LOG.lsn, tli_history=quorum))
     assert stop.outcome is Outcome.REFUSED
-    assert f"part at 0/{fork:X}, but the quorum's log ends at 0/{LOG.lsn:X}" in stop.message
+    assert f"diverge at 0/{fork:X}, but the quorum's log ends at 0/{LOG.lsn:X}" in stop.message
     assert "pg_rewind" in stop.hint
 
 
@@ -172,7 +173,7 @@ def test_rule_8_a_promotion_at_or_above_the_end_begins_with_the_term(
     assert {message.tli_history for _, message in sent(actions, Elected)} == {primary}
 
 
-def test_a_switch_that_the_log_has_not_reached_binds_nobody() -> None:
+def test_a_switch_that_the_log_has_not_reached_has_no_effect() -> None:
     """Its leader was elected, and nothing of it was ever written."""
     ahead = tli_history(2, (1, LOG.lsn))
     proposer = campaigning()
@@ -198,7 +199,7 @@ def test_rule_3_other_bytes_are_refused_whichever_comes_first(offset: int) -> No
             f"the primary's WAL differs from the quorum's log at 0/{START_LSN + offset:X}, "
             f"below the log's end at 0/{LOG.lsn:X}"
         )
-        assert "rolled back to a snapshot" in stop.hint
+        assert "restored from a snapshot" in stop.hint
 
 
 def test_other_bytes_above_the_end_are_news_not_a_difference() -> None:
@@ -249,7 +250,7 @@ def test_wal_that_cannot_be_wal_stops_the_incarnation() -> None:
     end_of_page = -LOG.lsn % 8192
     stop = the_stop(proposer.step(WalReceived(LOG.lsn, b"\xff" * end_of_page)))
     assert stop.outcome is Outcome.REFUSED
-    assert "cannot be WAL" in stop.message
+    assert "invalid WAL" in stop.message
 
 
 # ---- the donor goes away

@@ -1,4 +1,4 @@
-"""What a failover does next: every step once, in the order that keeps the law."""
+"""The next step of a failover: every step once, in the order that the law requires."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
 from walproposer.failover.promotion import (
-    Situation,
+    FailoverState,
     Standby,
     Step,
     ahead_problem,
@@ -38,8 +38,8 @@ READY = Standby(
 )
 
 
-def situation(standby: Standby, log_end_lsn: int | None = END) -> Situation:
-    return Situation(
+def state(standby: Standby, log_end_lsn: int | None = END) -> FailoverState:
+    return FailoverState(
         standby=standby,
         safekeepers=SAFEKEEPERS,
         standby_names=OURS,
@@ -74,30 +74,30 @@ def situation(standby: Standby, log_end_lsn: int | None = END) -> Situation:
     ],
 )
 def test_the_next_step(changes: dict[str, object], step: Step) -> None:
-    assert next_step(situation(replace(READY, **changes))) is step  # type: ignore[arg-type]
+    assert next_step(state(replace(READY, **changes))) is step  # type: ignore[arg-type]
 
 
 def test_without_an_election_nothing_is_known() -> None:
-    assert next_step(situation(READY, None)) is Step.ELECT
-    assert next_step(situation(replace(READY, standby_names=()), None)) is Step.CONFIGURE
-    assert next_step(situation(replace(READY, in_recovery=False), None)) is Step.ATTACH
+    assert next_step(state(READY, None)) is Step.ELECT
+    assert next_step(state(replace(READY, standby_names=()), None)) is Step.CONFIGURE
+    assert next_step(state(replace(READY, in_recovery=False), None)) is Step.ATTACH
 
 
 def test_a_setting_not_yet_in_force_is_awaited() -> None:
-    seen = replace(situation(READY), is_settled=False)
+    seen = replace(state(READY), is_settled=False)
     assert next_step(seen) is Step.SETTLE
     behind = replace(seen, standby=replace(READY, replayed_lsn=END - 8))
     assert next_step(behind) is Step.REPLAY
 
 
 def test_a_stalled_standby_is_led_to_others() -> None:
-    waiting = situation(replace(READY, replayed_lsn=END - 8))
+    waiting = state(replace(READY, replayed_lsn=END - 8))
     assert next_step(waiting) is Step.REPLAY
     assert next_step(replace(waiting, is_stalled=True)) is Step.FOLLOW
 
 
 def test_it_is_promoted_only_with_the_whole_log_and_waiting_commits() -> None:
-    """Over all combinations of what may be wrong."""
+    """Over all combinations of possible faults."""
     yes_or_no = (True, False)
     for in_recovery, lag, sources, names, settled, slot, end_lsn, stalled, room, limbo in product(
         yes_or_no, (0, 8), (SAFEKEEPERS, ("x:1",), ()), (OURS, ("x",), ()),
@@ -109,7 +109,7 @@ def test_it_is_promoted_only_with_the_whole_log_and_waiting_commits() -> None:
             config_age_seconds=0.0, may_prepare=room, limbo_len=0 if in_recovery else limbo,
             is_closed=stalled,
         )  # fmt: skip
-        seen = replace(situation(standby, end_lsn), is_settled=settled, is_stalled=stalled)
+        seen = replace(state(standby, end_lsn), is_settled=settled, is_stalled=stalled)
         step = next_step(seen)
         if step is Step.PROMOTE:
             assert in_recovery
@@ -131,15 +131,15 @@ def test_the_whole_plan() -> None:
     raw = replace(
         READY, standby_names=(), sources=("primary:5432",), has_slot=False, may_prepare=True
     )
-    assert list(plan(replace(situation(raw, None), is_settled=False))) == list(Step)
-    assert list(plan(situation(READY, None))) == [
+    assert list(plan(replace(state(raw, None), is_settled=False))) == list(Step)
+    assert list(plan(state(READY, None))) == [
         Step.ELECT, Step.REPLAY, Step.PROMOTE, Step.ATTACH,
     ]  # fmt: skip
-    assert list(plan(situation(replace(READY, in_recovery=False)))) == [Step.ATTACH]
+    assert list(plan(state(replace(READY, in_recovery=False)))) == [Step.ATTACH]
 
 
-def test_nobody_is_let_in_before_what_the_log_has_prepared_is_committed() -> None:
-    """Over all that may be prepared and closed, also by a run that was broken off."""
+def test_no_client_writes_before_the_prepared_transactions_are_committed() -> None:
+    """Over all combinations of prepared and closed, also after an interrupted run."""
     for in_recovery, is_closed, limbo_len in product((True, False), (True, False), (0, 1)):
         standby = replace(
             READY,
@@ -148,7 +148,7 @@ def test_nobody_is_let_in_before_what_the_log_has_prepared_is_committed() -> Non
             is_closed=is_closed,
             limbo_len=0 if in_recovery else limbo_len,
         )
-        steps = list(plan(situation(standby)))
+        steps = list(plan(state(standby)))
         if in_recovery:
             assert steps == [Step.CLOSE, Step.PROMOTE, Step.ATTACH, Step.RESOLVE, Step.OPEN]
         assert (Step.RESOLVE in steps) == (in_recovery or bool(limbo_len))
@@ -183,7 +183,7 @@ def test_a_standby_of_a_deposed_primary_is_refused() -> None:
     assert fork_problem(first, log, 0x1000000, 0x3000000) is None
     problem = fork_problem(first, log, 0x1000000, 0x3000008)
     assert problem is not None
-    assert "part at 0/3000000" in problem.text
+    assert "diverge at 0/3000000" in problem.text
     other = TimelineHistory(2, (TimelineSwitch(1, Lsn(0x2000000)),))
     assert fork_problem(other, log, 0x1000000, 0x3000000) is not None
     assert fork_problem(log, log, 0x1000000, 0x9000000) is None

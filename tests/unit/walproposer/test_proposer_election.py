@@ -74,7 +74,7 @@ def test_rule_1_the_greatest_term_of_a_quorum_plus_one(first: int, second: int, 
 
 
 def test_rule_1_the_term_is_chosen_once() -> None:
-    """A member that comes later is asked with the same NodeId, and so is one that comes back."""
+    """A member that connects later is asked with the same NodeId, like one that reconnects."""
     proposer = campaigning()
     assert sent(greet(proposer, 2), VoteRequest) == [(2, VoteRequest(Stamp.FIRST, OURS))]
     proposer.step(PeerLost(0, "gone"))
@@ -138,7 +138,7 @@ def test_fenced_at_an_append() -> None:
 
 
 def test_fenced_by_a_message_that_was_not_waited_for() -> None:
-    """The first greater ballot that is seen ends it, wherever it is seen."""
+    """The first greater ballot that is seen ends it, in any message."""
     greater = ballot(5)
     proposer = campaigning()
     vote(proposer, 0)
@@ -152,7 +152,7 @@ def test_fenced_by_a_message_that_was_not_waited_for() -> None:
     assert the_stop(greet(proposer, 2, greater)).outcome is Outcome.FENCED
 
 
-def test_an_append_response_before_the_term_is_chosen_fences_nobody() -> None:
+def test_an_append_response_before_the_term_is_chosen_does_not_fence() -> None:
     proposer = new_proposer()
     connect(proposer, 0)
     (close,) = answer(proposer, 0, START_LSN, node_id=ballot(5))
@@ -186,8 +186,8 @@ def test_a_greater_promise_before_the_term_is_chosen_only_raises_the_term() -> N
     assert proposer.node_id == NodeId(42, UUID)
 
 
-def test_a_successor_gives_way_to_whoever_came_after_its_predecessor() -> None:
-    """The primary restarted, and meanwhile somebody took over: do not take it back."""
+def test_a_successor_yields_to_a_proposer_elected_after_its_predecessor() -> None:
+    """The primary restarted, and meanwhile another proposer took over: do not take it back."""
     proposer = new_proposer(predecessor=ballot(4))
     assert greet(proposer, 0, ballot(4)) == []
     stop = the_stop(greet(proposer, 1, ballot(5)))
@@ -198,7 +198,7 @@ def test_a_successor_gives_way_to_whoever_came_after_its_predecessor() -> None:
 # ---- votes
 
 
-def test_a_vote_for_somebody_lesser_is_no_vote() -> None:
+def test_a_vote_for_a_lesser_node_id_is_no_vote() -> None:
     proposer = campaigning()
     (close,) = vote(proposer, 0, granted=False, promised=NodeId.ZERO)
     assert isinstance(close, ClosePeer)
@@ -240,7 +240,7 @@ def test_a_message_out_of_turn_closes_the_connection(message: str) -> None:
 # ---- rule 2: a quorum of grants elects; the donor is the greatest (last ballot, position)
 
 
-def test_rule_2_one_vote_of_three_elects_nobody() -> None:
+def test_rule_2_one_vote_of_three_does_not_elect() -> None:
     proposer = campaigning()
     assert vote(proposer, 0) == []
     assert proposer.leader is None
@@ -307,8 +307,8 @@ def test_r1_truncate_lsn_is_not_a_votes_but_what_may_be_gone_is_known() -> None:
     assert proposer.leader.peer_set.known_truncate_lsn == position(300)
 
 
-def test_r2_what_one_says_that_is_no_member_any_more_is_known_as_well() -> None:
-    """It was asked as a member, and grants after another one has told that it is none."""
+def test_r2_the_truncate_lsn_of_a_former_member_counts() -> None:
+    """It was asked as a member, and grants after another one has reported that it is none."""
     proposer = new_proposer(count=4)
     for peer in range(3):
         greet(proposer, peer, membership=members((1, 2, 3, 4)))

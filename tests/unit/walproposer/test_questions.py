@@ -1,5 +1,4 @@
-"""What a coordinator answers at once, from what it knows; and what it does not say, as it does not
-know it yet."""
+"""The answers that a coordinator gives at once, and those it cannot give yet."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ READ = LimboRead(NODE, (), 1000, 1000, 0)
 
 
 def answer_to(verb: Verb, *events: Event) -> tuple[Row, ...] | Refusal:
-    """After what has happened."""
+    """After these events."""
     limbo = Limbo(SETTINGS)
     for event in events:
         limbo.step(event)
@@ -54,5 +53,5 @@ def test_one_that_is_known_to_be_empty_is() -> None:
     assert answer_to(ShowList(), led(), READ) == ()
 
 
-def test_the_status_is_told_always() -> None:
+def test_the_status_is_always_available() -> None:
     assert isinstance(answer_to(ShowStatus()), tuple)

@@ -1,4 +1,4 @@
-"""`sk rejoin`'s rules: when pg_rewind will not do, and what it leaves behind."""
+"""The rules of `sk rejoin`: when pg_rewind cannot be used, and what it leaves."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def test_what_a_lost_server_wrote_after_the_fork_is_its_tail() -> None:
 # ---- the WAL that its recovery needs
 
 
-def test_a_backup_label_says_where_recovery_begins() -> None:
+def test_a_backup_label_has_the_start_of_recovery() -> None:
     assert recovery_start_lsn(LABEL) == REDO_LSN
     assert recovery_start_lsn("START TIME: now\n") is None
 
 
 def test_recovery_asks_from_the_last_segment_before_the_first_gap_in_pg_wal() -> None:
-    """Timeline 12 was left in the middle of the second segment."""
+    """Timeline 12 ended in the middle of the second segment."""
     size = 1 << 20
     first = REDO_LSN // size
     left_lsn = format_lsn((first + 1) * size + size // 2)

@@ -42,7 +42,7 @@ Taken = tuple[int, AppendResponse]
 
 @dataclass
 class Follower:
-    """A safekeeper as its proposer sees it: it takes what has come in batches, and answers each
+    """A safekeeper as its proposer sees it: it takes messages in batches, and answers each batch
     once. Times are steps of the test."""
 
     inbox: list[ProposerMessage] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Follower:
 
 
 class Model:
-    """A leader of three, and a round wanted now and then; `begun`: when each began."""
+    """A leader of three members with occasional rounds; `begun`: when each began."""
 
     def __init__(self, seed: int, make: Callable[..., Proposer] = Proposer) -> None:
         self.rng = random.Random(seed)
@@ -136,7 +136,7 @@ class Model:
         self.step(Tick(self.ticks * 100))
 
     def lose(self, peer: int) -> None:
-        """The connection, and with it what was on its way; it comes back at once."""
+        """Lose the connection with the messages in flight; it reconnects at once."""
         if sum(p.is_following for p in self.proposer.peers) < len(PEERS):
             return
         follower = self.followers[peer]
@@ -205,7 +205,7 @@ def test_a_planted_bug_is_seen(
 
 
 def idle() -> Model:
-    """Everybody has answered everything."""
+    """All have answered everything."""
     model = Model(0)
     model.settle()
     return model
@@ -222,7 +222,7 @@ def test_a_round_of_an_idle_log_takes_one_heartbeat_each() -> None:
     assert not model.rounds.is_open
 
 
-def test_who_wants_one_meanwhile_gets_the_next_one() -> None:
+def test_a_request_during_a_round_gets_the_next_one() -> None:
     model = idle()
     model.want(0)
     model.want(0)
@@ -232,7 +232,7 @@ def test_who_wants_one_meanwhile_gets_the_next_one() -> None:
     assert model.answered == [1, 2]
 
 
-def test_without_a_quorum_it_stays_open_and_who_comes_back_answers_it() -> None:
+def test_without_a_quorum_it_stays_open_and_a_reconnected_peer_answers_it() -> None:
     model = idle()
     for peer in (1, 2):
         model.step(PeerLost(peer, "gone"))
@@ -255,7 +255,7 @@ def test_there_is_no_round_before_the_election() -> None:
 
 
 def test_of_one_that_is_chained_only_new_wal_shows_anything() -> None:
-    """Its answers may be to the WAL that comes by the chain. Nor is it asked again and again."""
+    """Its answers may be to the WAL from the chain. And it is not asked repeatedly."""
     chains = ChainRule({2: 1, 3: 1})
     proposer = Proposer(replace(candidacy(3), chains=chains), PRIMARY)
     world = World(proposer, WalLog())

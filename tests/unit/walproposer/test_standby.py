@@ -1,4 +1,4 @@
-"""A standby's primary_conninfo: whom it names, and how it is made to name the safekeepers."""
+"""A standby's primary_conninfo: its hosts, and the value that names the safekeepers."""
 
 from __future__ import annotations
 

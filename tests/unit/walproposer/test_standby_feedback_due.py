@@ -1,4 +1,5 @@
-"""When the primary is told what replicas need: news at once, their absence after a grace time."""
+"""When the primary gets the needs of replicas: changes at once, their absence after a grace
+time."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def test_an_answer_brings_it() -> None:
     assert progress.feedback == NO_FEEDBACK
 
 
-def test_news_is_told_once() -> None:
+def test_a_change_is_sent_once() -> None:
     relay = StandbyFeedback()
     assert relay.due(peers(OLD, NEW), BEGIN_MS) == HotStandbyFeedback(2, 700)
     assert relay.due(peers(OLD, NEW), BEGIN_MS + 1) is None
@@ -36,7 +37,7 @@ def test_news_is_told_once() -> None:
 
 
 def test_at_first_nothing_is_forgotten_until_all_had_time_to_speak() -> None:
-    """The slot on the primary still holds what a predecessor reported."""
+    """The slot on the primary still has what a predecessor reported."""
     relay = StandbyFeedback()
     assert relay.due(peers(NO_FEEDBACK), BEGIN_MS) is None
     assert relay.due(peers(NO_FEEDBACK), BEGIN_MS + GRACE_MS - 1) is None

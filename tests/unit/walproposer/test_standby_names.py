@@ -42,7 +42,7 @@ def test_what_postgres_takes(value: str, rule: StandbyNames | None) -> None:
      "0 (a)", "ANY 2 (a) b", "2 (a (b))", "a\0"],
 )  # fmt: skip
 def test_what_postgres_refuses(value: str) -> None:
-    with pytest.raises(Refusal, match="is not understood"):
+    with pytest.raises(Refusal, match="invalid synchronous_standby_names"):
         parse_standby_names(value)
 
 
@@ -60,7 +60,9 @@ def test_what_postgres_refuses(value: str) -> None:
         ("walproposer, *", True, True, ("*",)),
     ],
 )
-def test_who_is_meant(value: str, matches: bool, is_named: bool, others: tuple[str, ...]) -> None:
+def test_which_names_match(
+    value: str, matches: bool, is_named: bool, others: tuple[str, ...]
+) -> None:
     rule = parse_standby_names(value)
     assert rule is not None
     assert rule.matches("walproposer") is matches

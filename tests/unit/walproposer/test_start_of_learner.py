@@ -1,4 +1,4 @@
-"""Where the log of one that joins begins: late, but never above what no archive has."""
+"""Where the log of a joining safekeeper begins: late, but never above unarchived WAL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a status page is, and to whom the token is told."""
+"""The address of a status page, and when the token is sent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_wildcard_is_the_host_that_was_reached(text: str, page: PageAddress) -
 
 def test_what_is_no_address_is_refused() -> None:
     for text in ("", "host", "host:", "host:port"):
-        with pytest.raises(Unreachable, match="names no status page"):
+        with pytest.raises(Unreachable, match="reports an invalid status page"):
             PageAddress.parse(text, "sk1")
 
 
@@ -47,7 +47,7 @@ def test_tls_is_demanded_by_sslmode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Page:
-    """A page that wants a token; it writes down every request."""
+    """A page that requests a token; it records every request."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[bool, Mapping[str, str]]] = []
@@ -71,24 +71,24 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Page:
     return page
 
 
-def test_the_token_is_told_over_tls_or_on_this_machine(page: Page) -> None:
+def test_the_token_is_sent_over_tls_or_on_this_machine(page: Page) -> None:
     for asked in (PageAddress("10.0.0.1", 80, True), PageAddress("127.0.0.1", 80, False)):
         page.requests.clear()
         assert read_status_page(asked, ACCESS) == {}
         assert page.requests == [(asked.encrypted, {}), (asked.encrypted, TOKEN)]
 
 
-def test_the_token_is_never_told_in_clear_text_to_another_machine(page: Page) -> None:
+def test_the_token_is_never_sent_in_clear_text_to_another_machine(page: Page) -> None:
     for host in ("10.0.0.1", "sk1"):
-        with pytest.raises(Unreachable, match="wants the token, but has no TLS"):
+        with pytest.raises(Unreachable, match="requests the token, but has no TLS"):
             read_status_page(PageAddress(host, 80), ACCESS)
     assert page.requests == [(False, {}), (False, {})]
 
 
-def test_who_has_no_token_or_another_one_is_told_so(page: Page) -> None:
+def test_a_missing_or_wrong_token_is_an_error(page: Page) -> None:
     for access, sentence in (
-        (PageAccess(), "wants a token, give --http-token-file"),
-        (PageAccess(token="guess"), "wants another token"),
+        (PageAccess(), "requests a token: give --http-token-file"),
+        (PageAccess(token="guess"), "requests another token"),
     ):
         with pytest.raises(Unreachable, match=sentence):
             read_status_page(PageAddress("127.0.0.1", 80, False), access)

@@ -1,6 +1,7 @@
-"""The steady path of a leader does what the general one does: the same Appends, reports and state.
+"""The steady path of a leader does the same as the general one: the same Appends, reports and
+state.
 
-Both are fed the same WAL and answers, odd ones among them, and events in between.
+Both get the same WAL and answers, with unexpected ones among them, and events in between.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SCRIPTS = st.lists(STEPS, min_size=20, max_size=60)
 
 
 class Play:
-    """A leader, his followers, and what he did."""
+    """A leader, its followers, and its output."""
 
     def __init__(self, proposer: Proposer) -> None:
         self.proposer = proposer
@@ -139,7 +140,7 @@ def play(proposer: Proposer, script: list[Any]) -> tuple[list[object], dict[str,
 
 
 def compare(steady_class: type[SteadyLeader], *, is_patient: bool) -> int:
-    """How many events went by the steady path."""
+    """The number of events that took the steady path."""
     taken: list[None] = []
 
     @settings(max_examples=200, deadline=None, phases=[Phase.explicit, Phase.generate])
@@ -168,7 +169,7 @@ def test_the_same_of_both(steady_class: type[SteadyLeader], is_patient: bool) ->
 
 
 def test_one_that_has_more_than_it_was_sent_has_room(steady_class: type[SteadyLeader]) -> None:
-    """A less number minus a greater one is below zero in Python, and a great one in C."""
+    """A smaller number minus a greater one is below zero in Python, and large in C."""
     taken: list[None] = []
     proposer = SteadyProposer(
         candidacy(), PRIMARY, steady_class, lambda: taken.append(None), is_patient=True

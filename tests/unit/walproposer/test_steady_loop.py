@@ -56,7 +56,7 @@ class CommittedWithoutFlush(AssertionError):
 
 
 class StaleBallotCounted(AssertionError):
-    """A quorum has, if one counts what was said under another ballot."""
+    """A quorum has it, if answers under another ballot count."""
 
 
 class WindowForgotten(AssertionError):
@@ -167,7 +167,7 @@ class Play:
             follower.say(changed_to(step, response))
 
     def go_on(self, follower: Follower) -> None:
-        """Some of what was said comes, of one after the other."""
+        """Some of the output arrives, of one connection after the other."""
         world = self.world
         world.primary.deliver(self.random.choice(CUTS))
         for each in world.followers:
@@ -279,7 +279,7 @@ def joined_appends(data: bytes) -> list[object]:
 def play(
     monkeypatch: pytest.MonkeyPatch, how: Any, seed: int
 ) -> tuple[dict[str, Any], Counter[str]]:
-    """What is compared, by its name; how much of what was met."""
+    """The values to compare, by name; and how much was covered."""
     rule = ChainRule({3: 2}) if seed % 3 == 0 else NO_CHAINS
     world = IncarnationWorld(monkeypatch, how, rule)
     played = Play(world, seed)
@@ -332,7 +332,7 @@ def window_forgotten(leader: Leader, steady: SteadyLeader) -> None:
 
 
 def any_ballot(memory: memoryview, at: int, head: bytes) -> bool:
-    """Of the head of an answer the NodeId is not looked at."""
+    """The NodeId in the head of an answer is not checked."""
     return bytes(memory[at : at + 10]) == bytes(head[:10])
 
 

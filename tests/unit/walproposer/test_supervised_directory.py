@@ -1,4 +1,4 @@
-"""A data directory as a proposer reads it that lives with its server."""
+"""The data directory of a supervised server, as the proposer reads it."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ def ended_process() -> int:
         return process.pid
 
 
-def test_what_it_says_of_a_server_that_lives(directory: DataDirectory) -> None:
+def test_the_state_of_a_running_server(directory: DataDirectory) -> None:
     tell(directory, os.getpid(), "starting")
-    assert directory.look() == Seen(os.getpid(), "starting")
+    assert directory.read_state() == Seen(os.getpid(), "starting")
     (directory.path / "standby.signal").touch()
-    assert directory.look() == Seen(os.getpid(), "starting", has_standby_signal=True)
+    assert directory.read_state() == Seen(os.getpid(), "starting", has_standby_signal=True)
     assert directory.system_id() == SYSTEM_ID
 
 
 def test_a_file_that_a_crash_left_is_no_server(directory: DataDirectory) -> None:
     tell(directory, ended_process(), "ready")
-    assert directory.look().state is ServerState.ABSENT
+    assert directory.read_state().state is ServerState.ABSENT
 
 
 def test_single_user_mode_is_no_server(directory: DataDirectory) -> None:
     tell(directory, -os.getpid(), "")
-    assert directory.look().state is ServerState.ABSENT
+    assert directory.read_state().state is ServerState.ABSENT
 
 
 def test_one_that_initdb_has_not_filled_yet(tmp_path: Path) -> None:
-    seen = DataDirectory(tmp_path).look()
+    seen = DataDirectory(tmp_path).read_state()
     assert seen.state is ServerState.ABSENT
     assert seen.reason == f"{tmp_path} is empty"
 
 
 def test_a_control_file_that_is_none(directory: DataDirectory) -> None:
     (directory.path / "global" / "pg_control").write_bytes(b"short")
-    with pytest.raises(Refusal, match="no data directory: pg_control is too short"):
+    with pytest.raises(Refusal, match="not a data directory: pg_control is too short"):
         directory.system_id()
 
 

@@ -1,4 +1,4 @@
-"""What a server is by what is seen of it, and when a proposer attaches to it and ends with it."""
+"""The state of a server from the observations, and when a proposer attaches and ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from walproposer.supervision.supervision import (
     Action,
     Attach,
     End,
+    Report,
     Supervision,
-    Tell,
 )
 
 ABSENT = Seen()
@@ -49,26 +49,26 @@ def actions_of(supervision: Supervision, *looks: tuple[Seen, float]) -> list[Act
     return [action for seen, now in looks for action in supervision.step(seen, now)]
 
 
-def test_a_life_is_told_line_by_line() -> None:
+def test_each_state_is_reported_once() -> None:
     looks = (ABSENT, STARTING, RECOVERING, STANDBY, PRIMARY, STOPPING, ABSENT)
     twice = [(seen, float(number)) for number, seen in enumerate(looks) for _ in range(2)]
     actions = actions_of(Supervision(), *twice)
-    assert [a.state for a in actions if isinstance(a, Tell)] == [seen.state for seen in looks]
+    assert [a.state for a in actions if isinstance(a, Report)] == [seen.state for seen in looks]
     assert actions.count(Attach()) == 2
     assert not any(isinstance(action, End) for action in actions)
 
 
-def test_another_reason_is_told_too() -> None:
+def test_another_reason_is_reported_too() -> None:
     other = Seen(7, "ready", reason="another")
     assert actions_of(Supervision(), (SILENT, 0), (SILENT, 1), (other, 2)) == [
-        Tell(ServerState.SILENT, "no answer"),
-        Tell(ServerState.SILENT, "another"),
+        Report(ServerState.SILENT, "no answer"),
+        Report(ServerState.SILENT, "another"),
     ]
 
 
 def test_a_server_that_was_never_there_is_waited_for() -> None:
     assert actions_of(Supervision(), (ABSENT, 0), (ABSENT, 100 * RESTART_SECONDS)) == [
-        Tell(ServerState.ABSENT, "")
+        Report(ServerState.ABSENT, "")
     ]
 
 
@@ -77,7 +77,7 @@ def test_it_ends_when_the_server_has_ended_and_is_not_back(before: Seen) -> None
     supervision = Supervision()
     supervision.step(before, 5.0)
     (told,) = actions_of(supervision, (ABSENT, 5.1), (ABSENT, 4.9 + RESTART_SECONDS))
-    assert isinstance(told, Tell)
+    assert isinstance(told, Report)
     assert supervision.step(ABSENT, 5.0 + RESTART_SECONDS) == [End("the server has ended")]
 
 
@@ -94,4 +94,4 @@ def test_a_restart_is_no_end() -> None:
 def test_it_ends_when_the_server_comes_back_as_no_primary(after: Seen) -> None:
     supervision = Supervision()
     actions_of(supervision, (STANDBY, 0), (PRIMARY, 1), (ABSENT, 2), (STARTING, 3))
-    assert supervision.step(after, 4)[-1] == End("the server came back as no primary")
+    assert supervision.step(after, 4)[-1] == End("the server came back as a standby")

@@ -1,4 +1,4 @@
-"""A successor asks, the predecessor lets go, and only then the successor is told so."""
+"""A successor asks, the predecessor stops, and only then the successor is informed."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def timeline() -> TimelineId:
 
 
 class Successor(Thread):
-    """One that asks, and what it was answered."""
+    """A successor's request, and its answer."""
 
     def __init__(self, timeline: TimelineId) -> None:
         super().__init__(daemon=True)
         self.timeline = timeline
-        self.has_gone: bool | None = None
+        self.has_stopped: bool | None = None
         self.start()
 
     def run(self) -> None:
-        self.has_gone = ask_predecessor(self.timeline)
+        self.has_stopped = ask_predecessor(self.timeline)
 
 
 def connected(timeline: TimelineId) -> socket.socket:
-    """To the listener, as soon as there is one."""
+    """Connect to the listener, once there is one."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(TIMEOUT)
 
@@ -52,7 +52,7 @@ def connected(timeline: TimelineId) -> socket.socket:
     return sock
 
 
-def test_where_nobody_runs_there_is_nobody_to_ask(timeline: TimelineId) -> None:
+def test_without_a_predecessor_there_is_none_to_ask(timeline: TimelineId) -> None:
     assert not ask_predecessor(timeline)
     with TakeOverListener(timeline, lambda: None):
         assert not ask_predecessor(TimelineId(bytes(16), secrets.token_bytes(16)))
@@ -67,12 +67,12 @@ def test_the_successor_waits_until_the_predecessor_has_left_the_block(
         connected(timeline).close()  # it listens
         successor = Successor(timeline)
         assert asked.wait(TIMEOUT)
-        assert successor.has_gone is None
+        assert successor.has_stopped is None
     successor.join(TIMEOUT)
-    assert successor.has_gone is True
+    assert successor.has_stopped is True
 
 
-def test_who_says_something_else_changes_nothing(timeline: TimelineId) -> None:
+def test_another_message_changes_nothing(timeline: TimelineId) -> None:
     asked = Event()
     with TakeOverListener(timeline, asked.set):
         for words in (b"", b"hello\n", b"take over?"):
@@ -88,14 +88,15 @@ def test_who_says_something_else_changes_nothing(timeline: TimelineId) -> None:
 def test_a_predecessor_that_does_not_let_go_is_not_waited_for(
     timeline: TimelineId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(takeover, "LET_GO_SECONDS", 0.1)
+    monkeypatch.setattr(takeover, "STOP_SECONDS", 0.1)
     with TakeOverListener(timeline, lambda: None):
         connected(timeline).close()
         assert not ask_predecessor(timeline)
 
 
 def test_the_name_is_taken_over_when_it_is_free(timeline: TimelineId) -> None:
-    """One that was not asked, as by a release that does not ask, is listened to until it ends."""
+    """A predecessor that was not asked, for instance by an older release, keeps the name until it
+    ends."""
     asked = Event()
     with ExitStack() as second:
         with TakeOverListener(timeline, lambda: None):
@@ -115,9 +116,9 @@ def test_a_block_may_end_at_any_time(timeline: TimelineId) -> None:
 def test_an_orderly_end_waits_for_nothing(
     timeline: TimelineId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commits are away while a proposer ends: it must not take until the listener looks up.
-
-    Many times, as the listener may not be back at its waiting yet when the block ends."""
+    """No commit returns while a proposer ends, so the end must not wait for the listener's next
+    check. Repeated many times, because the listener may not be waiting again when the block
+    ends."""
     monkeypatch.setattr(takeover, "RETRY_SECONDS", 5.0)
     begun = time.monotonic()
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""What pg_waldump says of transactions that are prepared."""
+"""The prepared transactions in the output of pg_waldump."""
 
 from __future__ import annotations
 

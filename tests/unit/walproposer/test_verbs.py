@@ -1,4 +1,4 @@
-"""The verbs of the coordinator's port: what is understood, and what is said of the rest."""
+"""The verbs of the coordinator's port: valid commands, and the errors of others."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def test_what_is_no_verb_is_refused(text: str, sqlstate: str, position: int, sen
 
 @pytest.mark.parametrize(
     ("text", "hint"),
-    [("BEGIN", "connect with autocommit"), ("SHOW port", "runs no SQL"), ("1", "runs no SQL")],
+    [("BEGIN", "Connect with autocommit"), ("SHOW port", "runs no SQL"), ("1", "runs no SQL")],
 )
-def test_who_takes_it_for_a_database_is_told(text: str, hint: str) -> None:
+def test_sql_gets_a_hint(text: str, hint: str) -> None:
     with pytest.raises(CommandSyntaxError) as caught:
         parse_verb(text)
     assert hint in (caught.value.hint or "")
@@ -114,7 +114,7 @@ def test_parameters_stand_for_values() -> None:
     [
         (["1/1", None], "parameter $2 is null"),
         (["1/1"], "there is no parameter $2"),
-        (["x", "1"], '"x" is no LSN'),
+        (["x", "1"], '"x" is not an LSN'),
         (["1/1", "1; RESOLVE"], "is out of range: expected milliseconds"),
         (["1/1", "\u0661"], "is out of range"),  # a digit, but not one of ours
     ],

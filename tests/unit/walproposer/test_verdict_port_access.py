@@ -1,4 +1,4 @@
-"""Who may ask what on the coordinator's port: TLS, SCRAM, roles, by psycopg."""
+"""Access to the coordinator's port: TLS, SCRAM, roles, with psycopg."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def connect(port: Port, files: Files, **settings: str) -> psycopg.Connection:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_each_role_may_ask_what_it_is_for(port: Port, files: Files, user: str) -> None:
+def test_each_role_may_use_its_verbs(port: Port, files: Files, user: str) -> None:
     assert {command.split()[0] for command in ALLOWED} == set(WORDS.values())
     with connect(port, files, user=user) as connection:
         assert connection.pgconn.ssl_in_use
@@ -104,7 +104,7 @@ def test_each_role_may_ask_what_it_is_for(port: Port, files: Files, user: str) -
         ({"sslmode": "disable", "channel_binding": "disable"}, "this server requires TLS"),
     ],
 )
-def test_who_proves_nothing_is_refused(
+def test_a_client_without_authentication_is_refused(
     port: Port, files: Files, settings: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(psycopg.OperationalError, match=sentence):
@@ -155,7 +155,7 @@ def test_over_tls_large_answers_and_questions_in_a_row(port: Port, files: Files)
 
 
 def test_over_tls_what_is_sent_ahead_in_one_record_is_all_answered(files: Files) -> None:
-    """The kernel knows nothing of what TLS has taken from it already."""
+    """The kernel does not know what TLS has already read from it."""
     config = PortConfig("127.0.0.1", 0, AccessConfig(files.tls, None, PORT_LIMITS))
     context = ssl.create_default_context(cafile=files.ca)
     wait, admit = Query("WAIT_LSN 0/10 TIMEOUT 60000").encode(), Query("ADMIT").encode()

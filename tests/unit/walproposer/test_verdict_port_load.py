@@ -1,5 +1,5 @@
-"""Clients of the coordinator's port that cost nothing, and those who would: idle ones, garbage,
-crowds, slow readers."""
+"""Clients of the coordinator's port that must not cost time: idle ones, garbage, crowds, slow
+readers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_quiet(port: Port) -> bool:
 
 
 def shrink_buffers(port: Port) -> None:
-    """Of the kernel, for those who connect from now on."""
+    """Shrink the kernel's buffers of new connections."""
     port.server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BYTES)
 
 
@@ -72,7 +72,7 @@ def test_idle_clients_cost_no_thread_and_no_turn_of_the_loop(port: Port) -> None
             assert row(connection.execute("ADMIT")) == (TERM, 0)
 
 
-def test_a_client_that_does_not_read_delays_nobody_else(port: Port) -> None:
+def test_a_client_that_does_not_read_delays_no_other(port: Port) -> None:
     shrink_buffers(port)
     port.verdicts.rows = [limbo_row()] * 100
     with closing(RawClient(port, SMALL_BYTES)) as client:
@@ -88,7 +88,7 @@ def test_a_client_that_does_not_read_delays_nobody_else(port: Port) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_slow_reader_gets_all_its_answers(port: Port, seed: int) -> None:
-    """Buffers of the kernel that are full now and then, at every moment there is."""
+    """The kernel's buffers become full at every possible moment."""
     random = Random(seed)
     shrink_buffers(port)
     port.verdicts.rows = [limbo_row()] * 60
@@ -118,7 +118,7 @@ def test_a_message_that_is_too_large_ends_its_connection_alone(port: Port) -> No
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("authenticated", [False, True])
-def test_random_bytes_harm_nobody_else(port: Port, seed: int, authenticated: bool) -> None:
+def test_random_bytes_harm_no_other_client(port: Port, seed: int, authenticated: bool) -> None:
     random = Random(seed)
     valid = [Query("ADMIT").encode(), Query(f"WAIT_LSN 0/10 TIMEOUT {LONG_MS}").encode(),
              b"S\0\0\0\4", b"H\0\0\0\4", b"P\0\0\0\x0d\0ADMIT\0\0\0"]  # fmt: skip

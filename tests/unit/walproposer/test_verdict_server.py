@@ -1,5 +1,4 @@
-"""The coordinator's port on real sockets: psycopg asks, cancels, vanishes; and clients that are not
-psycopg at all."""
+"""The coordinator's port on real sockets: psycopg asks, cancels, disconnects; and other clients."""
 
 from __future__ import annotations
 
@@ -95,7 +94,7 @@ def test_with_parameters_and_prepared_after_a_while(port: Port) -> None:
             found = connection.execute("WAIT_LSN %s TIMEOUT %s GID %s", sent)
             assert row(found)[0] == "confirmed"
             assert row(connection.execute("ADMIT")) == (TERM, 0)
-        with pytest.raises(psycopg.errors.InvalidParameterValue, match="is no LSN"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="is not an LSN"):
             connection.execute("WAIT_LSN %s TIMEOUT %s GID %s", ("x", 1, GID))
         assert row(connection.execute("ADMIT")) == (TERM, 0)
     verbs = [question.verb for question in port.verdicts.asked]
@@ -103,7 +102,8 @@ def test_with_parameters_and_prepared_after_a_while(port: Port) -> None:
 
 
 def test_by_libpq_alone(port: Port) -> None:
-    """Its blocking calls hold the interpreter, which the port needs, too: psycopg waits for it."""
+    """Its blocking calls hold the interpreter lock, which the port needs too, so psycopg waits for
+    it."""
     with port.connect() as connection:
         pgconn = connection.pgconn
 
@@ -178,9 +178,9 @@ def test_an_error_has_its_sqlstate_and_the_connection_lives(
             assert row(connection.execute("ADMIT")) == (TERM, 0)
 
 
-def test_a_connection_that_begins_transactions_is_told(port: Port) -> None:
+def test_a_connection_that_begins_transactions_gets_a_hint(port: Port) -> None:
     with psycopg.connect(port.conninfo()) as connection:
-        with pytest.raises(psycopg.errors.SyntaxError, match="connect with autocommit"):
+        with pytest.raises(psycopg.errors.SyntaxError, match="Connect with autocommit"):
             connection.execute("ADMIT")
         connection.autocommit = True
         assert row(connection.execute("ADMIT")) == (TERM, 0)
@@ -257,7 +257,7 @@ def test_a_cancel_request_needs_the_key(port: Port) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "terminate", "full"])
-def test_a_client_that_vanishes_is_told_of(port: Port, how: str) -> None:
+def test_a_vanished_client_is_reported(port: Port, how: str) -> None:
     client = RawClient(port)
     client.start()
     client.send(Query(f"WAIT_LSN 0/10 TIMEOUT {LONG_MS} GID '{GID}'"))
@@ -277,7 +277,7 @@ def test_a_client_that_vanishes_is_told_of(port: Port, how: str) -> None:
         assert row(connection.execute("ADMIT")) == (TERM, 0)
 
 
-def test_one_that_has_asked_is_told_of_when_it_leaves_later(port: Port) -> None:
+def test_a_client_that_has_asked_is_reported_when_it_disconnects(port: Port) -> None:
     with port.connect() as silent:
         assert silent.info.server_version > 0
         with port.connect() as connection:
@@ -291,7 +291,7 @@ def test_one_that_has_asked_is_told_of_when_it_leaves_later(port: Port) -> None:
 # ---- the end
 
 
-def test_when_the_port_closes_everybody_is_told(threads: ThreadPoolExecutor) -> None:
+def test_when_the_port_closes_every_client_gets_an_error(threads: ThreadPoolExecutor) -> None:
     patient = PortConfig("127.0.0.1", 0, handshake_timeout_seconds=10 * DEADLINE_SECONDS)
     with ExitStack() as stack, running(patient) as port:
         waiter, idle = (stack.enter_context(port.connect()) for _ in range(2))
@@ -299,7 +299,7 @@ def test_when_the_port_closes_everybody_is_told(threads: ThreadPoolExecutor) -> 
         found = threads.submit(waiter.execute, f"WAIT_LSN 0/10 TIMEOUT {LONG_MS}")
         waiting(port.verdicts, 1)
         port.server.post(port.server.close)
-        with pytest.raises(psycopg.errors.AdminShutdown, match="the coordinator ends"):
+        with pytest.raises(psycopg.errors.AdminShutdown, match="the coordinator is shutting down"):
             found.result(DEADLINE_SECONDS)
         with pytest.raises(psycopg.errors.AdminShutdown):
             idle.execute("ADMIT")
@@ -310,7 +310,7 @@ def test_when_the_port_closes_everybody_is_told(threads: ThreadPoolExecutor) -> 
     assert stranger.connection.state is State.STARTUP
 
 
-def test_one_that_is_greeted_while_the_port_closes_is_told(threads: ThreadPoolExecutor) -> None:
+def test_a_handshake_while_the_port_closes_gets_an_error(threads: ThreadPoolExecutor) -> None:
     with closing(EventLoop()) as loop:
         server = VerdictServer(LOOPBACK, OneNumber(), loop)
         host, _, number = server.address.rpartition(":")

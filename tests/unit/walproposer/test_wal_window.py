@@ -59,7 +59,7 @@ class WindowMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.window.size_bytes > 0)
     @rule(data=st.data())
     def read(self, data: st.DataObject) -> None:
-        """From anywhere in the window: the model's bytes, up to the end of some chunk."""
+        """From any position in the window: the model's bytes, up to the end of some chunk."""
         window, model = self.window, self.model
         lsn = data.draw(st.integers(window.begin_lsn, window.end_lsn - 1))
         chunk = window.read(lsn)
@@ -71,7 +71,7 @@ class WindowMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.window.size_bytes > 0)
     @rule(data=st.data())
     def read_as_much_as_fits(self, data: st.DataObject) -> None:
-        """One Append carries all the chunks that fit: a slow peer is not fed by the spoon."""
+        """One Append has all the chunks that fit, so that a slow peer needs few."""
         window, model = self.window, self.model
         lsn = data.draw(st.sampled_from([e for e in model.ends if e >= window.begin_lsn]))
         if lsn < window.end_lsn:

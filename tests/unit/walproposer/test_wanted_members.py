@@ -97,7 +97,7 @@ def test_rule_10_equal_sets_with_other_addresses(change: Change) -> None:
     assert state(change.proposer) is ChangeState.DONE
 
 
-def test_rule_10_who_moved_is_looked_for_where_he_is_and_is_who_he_was(change: Change) -> None:
+def test_rule_10_a_moved_member_is_connected_to_at_its_new_address(change: Change) -> None:
     change.write(100)
     change.answer(0, 1, 2)
     ask(change.proposer, 1, 2, member(3, "moved"))

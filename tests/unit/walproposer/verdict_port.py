@@ -1,4 +1,4 @@
-"""A coordinator's port on a loop of its own, and somebody behind it who knows one number."""
+"""A coordinator's port on its own loop, with a `Verdicts` that knows one number."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ GID = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1-1.{'0' * 32}"
 
 
 class OneNumber:
-    """Answers by a commit_lsn, which any thread may advance. `asked`, `taken_back` and `left` say
-    what the port has told."""
+    """Answers from a commit_lsn, which any thread may advance. `asked`, `taken_back` and `left` are
+    the calls of the port."""
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
@@ -83,7 +83,7 @@ class OneNumber:
             case Resolve(commit=commit):
                 self._confirm(question, Verdict.COMMITTED if commit else Verdict.ROLLED_BACK)
 
-    def take_back(self, waiter: int) -> None:
+    def cancel_question(self, waiter: int) -> None:
         self.taken_back.append(waiter)
         self._forget(waiter)
 
@@ -113,7 +113,7 @@ class OneNumber:
 
 
 class Port:
-    """`verdicts` can be asked from the test's thread."""
+    """The test's thread can read `verdicts`."""
 
     def __init__(self, server: VerdictServer, verdicts: OneNumber) -> None:
         self.server = server

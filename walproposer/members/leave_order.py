@@ -1,11 +1,12 @@
-"""`tell_to_leave`: one that is in no set, and holds the log still, is told that it has left.
+"""`order_to_leave`: orders a safekeeper that is in no set, but still has the log, to leave.
 
-    its proposer runs:   POST /members/outside, and the leader tells it; then look until it has left
+    its proposer runs:   POST /members/outside; the leader sends the order; then wait for its effect
     no proposer runs:    LEAVE_TIMELINE from here
 
-Law (D2): a leader enters a joint set only with who is not about to delete its log by a word of that
-same leader's membership. Its own words it knows; so while it runs nobody else may send one. By who
-is elected later the word is refused: he stamps the membership anew.
+Law (D2): a leader enters a joint set only with a safekeeper that is not about to delete its log on
+an order with that same leader's membership. The leader knows its own orders. So while it runs, no
+other process may send one. The safekeeper refuses the order after a later election, because the new
+leader stamps the membership again.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import time
 from consensus.membership import Membership
 from walproposer.config import ProposerConfig
 from walproposer.errors import Unreachable
-from walproposer.members.change import LOOK_SECONDS, running_proposer
+from walproposer.members.change import POLL_SECONDS, running_proposer
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.joining import leave
 from walproposer.timelines.survey import survey
 
-#: A leader tells at once whom it meets; deleting the WAL may take long.
+#: A leader sends the order at once. Deleting the WAL may take long.
 LEFT_SECONDS = 30.0
 
 
-def tell_to_leave(
+def order_to_leave(
     config: ProposerConfig,
     place: SafekeeperAddress,
     safekeeper_id: int,
@@ -33,8 +34,8 @@ def tell_to_leave(
     *,
     http_token: str = "",
 ) -> None:
-    """`config.timeline` at `place`, by a `membership` that is complete (D1). Raises
-    WalProposerError when it has not left."""
+    """Order the safekeeper at `place` to leave `config.timeline`, with a `membership` that is
+    complete (D1). Raises WalProposerError if it has not left."""
     timeline = config.timeline
     assert timeline is not None
     proposer = running_proposer(config, timeline, http_token)
@@ -47,8 +48,8 @@ def tell_to_leave(
         (found,) = survey((place,))
         if timeline in found.left and timeline not in found.timelines:
             return
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     raise Unreachable(
-        f"proposer {proposer.page} has not told it within {LEFT_SECONDS:g} s",
-        hint="Another change may want it again: sk member list shows that.",
+        f"proposer {proposer.page} did not make it leave within {LEFT_SECONDS:g} s",
+        hint="Another change may have added it again. Check with sk member list.",
     )

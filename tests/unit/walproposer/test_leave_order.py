@@ -1,4 +1,5 @@
-"""Who tells one that is in no set that it has left: the leader, or `sk` when there is none."""
+"""The order to leave for a safekeeper that is in no set: sent by the leader, or by `sk` without
+one."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from proposer_steps import MEMBERS
 
 from walproposer.config import ProposerConfig
 from walproposer.errors import Unreachable
-from walproposer.members import telling
-from walproposer.members.telling import tell_to_leave
+from walproposer.members import leave_order
+from walproposer.members.leave_order import order_to_leave
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 
@@ -21,7 +22,7 @@ CONFIG = ProposerConfig(PrimaryAddress(""), (SafekeeperAddress("sk1", 5454),), T
 
 
 class Cluster:
-    """Notes who said what; 9 has left after so many looks, never when they are too few."""
+    """Records the orders. 9 has left after this many looks, never if they are too few."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, leads: bool, looks: int = 2) -> None:
         self.said: list[str] = []
@@ -29,10 +30,10 @@ class Cluster:
         proposer = SimpleNamespace(
             page="10.0.0.9:7677", name_outsider=lambda place: self.said.append(f"named {place}")
         )
-        monkeypatch.setattr(telling, "running_proposer", lambda *_: proposer if leads else None)
-        monkeypatch.setattr(telling, "leave", lambda *_: self.said.append("LEAVE"))
-        monkeypatch.setattr(telling, "survey", self.survey)
-        monkeypatch.setattr(telling, "LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(leave_order, "running_proposer", lambda *_: proposer if leads else None)
+        monkeypatch.setattr(leave_order, "leave", lambda *_: self.said.append("LEAVE"))
+        monkeypatch.setattr(leave_order, "survey", self.survey)
+        monkeypatch.setattr(leave_order, "POLL_SECONDS", 0.0)
 
     def survey(self, places: Any) -> list[Any]:
         assert places == (PLACE,)
@@ -44,19 +45,23 @@ class Cluster:
 
 def test_without_a_proposer_sk_does(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, leads=False)
-    tell_to_leave(CONFIG, PLACE, 9, b"instance", MEMBERS)
+    order_to_leave(CONFIG, PLACE, 9, b"instance", MEMBERS)
     assert cluster.said == ["LEAVE"]
 
 
-def test_d2_while_a_proposer_runs_nobody_else_says_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_d2_while_a_proposer_runs_no_other_process_sends_the_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Another operator may add 9 again: the leader would enter with one about to delete its log."""
     cluster = Cluster(monkeypatch, leads=True)
-    tell_to_leave(CONFIG, PLACE, 9, b"instance", MEMBERS)
+    order_to_leave(CONFIG, PLACE, 9, b"instance", MEMBERS)
     assert (cluster.said, cluster.looks) == (["named sk9:5454"], 0)
 
 
-def test_one_that_was_not_told_in_time_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_safekeeper_that_does_not_leave_in_time_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Cluster(monkeypatch, leads=True)
-    monkeypatch.setattr(telling, "LEFT_SECONDS", 0.0)
-    with pytest.raises(Unreachable, match=r"10\.0\.0\.9:7677 has not told it within 0 s"):
-        tell_to_leave(CONFIG, PLACE, 9, b"instance", MEMBERS)
+    monkeypatch.setattr(leave_order, "LEFT_SECONDS", 0.0)
+    with pytest.raises(Unreachable, match=r"10\.0\.0\.9:7677 did not make it leave within 0 s"):
+        order_to_leave(CONFIG, PLACE, 9, b"instance", MEMBERS)

@@ -1,14 +1,14 @@
-"""The end of a failover: what was prepared in a new primary is committed, then clients are let in.
+"""The end of a failover: the proposer commits what was prepared, then lets clients write.
 
     commit_lsn is on the primary's timeline -> RESOLVE -> OPEN
 
-Every proposer does it when it leads, whoever promoted the server and however that was broken off;
-on a primary that was there before nothing is left to do.
+Every proposer does this when it leads, whatever promoted the server, and even if the promotion was
+interrupted. On a primary that was not promoted there is nothing to do.
 
-Laws: nothing is committed here before the quorum has the first byte of the server's timeline. Until
-then the primary before may be given the term back, where the same transaction may be rolled back,
-and somebody would have seen what is lost. Clients are let in when all of it is committed. What
-another server says, even behind the same address, counts for nothing (`PrimarySession`).
+Laws: nothing is committed here before the quorum has the first byte of the server's timeline.
+Before that, the previous primary may get the term back and roll back the same transaction, after a
+client has seen it committed here. Clients can write only when everything is committed. Answers of
+another server, even at the same address, are ignored (`PrimarySession`).
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ RETRY_SECONDS = 1.0
 BUSY_SECONDS_MAX = 10.0
 
 
-class Opening:
-    """Of one incarnation. `decides`: it leads, and the quorum has the primary's timeline. `error`:
-    why clients are still kept out, or prepared transactions are left; "" when nothing is wrong."""
+class FailoverCompletion:
+    """The end of a failover, for one incarnation. `decides`: it leads, and the quorum has the
+    primary's timeline. `error`: why clients cannot write yet, or prepared transactions are left; ""
+    if there is no error."""
 
     def __init__(
         self, address: PrimaryAddress, primary: Primary, decides: Callable[[], bool]
@@ -60,7 +61,9 @@ class Opening:
         self.error = ""
 
     @classmethod
-    def of(cls, address: PrimaryAddress, primary: Primary, incarnation: Incarnation) -> Opening:
+    def of(
+        cls, address: PrimaryAddress, primary: Primary, incarnation: Incarnation
+    ) -> FailoverCompletion:
         switch_lsn = last_switch_lsn(primary.tli_history)
 
         def decides() -> bool:
@@ -69,11 +72,11 @@ class Opening:
         return cls(address, primary, decides)
 
     def start(self) -> None:
-        """In a thread of its own, until all is done."""
-        Thread(target=self._run, name="opening", daemon=True).start()
+        """Run in a thread until everything is done."""
+        Thread(target=self._run, name="failover", daemon=True).start()
 
     def end(self) -> None:
-        """The incarnation is over."""
+        """The incarnation has ended."""
         self._ending.set()
 
     @property
@@ -98,13 +101,13 @@ class Opening:
     def _failed(self, error: WalProposerError) -> None:
         reason = "; ".join(filter(None, (str(error), error.hint)))
         if reason != self.error:
-            log.error("the failover is not finished", reason=str(error), hint=error.hint)
+            log.error("could not finish the failover", reason=str(error), hint=error.hint)
         self.error = reason
 
-    # ---- what is left to do
+    # ---- the steps
 
     def finish(self) -> None:
-        """All of it. Raises WalProposerError."""
+        """Do all steps that are left. Raises WalProposerError."""
         while (step := self._next()) is not None:
             if self._ending.is_set() or not self._decides():
                 return
@@ -124,24 +127,25 @@ class Opening:
         with self._new_session() as connection:
             prepared = read_prepared(connection)
         if step is Step.RESOLVE:
-            # Here, as a start that has nothing to resolve imports a tenth less.
+            # Imported here, because a start with nothing to resolve then imports a tenth less.
             from walproposer.qsync.resolve import commit_limbo
 
             commit_limbo(self._session, prepared_before(prepared, self._tli), BUSY_SECONDS_MAX)
             return
         for foreign in set(prepared) - set(ours(prepared)):
-            log.warning("a transaction of others stays prepared", prepared=str(foreign))
+            log.warning("a transaction of another program stays prepared", prepared=str(foreign))
         open_again(self._new_session)
 
     def _warn_of_read_only(self) -> None:
         log.warning(
-            "sessions are read-only, and our role may not see why",
-            hint="If sk promote has made them so, as a superuser: ALTER SYSTEM RESET "
+            "sessions are read-only, and the role may not see why",
+            hint="If sk promote set this, as a superuser: ALTER SYSTEM RESET "
             f"{READ_ONLY}; SELECT pg_reload_conf();",
         )
 
     def _session(self, database: str = "") -> PrimarySession:
-        # Here, as it brings the client of qsync along, and commits go already when it is needed.
+        # Imported here, because it imports the client of qsync, and commits already run when it is
+        # needed.
         from walproposer.qsync.primary_session import PrimarySession
 
         return PrimarySession(self._address, self._primary, database)

@@ -1,5 +1,5 @@
-"""What a proposer does with a server that was promoted: nothing before the quorum has its timeline;
-then what is prepared is committed, then clients are let in."""
+"""The proposer of a promoted server: nothing before the quorum has its timeline; then prepared
+transactions are committed, then clients may write."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from consensus.messages import ServerFacts
 from pg_fixtures.waiting import wait_until
 from pgwal.history import TimelineHistory
 from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.failover import opening
-from walproposer.failover.opening import Opening
+from walproposer.failover import completion
+from walproposer.failover.completion import FailoverCompletion
 from walproposer.primary.prepared_transactions import PreparedTransaction
 from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
@@ -52,19 +52,19 @@ class FakeServer:
 
 def opening_of(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, *, decides: bool = True
-) -> Opening:
+) -> FailoverCompletion:
     """No network, and no patience."""
     monkeypatch.setattr(resolve, "commit_limbo", server.commit)
-    monkeypatch.setattr(opening, "open_again", server.open)
-    monkeypatch.setattr(opening, "read_prepared", lambda _: tuple(server.prepared))
-    monkeypatch.setattr(opening, "is_closed", lambda _: server.is_closed)
-    monkeypatch.setattr(opening, "may_be_closed", lambda _: False)
-    monkeypatch.setattr(opening, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(Opening, "_new_session", lambda _: nullcontext())
-    return Opening(PrimaryAddress(""), PRIMARY, lambda: decides)
+    monkeypatch.setattr(completion, "open_again", server.open)
+    monkeypatch.setattr(completion, "read_prepared", lambda _: tuple(server.prepared))
+    monkeypatch.setattr(completion, "is_closed", lambda _: server.is_closed)
+    monkeypatch.setattr(completion, "may_be_closed", lambda _: False)
+    monkeypatch.setattr(completion, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(FailoverCompletion, "_new_session", lambda _: nullcontext())
+    return FailoverCompletion(PrimaryAddress(""), PRIMARY, lambda: decides)
 
 
-def test_clients_are_let_in_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_may_write_last(monkeypatch: pytest.MonkeyPatch) -> None:
     server = FakeServer("of others", OURS)
     opening_of(server, monkeypatch).finish()
     assert server.orders == [f"commit {OURS}", "open"]
@@ -77,7 +77,7 @@ def test_what_clients_of_this_primary_prepare_is_theirs(monkeypatch: pytest.Monk
 
 
 def test_a_server_that_was_open_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else has promoted it."""
+    """Another program has promoted it."""
     server = FakeServer(OURS, is_closed=False)
     opening_of(server, monkeypatch).finish()
     assert server.orders == [f"commit {OURS}"]
@@ -95,7 +95,7 @@ def test_nothing_is_done_before_the_quorum_has_its_timeline(
     assert not made.is_done
 
 
-def test_it_is_tried_again_and_told_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_retried_and_the_error_is_in_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = Refusal("role a may not commit", hint="Give another one.")
     server = FakeServer(OURS, problems=[refusal, refusal, Unreachable("gone")])
     made = opening_of(server, monkeypatch)

@@ -1,8 +1,8 @@
-"""Mending: segments that rotted on one safekeeper are brought to it from another one.
+"""Repairs corrupted segments of a safekeeper with the bytes of another safekeeper.
 
-Only the proposer knows all addresses, so it asks the members from time to time which of their
-segments are damaged, and hands each the bytes of another one, which reads them with its own checks.
-Committed bytes are the same everywhere. It runs in a thread of its own, off the commit path.
+Only the proposer knows all addresses. It asks the members periodically for their damaged segments,
+and copies each from another member, which verifies the bytes as it reads them. Committed bytes are
+the same on all members. This runs in its own thread, outside the commit path.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from telemetry.stop_signal import StopSignal
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.peer import open_donor, open_mend
+from walproposer.stream.peer import open_donor, open_repair
 
 log = structlog.get_logger()
 
-#: How often the members are asked.
-LOOK_SECONDS = 10.0
-#: How long a member may take for a piece of a segment, or for checking the whole.
+#: Interval between two checks of the members.
+CHECK_SECONDS = 10.0
+#: Time limit for a member to send or receive a piece of a segment, or to verify the segment.
 ANSWER_SECONDS = 60.0
 
 MENDED = b"mended"
 
 
-class Mender:
-    """`leader()` is the NodeId that leads now, None while nobody does; `addresses()` are those of
-    the members at that moment."""
+class SegmentRepair:
+    """`leader()` returns the NodeId that leads now, or None. `addresses()` returns the current
+    addresses of the members."""
 
     def __init__(
         self,
@@ -49,35 +49,35 @@ class Mender:
         self._timeline = timeline
         self._seg_size = wal_seg_size
         self._leader = leader
-        #: What went wrong with whom last: said once.
-        self._said: dict[SafekeeperAddress, str] = {}
+        #: The last error of each safekeeper, to log it once.
+        self._logged: dict[SafekeeperAddress, str] = {}
 
     def run(self, stopping: StopSignal) -> None:
-        while not stopping.wait(LOOK_SECONDS):
+        while not stopping.wait(CHECK_SECONDS):
             for address in self._addresses():
                 if self._leader() is not None and not stopping.is_set:
-                    self._look_after(address)
+                    self._check_member(address)
 
-    def _look_after(self, address: SafekeeperAddress) -> None:
+    def _check_member(self, address: SafekeeperAddress) -> None:
         try:
             holes = self._holes_of(address)
         except WalProposerError:
-            return  # that it cannot be reached, others say
+            return  # other code reports an unreachable safekeeper
         try:
             for begin_lsn in holes:
-                self._mend(address, begin_lsn)
+                self._repair(address, begin_lsn)
         except WalProposerError as error:
-            self._say(address, str(error))
+            self._log_once(address, str(error))
         else:
-            self._said.pop(address, None)
+            self._logged.pop(address, None)
 
-    def _say(self, address: SafekeeperAddress, reason: str) -> None:
-        if self._said.get(address) != reason:
-            self._said[address] = reason
-            log.warning("could not mend", safekeeper=str(address), reason=reason)
+    def _log_once(self, address: SafekeeperAddress, reason: str) -> None:
+        if self._logged.get(address) != reason:
+            self._logged[address] = reason
+            log.warning("could not repair WAL segment", safekeeper=str(address), reason=reason)
 
     def _holes_of(self, address: SafekeeperAddress) -> list[int]:
-        """Where its damaged segments begin. Raises WalProposerError."""
+        """The start positions of its damaged segments. Raises WalProposerError."""
         named = {
             "tenant_id": self._timeline.tenant_id.hex(),
             "timeline_id": self._timeline.timeline_id.hex(),
@@ -86,20 +86,21 @@ class Mender:
         status = msgspec.json.decode(row["status"])
         return [int(Lsn.parse(lsn)) for lsn in status.get("holes", [])]
 
-    def _mend(self, address: SafekeeperAddress, begin_lsn: int) -> None:
-        """From the first that has it. Raises WalProposerError when nobody has."""
+    def _repair(self, address: SafekeeperAddress, begin_lsn: int) -> None:
+        """Repair from the first member that has the segment. Raises WalProposerError if none has
+        it."""
         failure: WalProposerError | None = None
         for donor in self._addresses():
             node_id = self._leader()
             if donor == address or node_id is None:
                 continue
             try:
-                self._bring(donor, address, node_id, begin_lsn)
+                self._copy_segment(donor, address, node_id, begin_lsn)
             except WalProposerError as error:
                 failure = error
             else:
                 log.info(
-                    "WAL segment mended",
+                    "WAL segment repaired",
                     safekeeper=str(address),
                     donor=str(donor),
                     lsn=str(Lsn(begin_lsn)),
@@ -108,17 +109,17 @@ class Mender:
         if failure is not None:
             raise failure
 
-    def _bring(
+    def _copy_segment(
         self, donor: SafekeeperAddress, address: SafekeeperAddress, node_id: NodeId, begin_lsn: int
     ) -> None:
         """Raises WalProposerError."""
         with (
             closing(open_donor(donor, self._timeline, node_id, begin_lsn)) as connection,
-            closing(CopyConnection(open_mend(address, self._timeline, begin_lsn))) as target,
+            closing(CopyConnection(open_repair(address, self._timeline, begin_lsn))) as target,
         ):
             with donor.answering():
                 self._copy(ReplicationStream(connection.pgconn, begin_lsn, ANSWER_SECONDS), target)
-            _await_mended(target)
+            _await_repaired(target)
 
     def _copy(self, source: ReplicationStream, target: CopyConnection) -> None:
         end_lsn = source.next_lsn + self._seg_size
@@ -132,7 +133,7 @@ class Mender:
 
 
 def _send(target: CopyConnection, part: bytes) -> None:
-    """All of it: what it does not take now must not pile up here."""
+    """Send all of `part`, and wait if the socket is full, so that nothing accumulates here."""
     target.send(part)
     while target.wants_write:
         _wait(target, writes=True)
@@ -141,15 +142,16 @@ def _send(target: CopyConnection, part: bytes) -> None:
         raise target.end
 
 
-def _await_mended(target: CopyConnection) -> None:
+def _await_repaired(target: CopyConnection) -> None:
     while MENDED not in map(bytes, target.receive()):
         _wait(target, writes=False)
 
 
 def _wait(copy: CopyConnection, *, writes: bool) -> None:
-    """Until the socket is ready. Raises WalProposerError when the other side has ended."""
+    """Wait until the socket is ready. Raises WalProposerError if the other side has closed the
+    connection."""
     if copy.end is not None:
         raise copy.end
     reading, writing = ([], [copy]) if writes else ([copy], [])
     if not any(select.select(reading, writing, [], ANSWER_SECONDS)):
-        raise Unreachable(f"nothing came for {ANSWER_SECONDS:g} s")
+        raise Unreachable(f"no message was received for {ANSWER_SECONDS:g} s")

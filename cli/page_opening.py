@@ -1,0 +1,53 @@
+"""`sk status --open`: finds a web page of the cluster and opens it in the user's browser."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Iterator
+
+import click
+
+from cli.output import CommandError
+from cluster.timeline_view import timeline_views
+from walproposer.errors import WalProposerError
+from walproposer.timelines.discovery import Discovery
+from walproposer.timelines.status_page import PageAccess, PageAddress, demands_tls, page_url
+
+
+def open_page(discovery: Discovery, conninfo: str) -> None:
+    """Prints its address, too. `conninfo`: how TLS is verified. Raises CommandError when there is
+    none."""
+    url = _find_page(discovery, conninfo)
+    click.echo(url)
+    if not webbrowser.open(url):
+        click.echo(
+            "no browser was found on this machine: open the address in another one", err=True
+        )
+
+
+def _find_page(discovery: Discovery, conninfo: str) -> str:
+    problems = []
+    for page in _pages(discovery, conninfo):
+        try:
+            return page_url(page, PageAccess(conninfo))
+        except WalProposerError as error:
+            problems.append(str(error))
+    problems += [f"safekeeper {r.address}: {r.error}" for r in discovery.safekeepers if r.error]
+    raise CommandError(
+        f"no web page can be reached: {'; '.join(problems)}",
+        "Run this where the HTTP ports can be reached; --http of sk attach and of sk safekeeper "
+        "run says where they are.",
+    )
+
+
+def _pages(discovery: Discovery, conninfo: str) -> Iterator[PageAddress]:
+    """The best first: a proposer knows more than a safekeeper."""
+    for view in timeline_views(discovery):
+        for proposer in view.proposers:
+            yield PageAddress.parse(proposer.http, "")
+    for report in discovery.safekeepers:
+        if report.reachable and report.http:
+            host = report.address.rpartition(":")[0].strip("[]")
+            page = PageAddress.parse(report.http, host)
+            # A safekeeper's page has the TLS of its wire.
+            yield PageAddress(page.host, page.port, True) if demands_tls(conninfo) else page
