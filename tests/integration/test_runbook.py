@@ -3,11 +3,11 @@ verdict, the commands of the page are run, and the test waits for what the page 
 
 from __future__ import annotations
 
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,9 +238,44 @@ def test_an_archive_that_fails_is_named(
     shell.wait_over()
 
 
+def test_the_generation_service_is_started(cluster: QuorumCluster, tmp_path: Path) -> None:
+    with GenerationProcess(str(tmp_path / "numbers"), log_path=tmp_path / "log") as generations:
+        generations.kill()
+        shell = shell_of(cluster, tmp_path, SERVICE=generations.url)
+
+        def start() -> None:
+            generations.start()
+            generations.wait_ready()
+
+        shell.units["sk-generations"] = [replace(service_unit(generations), start=start)]
+        for heading in ("SkGenerationsDown", "SkGenerationsRequestsFail"):
+            assert "tenant" in shell.do(heading)
+
+
+def test_a_proposer_whose_port_does_not_answer(cluster: QuorumCluster, tmp_path: Path) -> None:
+    shell = shell_of(cluster, tmp_path, HTTP=f"http://{cluster.proposer.http_address}")
+    cluster.proposer.kill()
+    shell.do("SkProposerDown")
+    shell.wait_over()
+
+
+#: Their commands restart a part that may well be whole.
+RESTARTS = ("SkMemberHoldsWal", "SkScrubStopped", "SkLogEndDamaged", "SkSafekeeperNotFollowing")
+
+
+def test_commands_that_restart_a_part(cluster: QuorumCluster, tmp_path: Path) -> None:
+    """Commits proceed after each of them."""
+    shell = shell_of(cluster, tmp_path, COORDINATOR=f"127.0.0.1:{QSYNC_PORT}")
+    cluster.safekeepers[1].kill()
+    for heading in RESTARTS:
+        shell.do(heading)
+    shell.do("SkQsyncNotDeciding", 0, 1)
+    shell.wait_over()
+
+
 #: Commands that change nothing, and are good for any state.
-LOOKING = ("curl ", "psql ", "journalctl ", "df ")
-LOOKING_OURS = ("status", "check", "member list", "qsync", "generations status")
+LOOKING = ("curl ", "psql ", "df ")
+LOOKING_OURS = ("status", "check", "member list", "qsync")
 
 
 def is_looking(line: str) -> bool:
@@ -249,14 +284,12 @@ def is_looking(line: str) -> bool:
 
 
 def test_the_commands_that_look(cluster: QuorumCluster, tmp_path: Path) -> None:
-    with GenerationProcess(str(tmp_path / "numbers"), log_path=tmp_path / "log") as generations:
-        variables = {"COORDINATOR": f"127.0.0.1:{QSYNC_PORT}", "SERVICE": generations.url}
-        shell = shell_of(cluster, tmp_path, **variables, STANDBY=cluster.postgres.dsn())
-        entries = read_entries().values()
-        lines = {line for entry in entries for line in entry.commands if is_looking(line)}
-        for line in sorted(lines):
-            if not re.search("sk-(pageserver|generations) ", line):  # no such unit runs here
-                shell.run(line)
+    """Each of the page, once."""
+    dsn = cluster.postgres.dsn()
+    shell = shell_of(cluster, tmp_path, COORDINATOR=f"127.0.0.1:{QSYNC_PORT}", STANDBY=dsn)
+    lines = {line for entry in read_entries().values() for line in entry.commands}
+    for line in sorted(filter(is_looking, lines)):
+        shell.run(line)
 
 
 # ---- clusters that change for good
