@@ -260,7 +260,7 @@ def test_a_proposer_whose_port_does_not_answer(cluster: QuorumCluster, tmp_path:
 
 
 #: Their commands restart a part that may well be whole.
-RESTARTS = ("SkMemberHoldsWal", "SkScrubStopped", "SkLogEndDamaged", "SkSafekeeperNotFollowing")
+RESTARTS = ("SkSafekeeperNotFollowing", "SkMemberHoldsWal", "SkScrubStopped", "SkLogEndDamaged")
 
 
 def test_commands_that_restart_a_part(cluster: QuorumCluster, tmp_path: Path) -> None:
@@ -269,6 +269,7 @@ def test_commands_that_restart_a_part(cluster: QuorumCluster, tmp_path: Path) ->
     cluster.safekeepers[1].kill()
     for heading in RESTARTS:
         shell.do(heading)
+        shell.wait_over()
     shell.do("SkQsyncNotDeciding", 0, 1)
     shell.wait_over()
 
