@@ -35,10 +35,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.process_table import ends_within
-from pg_server.errors import DeadlineExceeded
-from pg_server.launcher import PR_SET_PDEATHSIG, prctl
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.process_table import ends_within
+from quorum_wal.pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_server.launcher import PR_SET_PDEATHSIG, prctl
 
 REQUEST_BYTES_MAX = 1 << 17
 #: Room for the command line of a forked process: it lies where the server's own arguments were.
@@ -47,15 +47,15 @@ COMMAND_LINE_BYTES_MAX = 1 << 14
 START_VARIABLES = ("LD_", "LANG", "LC_", "MALLOC_", "PYTHON", "TZ")
 #: What most commands need.
 MODULES = (
-    "telemetry.logs", "telemetry.status_pages", "cli.safekeeper", "cli.user", "cli.attach",
-    "cli.status", "cli.check", "cli.timeline", "cli.member", "cli.elect", "cli.promote",
-    "cli.rejoin", "cli.qsync", "cli.archive", "cli.backup", "cli.restore",
+    "quorum_wal.telemetry.logs", "quorum_wal.telemetry.status_pages", "quorum_wal.cli.safekeeper", "quorum_wal.cli.user", "quorum_wal.cli.attach",
+    "quorum_wal.cli.status", "quorum_wal.cli.check", "quorum_wal.cli.timeline", "quorum_wal.cli.member", "quorum_wal.cli.elect", "quorum_wal.cli.promote",
+    "quorum_wal.cli.rejoin", "quorum_wal.cli.qsync", "quorum_wal.cli.archive", "quorum_wal.cli.backup", "quorum_wal.cli.restore",
 )  # fmt: skip
 #: What those of the pageserver need beside them: compiled loops, and ten times the memory.
 PAGE_MODULES = (
-    "cli.pageserver_run", "cli.pageserver_status", "cli.pageserver_deletion", "cli.branch_create",
-    "cli.branch_list", "cli.page_check", "cli.page_get", "cli.page_history", "cli.page_repair",
-    "cli.table_restore", "pageserver.service",
+    "quorum_wal.cli.pageserver_run", "quorum_wal.cli.pageserver_status", "quorum_wal.cli.pageserver_deletion", "quorum_wal.cli.branch_create",
+    "quorum_wal.cli.branch_list", "quorum_wal.cli.page_check", "quorum_wal.cli.page_get", "quorum_wal.cli.page_history", "quorum_wal.cli.page_repair",
+    "quorum_wal.cli.table_restore", "quorum_wal.pageserver.service",
 )  # fmt: skip
 PAGE_COMMANDS = ("pageserver", "branch", "page", "table")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.compiled import SOURCES, how_it_runs, sources_digest
+from quorum_wal.storage.compiled import SOURCES, how_it_runs, sources_digest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
