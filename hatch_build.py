@@ -29,6 +29,8 @@ DIRECTIVES = {
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
         try:
             built = compile_modules(Path(self.root), self.config["modules"])
         except Exception as error:  # whatever the compiler, or its absence, says

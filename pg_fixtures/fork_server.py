@@ -47,15 +47,27 @@ COMMAND_LINE_BYTES_MAX = 1 << 14
 START_VARIABLES = ("LD_", "LANG", "LC_", "MALLOC_", "PYTHON", "TZ")
 #: What most commands need.
 MODULES = (
-    "quorum_wal.telemetry.logs", "quorum_wal.telemetry.status_pages", "quorum_wal.cli.safekeeper", "quorum_wal.cli.user", "quorum_wal.cli.attach",
-    "quorum_wal.cli.status", "quorum_wal.cli.check", "quorum_wal.cli.timeline", "quorum_wal.cli.member", "quorum_wal.cli.elect", "quorum_wal.cli.promote",
-    "quorum_wal.cli.rejoin", "quorum_wal.cli.qsync", "quorum_wal.cli.archive", "quorum_wal.cli.backup", "quorum_wal.cli.restore",
+    "quorum_wal.telemetry.logs",
+    "quorum_wal.telemetry.status_pages",
+    *(
+        f"quorum_wal.cli.{name}"
+        for name in (
+            "safekeeper", "user", "attach", "status", "check", "timeline", "member", "elect",
+            "promote", "rejoin", "qsync", "archive", "backup", "restore",
+        )
+    ),
 )  # fmt: skip
 #: What those of the pageserver need beside them: compiled loops, and ten times the memory.
 PAGE_MODULES = (
-    "quorum_wal.cli.pageserver_run", "quorum_wal.cli.pageserver_status", "quorum_wal.cli.pageserver_deletion", "quorum_wal.cli.branch_create",
-    "quorum_wal.cli.branch_list", "quorum_wal.cli.page_check", "quorum_wal.cli.page_get", "quorum_wal.cli.page_history", "quorum_wal.cli.page_repair",
-    "quorum_wal.cli.table_restore", "quorum_wal.pageserver.service",
+    "quorum_wal.pageserver.service",
+    *(
+        f"quorum_wal.cli.{name}"
+        for name in (
+            "pageserver_run", "pageserver_status", "pageserver_deletion", "branch_create",
+            "branch_list", "page_check", "page_get", "page_history", "page_repair",
+            "table_restore",
+        )
+    ),
 )  # fmt: skip
 PAGE_COMMANDS = ("pageserver", "branch", "page", "table")
 
