@@ -35,10 +35,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.process_table import ends_within
-from pg_server.errors import DeadlineExceeded
-from pg_server.launcher import PR_SET_PDEATHSIG, prctl
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.process_table import ends_within
+from quorum_wal.pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_server.launcher import PR_SET_PDEATHSIG, prctl
 
 REQUEST_BYTES_MAX = 1 << 17
 #: Room for the command line of a forked process: it lies where the server's own arguments were.
@@ -47,15 +47,27 @@ COMMAND_LINE_BYTES_MAX = 1 << 14
 START_VARIABLES = ("LD_", "LANG", "LC_", "MALLOC_", "PYTHON", "TZ")
 #: What most commands need.
 MODULES = (
-    "telemetry.logs", "telemetry.status_pages", "cli.safekeeper", "cli.user", "cli.attach",
-    "cli.status", "cli.check", "cli.timeline", "cli.member", "cli.elect", "cli.promote",
-    "cli.rejoin", "cli.qsync", "cli.archive", "cli.backup", "cli.restore",
+    "quorum_wal.telemetry.logs",
+    "quorum_wal.telemetry.status_pages",
+    *(
+        f"quorum_wal.cli.{name}"
+        for name in (
+            "safekeeper", "user", "attach", "status", "check", "timeline", "member", "elect",
+            "promote", "rejoin", "qsync", "archive", "backup", "restore",
+        )
+    ),
 )  # fmt: skip
 #: What those of the pageserver need beside them: compiled loops, and ten times the memory.
 PAGE_MODULES = (
-    "cli.pageserver_run", "cli.pageserver_status", "cli.pageserver_deletion", "cli.branch_create",
-    "cli.branch_list", "cli.page_check", "cli.page_get", "cli.page_history", "cli.page_repair",
-    "cli.table_restore", "pageserver.service",
+    "quorum_wal.pageserver.service",
+    *(
+        f"quorum_wal.cli.{name}"
+        for name in (
+            "pageserver_run", "pageserver_status", "pageserver_deletion", "branch_create",
+            "branch_list", "page_check", "page_get", "page_history", "page_repair",
+            "table_restore",
+        )
+    ),
 )  # fmt: skip
 PAGE_COMMANDS = ("pageserver", "branch", "page", "table")
 

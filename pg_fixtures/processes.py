@@ -19,17 +19,22 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import BinaryIO, Literal, Self, TypeVar
 
-from pg_fixtures.errors import FixtureError, ProcessEnded
-from pg_fixtures.fork_server import ForkedProcess, ForkServers
-from pg_fixtures.process_table import ends_within, rss_bytes, session_members, signal_entry
-from pg_fixtures.waiting import wait_until
-from pg_server.account import Account
-from pg_server.errors import DeadlineExceeded
-from pg_server.program import launcher_argv
+from quorum_wal.pg_fixtures.errors import FixtureError, ProcessEnded
+from quorum_wal.pg_fixtures.fork_server import ForkedProcess, ForkServers
+from quorum_wal.pg_fixtures.process_table import (
+    ends_within,
+    rss_bytes,
+    session_members,
+    signal_entry,
+)
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import Account
+from quorum_wal.pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_server.program import launcher_argv
 
 T = TypeVar("T")
 
-SK = (sys.executable, "-m", "cli.main")  # our own command, of this installation
+SK = (sys.executable, "-m", "quorum_wal.cli.main")  # our own command, of this installation
 #: For a run that starts `sk` many times; None executes each. Set by tests/conftest.py.
 fork_servers: ForkServers | None = None
 KILL_TIMEOUT = 30.0  # seconds; a killed process ends late only while its disk I/O completes

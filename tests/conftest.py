@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from pg_fixtures import processes
-from pg_fixtures.fork_server import ForkServers
+from quorum_wal.pg_fixtures import processes
+from quorum_wal.pg_fixtures.fork_server import ForkServers
 
 TESTS = Path(__file__).parent
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from generations import metrics as generations
-from safekeeper import metrics as keeper
-from walproposer import metrics as proposer
+from quorum_wal.generations import metrics as generations
+from quorum_wal.safekeeper import metrics as keeper
+from quorum_wal.walproposer import metrics as proposer
 
 ROOT = Path(__file__).parent.parent
 

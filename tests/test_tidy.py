@@ -228,3 +228,18 @@ def test_tests_use_public_interfaces() -> None:
         if (name := name_of(path)) not in INSIDES and (count := private_uses(path))
     }
     assert uses == INSIDES_LEFT
+
+
+#: The package of users' imports; by any other name a module would be loaded twice.
+OURS = tuple(link.name for link in (ROOT / "quorum_wal").iterdir() if link.is_symlink())
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name_of)
+def test_packages_have_one_name(path: Path) -> None:
+    problems = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            problems += [alias.name for alias in node.names if alias.name.split(".")[0] in OURS]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            problems += [node.module] if node.module.split(".")[0] in OURS else []
+    assert not problems, f"{name_of(path)}: import these below quorum_wal: {problems}"

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import run_sk
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import wait_replayed
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import run_sk
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from pg_fixtures.processes import run_sk
+from quorum_wal.pg_fixtures.processes import run_sk
 
 TIMEOUT = 120.0
 

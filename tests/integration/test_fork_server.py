@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pg_fixtures import processes
-from pg_fixtures.fork_server import COMMAND_LINE_BYTES_MAX, ForkServers
-from pg_fixtures.process_table import read_entry
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures import processes
+from quorum_wal.pg_fixtures.fork_server import COMMAND_LINE_BYTES_MAX, ForkServers
+from quorum_wal.pg_fixtures.process_table import read_entry
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 120.0
 ROOT = Path(__file__).parents[2]
@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[2]
 STARTER = """
 import sys, time
 from pathlib import Path
-from pg_fixtures import processes
-from pg_fixtures.fork_server import ForkServers
-from pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures import processes
+from quorum_wal.pg_fixtures.fork_server import ForkServers
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
 processes.fork_servers = ForkServers(processes.SK)
 safekeeper = SafekeeperProcess(1, Path(sys.argv[1]))
 safekeeper.__enter__()

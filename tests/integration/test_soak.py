@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.errors import DeadlineExceeded
 from tests.soak import run, told
 from tests.soak.books import Books
 from tests.soak.chronicle import Chronicle, SilenceWatch

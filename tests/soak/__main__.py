@@ -24,10 +24,10 @@ from pathlib import Path
 
 import psycopg
 
-from pg_fixtures import processes
-from pg_fixtures.fork_server import ForkServers
-from pg_server.binaries import PostgresBinaries, find_postgres
-from pg_server.errors import PgServerError
+from quorum_wal.pg_fixtures import processes
+from quorum_wal.pg_fixtures.fork_server import ForkServers
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_server.errors import PgServerError
 
 from .books import Books
 from .chronicle import Chronicle, SilenceWatch

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.processes import run_sk
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.processes import run_sk
 
 from .world import World
 

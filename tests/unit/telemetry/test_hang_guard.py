@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 30.0
 SERVICE = """
 import os, sys, time
-from telemetry.hang_guard import hang_guard
+from quorum_wal.telemetry.hang_guard import hang_guard
 with hang_guard(float(sys.argv[1])):
     print("inside", flush=True)
     time.sleep(float(sys.argv[2]))

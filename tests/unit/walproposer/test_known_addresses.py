@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from new_timeline import SERVER, TIMELINE, first_membership
 
-from walproposer.config import ProposerConfig
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.service import candidacy_of
-from walproposer.timelines.timeline_creation import FoundTimeline
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.service import candidacy_of
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
 
 CONNINFO = "user=walproposer"
 
