@@ -16,10 +16,10 @@ from pathlib import Path
 
 from runbook_page import read_entries
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.errors import DeadlineExceeded
 
 TIMEOUT = 120.0
 COMMAND_TIMEOUT = 100.0
@@ -72,7 +72,9 @@ class RunbookShell:
         self._entries = read_entries()
         folder.mkdir(exist_ok=True)
         sk = folder / "sk"
-        sk.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m cli.main "$@"\n')
+        sk.write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m quorum_wal.cli.main "$@"\n'
+        )
         sk.chmod(0o755)
         path = f"{folder}:{os.environ['PATH']}"
         self.env = {**os.environ, **variables, "PATH": path, "POSTGRES": POSTGRES_UNIT}

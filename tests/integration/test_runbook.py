@@ -34,15 +34,15 @@ from test_cli_states import (
     two_members_down,
 )
 
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.generations import GenerationProcess
-from pg_fixtures.ports import free_port
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.standby import wait_replayed
-from pg_fixtures.waiting import wait_until
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.generations import GenerationProcess
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 120.0
 SEGMENT_BYTES = 1 << 20

@@ -11,8 +11,8 @@ import pytest
 from prometheus_server import ROOT, rules_by_name
 from runbook_page import PARTS, Entry, anchor_of, read_entries
 
-from cli.main import cli
-from cluster.verdict import Condition
+from quorum_wal.cli.main import cli
+from quorum_wal.cluster.verdict import Condition
 
 ENTRIES = read_entries()
 VERDICTS, ALERTS = "Verdicts", "Alerts"
