@@ -69,8 +69,8 @@ def status(
     """Show safekeepers, proposer and positions, and what to do when all is not well.
 
     Everything else is found out from the safekeepers. Exits with 3 when the commits of some
-    timeline cannot proceed or return without a quorum, or no member can open it; with 4 when no
-    safekeeper answers.
+    timeline cannot proceed or return without a quorum, when no member can open it, or when there
+    is no timeline; with 4 when no safekeeper answers.
     """
     if watch + json + opens_page > 1:
         raise click.UsageError("--watch, --open and --json exclude each other")
@@ -106,7 +106,8 @@ def _exit_code(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]])
         return ExitCode.FAILED if has_refused else ExitCode.UNREACHABLE
     if unopened_timelines(discovery):
         return ExitCode.BLOCKED
-    return 0 if all(verdict.is_well for _, verdict in judged) else ExitCode.BLOCKED
+    is_well = bool(judged) and all(verdict.is_well for _, verdict in judged)
+    return 0 if is_well else ExitCode.BLOCKED
 
 
 def _watch(addresses: tuple[SafekeeperAddress, ...], token: str, primary: tuple[str, ...]) -> None:

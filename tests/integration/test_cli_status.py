@@ -11,8 +11,10 @@ from typing import Any
 
 from sk_command import assert_refused, sk, sk_json
 
+from quorum_wal.cli.output import ExitCode
 from quorum_wal.pg_fixtures.cluster import QuorumCluster
 from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pgwal.lsn import Lsn
 
@@ -182,6 +184,13 @@ def test_no_election_without_a_quorum(cluster: QuorumCluster) -> None:
     assert promised is not None
     assert now is not None
     assert now["promised"] == promised["promised"]
+
+
+def test_safekeepers_without_a_timeline(tmp_path: Path) -> None:
+    with SafekeeperProcess(1, tmp_path / "safekeeper") as safekeeper:
+        done = sk("status", "--safekeepers", safekeeper.address)
+    assert done.returncode == ExitCode.BLOCKED
+    assert "NO TIMELINE" in done.stdout
 
 
 def test_nobody_answers() -> None:

@@ -1,0 +1,98 @@
+"""docs/first-day.md, word by word: its commands in one shell, in their order; each must succeed.
+
+What the shell prints is docs/first-day-transcript.md. SK_ARTEFACTS=FOLDER keeps that of this run.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_server.account import give, server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, TRANSCRIPT = DOCS / "first-day.md", DOCS / "first-day-transcript.md"
+TIMEOUT = 600.0
+INDENT = "    "
+#: The test is installed already, and knows where Postgres is.
+INSTALLS, NAMES_POSTGRES = "pip install", "export PATH="
+#: Each safekeeper is in `sk status` at the end, and the rows are there again.
+EXPECTED = ("OK: commits proceed, 3 of 3 safekeepers", "done: members 1, 2, 4", " 1000")
+
+
+def commands_of(page: str) -> list[str]:
+    """The lines of its blocks."""
+    return [line[len(INDENT) :] for line in page.splitlines() if line.startswith(INDENT)]
+
+
+def test_every_command_of_the_first_day_works(
+    tmp_path: Path, pg_binaries: PostgresBinaries
+) -> None:
+    account = server_account()
+    folder = tmp_path / "home"
+    folder.mkdir()
+    give(folder, account)
+    skipped = (INSTALLS, NAMES_POSTGRES)
+    commands = [line for line in commands_of(PAGE.read_text()) if not line.startswith(skipped)]
+    script = tmp_path / "first-day.sh"
+    script.write_text("\n".join(commands) + "\n")
+    programs = (str(Path(sys.executable).parent), str(pg_binaries.bin_dir), os.environ["PATH"])
+    shell = ServiceProcess(
+        ["bash", "-e", "-v", script],
+        log_path=tmp_path / "transcript",
+        name="the first day",
+        cwd=folder,
+        account=account,
+        env={
+            "PATH": os.pathsep.join(programs),
+            "HOME": str(folder),
+            "USER": account.name if account is not None else os.environ["USER"],
+            "QUORUM_WAL_INTERPRETED": "",
+        },
+    )
+    with shell:
+        exit_code = shell.wait(TIMEOUT)
+    printed = shell.log_text()
+    artefacts = os.environ.get("SK_ARTEFACTS")
+    if artefacts:
+        Path(artefacts, TRANSCRIPT.name).write_text(transcript(commands, printed, folder))
+    assert exit_code == 0, shell.log_tail()
+    for sentence in EXPECTED:
+        assert sentence in printed
+    assert "Traceback" not in printed
+
+
+def transcript(commands: list[str], printed: str, folder: Path) -> str:
+    """The output in Markdown, each command behind a `$`."""
+    lines, left = [], list(commands)
+    for line in printed.replace(str(folder), "/home/dba").splitlines():
+        if left and line == left[0]:
+            lines.append(f"{INDENT}$ {left.pop(0)}")
+        else:
+            lines.append(f"{INDENT}{line}".rstrip())
+    return f"{HEADER}\n" + "\n".join(lines) + "\n"
+
+
+HEADER = """\
+# The first day: what the commands print
+
+The transcript of a run of [first-day.md](first-day.md) by its test; `$` marks what was typed.
+"""
+
+
+def test_the_transcript_is_of_these_commands() -> None:
+    typed = [
+        line.removeprefix(f"{INDENT}$ ")
+        for line in TRANSCRIPT.read_text().splitlines()
+        if line.startswith(f"{INDENT}$ ")
+    ]
+    page = [
+        line
+        for line in commands_of(PAGE.read_text())
+        if not line.startswith((INSTALLS, NAMES_POSTGRES))
+    ]
+    assert typed == page, f"{shlex.join(['SK_ARTEFACTS=docs', 'pytest', str(Path(__file__).name)])}"
