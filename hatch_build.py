@@ -15,6 +15,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+PACKAGE = "quorum_wal"
 DIRECTIVES = {
     "language_level": 3,
     # The types are in the .pxd files; Python's own would make every int a Python object.
@@ -28,6 +29,8 @@ DIRECTIVES = {
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
         try:
             built = compile_modules(Path(self.root), self.config["modules"])
         except Exception as error:  # whatever the compiler, or its absence, says
@@ -48,8 +51,8 @@ def compile_modules(root: Path, modules: list[str]) -> list[str]:
         extensions = cythonize(
             [
                 Extension(
-                    source.removesuffix(".py").replace("/", ".") + "_compiled",
-                    [source],
+                    f"{PACKAGE}/{source}".removesuffix(".py").replace("/", ".") + "_compiled",
+                    [f"{PACKAGE}/{source}"],
                     extra_compile_args=["-O2", "-g0"],
                 )
                 for source in modules
@@ -67,7 +70,9 @@ def compile_modules(root: Path, modules: list[str]) -> list[str]:
         command.run()
         libraries = [Path(path) for path in command.get_outputs()]
     # Not imported: the tree need not be on the path of who builds.
-    digest = runpy.run_path(str(root / "storage/compiled.py"))["sources_digest"](root)
+    digest = runpy.run_path(str(root / PACKAGE / "storage/compiled.py"))["sources_digest"](
+        root / PACKAGE
+    )
     for library in libraries:
         with library.open("ab") as file:  # a loader looks at nothing behind what its headers name
             file.write(digest)

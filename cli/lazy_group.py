@@ -48,7 +48,10 @@ def import_for_good(module: str) -> ModuleType:
 
 def configure_command_logs(context: click.Context) -> None:
     """As the options of `sk` itself say."""
-    from telemetry.logs import LogFormat, configure_logs  # it takes as long as a short command
+    from quorum_wal.telemetry.logs import (  # it takes as long as a short command
+        LogFormat,
+        configure_logs,
+    )
 
     options = context.find_root().params
     configure_logs(LogFormat(options["log_format"]), options["log_level"])

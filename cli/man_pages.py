@@ -1,4 +1,4 @@
-"""`python -m cli.man_pages man`: the manual pages of `sk`, one for each command.
+"""`python -m quorum_wal.cli.man_pages man`: the manual pages of `sk`, one for each command.
 
     man/sk.1                    sk itself: its options, its commands, the config file, exit codes
     man/sk-safekeeper-run.1     sk safekeeper run
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import click
 
-from cli.main import cli
-from cli.reference import each_command, exit_codes, option_text, top_context, usage
+from quorum_wal.cli.main import cli
+from quorum_wal.cli.reference import each_command, exit_codes, option_text, top_context, usage
 
 #: What roff reads as something else, or sets as a typographic sign.
 _CHARACTERS = {

@@ -1,4 +1,5 @@
-"""`python -m cli.reference > docs/cli.md`: the manual of `sk`, written from its own commands."""
+"""`python -m quorum_wal.cli.reference > docs/cli.md`: the manual of `sk`, written from its own
+commands."""
 
 from __future__ import annotations
 
@@ -7,13 +8,13 @@ from collections.abc import Iterator
 
 import click
 
-from cli import output
-from cli.main import cli
+from quorum_wal.cli import output
+from quorum_wal.cli.main import cli
 
 _INTRODUCTION = """\
 # The `sk` command
 
-Written by `python -m cli.reference` from the commands themselves; do not edit.
+Written by `python -m quorum_wal.cli.reference` from the commands themselves; do not edit.
 
 Every option can be given in three ways. The flag wins over the environment variable named beside
 it, and that over the file named by `--config` (or `SK_CONFIG`), in which every command has a table:

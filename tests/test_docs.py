@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from generations import metrics as generations
-from safekeeper import metrics as keeper
-from walproposer import metrics as proposer
+from quorum_wal.generations import metrics as generations
+from quorum_wal.safekeeper import metrics as keeper
+from quorum_wal.walproposer import metrics as proposer
 
 ROOT = Path(__file__).parent.parent
 
@@ -108,7 +108,9 @@ def test_each_dependency_has_a_reason() -> None:
         project["dependencies"],
         *project["optional-dependencies"].values(),
     )
-    required = {_REQUIREMENT.match(each).group() for names in lists for each in names}  # type: ignore[union-attr]
+    required = {
+        name for names in lists for each in names for name in _REQUIREMENT.findall(each)[:1]
+    }
     section = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")[2]
     named = [name for name, _, _ in _DEPENDENCY.findall(section.partition("\n## ")[0])]
     assert sorted(named) == sorted(required)

@@ -50,7 +50,7 @@ def test_bash_completes(words: list[str], expected: list[str]) -> None:
 
 
 def test_all_commands_are_offered_without_loading_any() -> None:
-    script = "import sys; from cli.main import main; sys.argv[0] = 'sk'\ntry: main()\n"
+    script = "import sys; from quorum_wal.cli.main import main; sys.argv[0] = 'sk'\ntry: main()\n"
     script += "finally: print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -60,12 +60,16 @@ def test_all_commands_are_offered_without_loading_any() -> None:
         timeout=60,
     )
     assert len(done.stdout.split()) >= 25
-    assert "cli.lazy_group" in done.stderr.split()
-    assert not {"cli.safekeeper", "cli.attach", "psycopg", "numpy"} & set(done.stderr.split())
+    assert "quorum_wal.cli.lazy_group" in done.stderr.split()
+    assert not {"quorum_wal.cli.safekeeper", "quorum_wal.cli.attach", "psycopg", "numpy"} & set(
+        done.stderr.split()
+    )
 
 
 def test_no_traceback_where_the_packages_of_a_command_are_missing() -> None:
-    script = "import sys; sys.modules['pyspark'] = None; from cli.main import main; main()"
+    script = (
+        "import sys; sys.modules['pyspark'] = None; from quorum_wal.cli.main import main; main()"
+    )
     variables = {"COMP_WORDS": "sk spark ingest --", "COMP_CWORD": "3"}
     done = subprocess.run(
         [sys.executable, "-c", script],

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.man_pages import man_pages, write_man_pages
-from cli.reference import each_command, option_text, top_context
+from quorum_wal.cli.man_pages import man_pages, write_man_pages
+from quorum_wal.cli.reference import each_command, option_text, top_context
 
 FOLDER = Path(__file__).parents[3] / "man"
 
 
 def test_the_pages_are_current(tmp_path: Path) -> None:
     pages = {path.name: path.read_text() for path in FOLDER.iterdir()}
-    assert pages == man_pages(), "run: python -m cli.man_pages man"
+    assert pages == man_pages(), "run: python -m quorum_wal.cli.man_pages man"
 
 
 def test_the_pages_of_a_folder_are_replaced(tmp_path: Path) -> None:
