@@ -29,13 +29,13 @@ STUBBORN_CLIENTS = 2
 ROWS = 100  # before, during and after a loss
 SILENCE_SECONDS = 2.0  # without a commit: then commits wait
 LOSS_PERCENT = 5.0
-NO_QUORUM = "A quorum is needed"  # the message of sk promote
+NO_QUORUM = "An election needs a quorum"  # the message of sk promote
 
 
 class Ending(Enum):
-    """Why commits go on."""
+    """Why commits continue."""
 
-    NOTHING = "commits go on"
+    NOTHING = "commits continue"
     PROMOTION = "`sk promote`"
     RETURN = "commits wait until it is back"
 

@@ -63,7 +63,7 @@ def conditions(layout: Layout) -> list[Condition]:
         Condition(NO_FAULT),
         *(chains if layout.chained else []),
         Condition(f"{LOSS_PERCENT:g} % of packets lost", loss_percent=LOSS_PERCENT),
-        Condition("a member beside the primary stopped", down=(beside,)),
+        Condition("a member at the primary's site stopped", down=(beside,)),
         Condition(f"{nearest} cut off", down=layout.members_at(nearest), cut_off=(nearest,)),
     ]
 
