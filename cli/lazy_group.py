@@ -1,4 +1,4 @@
-"""Groups of commands whose modules are imported when they are called."""
+"""Groups of commands. The module of a command is imported when the command is called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A subclass says which commands there are."""
+    """A subclass lists the commands in `modules`."""
 
     #: name: the module and the command in it, in the order of the help
     modules: ClassVar[Mapping[str, str]] = {}
@@ -29,8 +29,8 @@ class LazyGroup(click.Group):
 
 
 def import_for_good(module: str) -> ModuleType:
-    """What an import makes lives as long as the process. To look through it for garbage takes an
-    eighth of a start, and milliseconds between two commits later."""
+    """Imports a module, and exempts its objects from garbage collection: they live as long as the
+    process. Collecting them takes an eighth of a start, and later milliseconds between commits."""
     gc.disable()
     try:
         return import_module(module)
@@ -40,8 +40,8 @@ def import_for_good(module: str) -> ModuleType:
 
 
 def configure_command_logs(context: click.Context) -> None:
-    """As the options of `sk` itself say."""
-    from telemetry.logs import LogFormat, configure_logs  # it takes as long as a short command
+    """Configures the log by --log-format and --log-level of `sk`."""
+    from telemetry.logs import LogFormat, configure_logs  # as slow as a short command
 
     options = context.find_root().params
     configure_logs(LogFormat(options["log_format"]), options["log_level"])
