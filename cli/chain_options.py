@@ -66,7 +66,7 @@ def chain_options(function: F) -> F:
             multiple=True,
             metavar="ID=SOURCE_ID",
             help="Member ID takes the WAL from member SOURCE_ID, not from the proposer, while the "
-            "source is up to date (repeatable).",
+            "source keeps up with the log (repeatable).",
         ),
         click.option(
             "--via-sites",
