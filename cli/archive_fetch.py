@@ -67,7 +67,9 @@ class RestoreCommand(click.Command):
     default="",
     help="libpq settings for safekeeper connections: sslmode, user, passfile, ...",
 )
-@click.option("--timeline", metavar="TENANT/TIMELINE", default="", help="Required if there are several.")
+@click.option(
+    "--timeline", metavar="TENANT/TIMELINE", default="", help="Required if there are several."
+)
 @click.option(
     "--prefetch",
     type=click.IntRange(0, 64),

@@ -89,7 +89,9 @@ def open_catalog(url: str, options: tuple[str, ...], timeline: TimelineId | None
     show_default=True,
     help="zstd compression level; 0: no compression.",
 )
-@click.option("--no-wait", is_flag=True, help="Do not wait for the WAL of the backup to be archived.")
+@click.option(
+    "--no-wait", is_flag=True, help="Do not wait for the WAL of the backup to be archived."
+)
 @click.option(
     "--wait-timeout",
     type=FiniteRange(min=0, min_open=True),

@@ -36,7 +36,11 @@ def read_config(path: Path, command: click.Command, context: click.Context) -> d
 
     try:
         table = tomllib.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:  # also for too long numbers, too deep tables
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # also for too long numbers, too deep tables
         reason = error.strerror if isinstance(error, OSError) else error
         raise click.UsageError(f'could not read config file "{path}": {reason}') from error
     try:

@@ -175,7 +175,9 @@ class Demo:
     def _kill_postgres(self) -> str:
         self.cluster.postgres.crash()
         errors = self.ledger.errors
-        wait_until(lambda: self.ledger.errors > errors, TIMEOUT_SECONDS, "the clients to get an error")
+        wait_until(
+            lambda: self.ledger.errors > errors, TIMEOUT_SECONDS, "the clients to get an error"
+        )
         return f"no connection for {CLIENTS} clients"
 
     def _start_postgres(self) -> str:

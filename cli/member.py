@@ -23,9 +23,7 @@ from cluster.member_plan import Stage, plan_add, plan_move, plan_remove, plan_re
 from consensus.ids import TimelineId
 from walproposer.safekeeper_client import SafekeeperAddress
 
-_dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Print the steps; change nothing."
-)
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Print the steps; change nothing.")
 _member_id = click.IntRange(1, 2**63 - 1)
 
 

@@ -41,9 +41,7 @@ class ServerOrDirectory(click.ParamType[str | Path]):
         if Path(value).is_dir():
             return Path(value).absolute()
         if "=" not in value and "://" not in value:
-            self.fail(
-                f'"{value}" is neither a directory nor a libpq connection string', param, ctx
-            )
+            self.fail(f'"{value}" is neither a directory nor a libpq connection string', param, ctx)
         return Dsn().convert(value, param, ctx)
 
 

@@ -1,4 +1,4 @@
-"""`python -m cli.reference > docs/cli.md`: the manual of `sk`, written from its own commands."""
+"""`python -m cli.reference > docs/cli.md`: the manual of `sk`, made of the help of its commands."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from cli.main import cli
 _INTRODUCTION = """\
 # The `sk` command
 
-Written by `python -m cli.reference` from the commands themselves; do not edit.
+`python -m cli.reference` writes this page from the commands. Do not edit it.
 
-Every option can be given in three ways. The flag wins over the environment variable named beside
-it, and that over the file named by `--config` (or `SK_CONFIG`), in which every command has a table:
+Every option can be given in three ways. The flag takes precedence over the environment variable,
+which is named in parentheses. The variable takes precedence over the file given by `--config` (or
+`SK_CONFIG`), in which every command has a table:
 
     log-level = "warning"
 
@@ -29,10 +30,10 @@ it, and that over the file named by `--config` (or `SK_CONFIG`), in which every 
     safekeepers = ["sk1:5454", "sk2:5454", "sk3:5454"]
     configure = true
 
-A key that is no option is an error. Passwords are best kept in a passfile; they are never printed.
+An unknown key is an error. Keep passwords in a passfile. They are never printed.
 
-Data is written to stdout, logs and errors to stderr. `--json` prints everything there is to know,
-with the field names of the status pages.
+Data is written to stdout, logs and errors to stderr. `--json` prints all data, with the field names
+of the status pages.
 
 ## Exit codes
 
@@ -47,7 +48,7 @@ def reference() -> str:
 
 
 def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
-    """This command, then those below it."""
+    """The section of this command, then those of its subcommands."""
     yield f"\n## `{context.command_path}`\n\n{inspect.cleandoc(command.help or '')}\n"
     if not isinstance(command, click.Group):
         yield f"\n    {command.get_usage(context).removeprefix('Usage: ')}\n"
@@ -62,7 +63,7 @@ def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _option(parameter: click.Parameter, context: click.Context) -> str:
-    """A list item; "" for an argument, which the text above explains."""
+    """A list item; "" for an argument, which the help of the command explains."""
     record = parameter.get_help_record(context)
     if not isinstance(parameter, click.Option) or record is None:
         return ""
