@@ -62,7 +62,7 @@ proposer_http_option = click.option(
     type=HostPort(),
     default="127.0.0.1:7677",
     show_default=True,
-    help="Address for status, metrics and health. If the default port is in use, the next free one.",
+    help="Address for status, metrics and health. If the default port is in use, the next one.",
 )
 
 admin_token_option = click.option(

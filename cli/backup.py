@@ -155,7 +155,7 @@ def create(
         raise CommandError(
             f"{len(made.checksum_failures)} damaged pages on the server: "
             f"{made.checksum_failures[0]}",
-            "A restore uses this backup only with --backup. sk backup show lists the damaged pages.",
+            "A restore uses this backup only with --backup. Run sk backup show to list the pages.",
         )
 
 

@@ -46,8 +46,8 @@ class HostPort(click.ParamType[tuple[str, int]]):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port to listen on. `option` is the option that sets it; `lacks` has the options that protect
-    it and were not given."""
+    """A port to listen on. `option` is the option that sets it; `lacks` has the options that
+    protect it and were not given."""
 
     option: str
     host: str

@@ -46,8 +46,8 @@ def member_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """One timeline as it was observed. `present` is its membership. If a timeline of an older release
-    lacks the address or instance of a member, `present` has what the member itself reports."""
+    """One timeline as it was observed. `present` is its membership. If a timeline of an older
+    release lacks the address or instance of a member, `present` has what the member reports."""
 
     addresses: tuple[SafekeeperAddress, ...]
     http_token: str
@@ -81,7 +81,7 @@ class MemberChange:
 
     @property
     def alive(self) -> set[int]:
-        """The members that vote, or that an elected leader follows. Either suffices for a change."""
+        """The members that vote, or that follow an elected leader. A change needs only these."""
         members = self.view.members
         return {m.safekeeper_id for m in members if m.is_sound or m.is_followed}
 

@@ -1,4 +1,4 @@
-"""`sk member force`: make one remaining safekeeper the only member when a quorum is lost for good."""
+"""`sk member force`: make one safekeeper the only member when a quorum is lost for good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the commands that reconstruct a moment: the moment, its WAL, the replaying Postgres."""
+"""Options of the commands that reconstruct a moment: the moment, its WAL, and the Postgres."""
 
 from __future__ import annotations
 

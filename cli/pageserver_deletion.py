@@ -55,14 +55,14 @@ def delete_timeline(**options: Any) -> None:
     click.echo(f"{removed.objects} objects deleted; the pages of the timeline are deleted for good")
     if holder.attachment is not None:
         click.echo(
-            f"the timeline is attached to node {holder.attachment.node_id}, which stops at its next "
-            "validation, and deletes objects that it was still uploading"
+            f"the timeline is attached to node {holder.attachment.node_id}, which stops at its "
+            "next validation, and deletes objects that it was still uploading"
         )
     click.echo("safekeepers keep WAL for it until sk timeline forget-pageserver")
 
 
 def _names(store: ObjectStore, timeline: TimelineId) -> frozenset[str]:
-    """The names of the objects, with that of the tombstone. Raises CommandError if there are none."""
+    """The names of the objects, also of the tombstone. Raises CommandError if there are none."""
     prefix = PageKeys(timeline).prefix
     found = frozenset(info.key.removeprefix(prefix) for info in store.list(prefix))
     if not found:

@@ -14,8 +14,8 @@ from cli.output import CommandError
 
 @contextmanager
 def playground(directory: Path | None) -> Iterator[Path]:
-    """Creates the folder if it does not exist. A temporary one (None) is removed at the end; after an
-    error it is kept, and the error names it. SIGTERM ends the block as Ctrl-C does."""
+    """Creates the folder if it does not exist. A temporary one (None) is removed at the end; after
+    an error it is kept, and the error names it. SIGTERM ends the block as Ctrl-C does."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a background job ignores SIGINT
         signal.signal(number, signal.default_int_handler)
     try:

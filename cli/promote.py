@@ -75,7 +75,7 @@ from walproposer.timelines.timeline_creation import FoundTimeline
     "--keep-ahead",
     is_flag=True,
     help="Promote a standby that has WAL beyond the end of the quorum's log, and keep that WAL. "
-    "Such a standby streamed from the old primary directly. No commit in that WAL was acknowledged.",
+    "It streamed from the old primary directly. No commit in that WAL was acknowledged.",
 )
 @timeout_option("How long to wait for a quorum, or for progress of the standby.")
 @chain_options

@@ -89,8 +89,8 @@ def check(
 ) -> None:
     """Check that a primary and its standbys are set up for qsync. Changes nothing.
 
-    Give the same DSN of the primary as for sk attach, because the coordinator has the rights of that
-    role. Exits with 3 if any check FAILs.
+    Give the same DSN of the primary as for sk attach, because the coordinator has the rights of
+    that role. Exits with 3 if any check FAILs.
     """
     findings = _findings(primary, standby)
     if coordinator is not None:

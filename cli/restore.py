@@ -168,7 +168,7 @@ def _print_prepared(address: PrimaryAddress) -> None:
     for each in prepared:
         click.echo(f"    {each}")
     click.echo(
-        "they hold their locks. End each in its database with COMMIT PREPARED or ROLLBACK PREPARED. "
+        "they hold their locks. End each in its database: COMMIT PREPARED or ROLLBACK PREPARED. "
         "The primary may have done either since: run sk qsync outcome",
         err=True,
     )

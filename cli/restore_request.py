@@ -186,7 +186,7 @@ class RestoreRequest:
         }
 
     def standby_settings(self, replica_conninfo: str) -> dict[str, str]:
-        """Settings of a server to promote, which streams what the archive lacks from safekeepers."""
+        """Settings of a server to promote, which streams from safekeepers what is not archived."""
         return {
             "restore_command": restore_command(self._prefetched, [*self.archive_words, "--whole"]),
             "recovery_target_timeline": "latest",
@@ -241,7 +241,7 @@ def _check_usage(options: dict[str, Any]) -> None:
     if len(given) > 1:
         raise click.UsageError(f"{given[0]} and {given[1]} exclude each other")
     if options["start"] and options["promote"]:
-        raise click.UsageError("--start and --promote exclude each other: --promote also starts it")
+        raise click.UsageError("--start excludes --promote, which also starts it")
     if (options["start"] or options["promote"]) and options["server"] is None:
         raise click.UsageError("--start and --promote need --server")
     if options["promote"] and given not in ([], ["--target"]):

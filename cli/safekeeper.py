@@ -80,7 +80,7 @@ def safekeeper() -> None:
     type=HostPort(),
     default="127.0.0.1:7676",
     show_default=True,
-    help="Address for status, metrics and health. If the default port is in use, the next free one.",
+    help="Address for status, metrics and health. If the default port is in use, the next one.",
 )
 @click.option(
     "--wal-keep-size",

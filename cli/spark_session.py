@@ -1,7 +1,7 @@
 """A Spark session for a command, with a quiet log, and with errors as one sentence.
 
-Law: an error on an executor is reported as if it had been raised in this process. Spark returns it as
-the text of a traceback: the last line has our error, and a note after it has the hint.
+Law: an error on an executor is reported as if it had been raised in this process. Spark returns it
+as the text of a traceback: the last line has our error, and a note after it has the hint.
 """
 
 from __future__ import annotations

@@ -176,8 +176,8 @@ def _check_all_reachable(members: list[Member]) -> None:
 
 
 def _create(members: list[Member], primary: Primary, wanted: TimelineId | None) -> TimelineId:
-    """Raises Refusal if the timeline exists: to create it again on a member that lost its data would
-    forget the promises of that member."""
+    """Raises Refusal if the timeline exists: to create it again on a member that lost its data
+    would forget the promises of that member."""
     for member in members:
         for existing, status in member.timelines.items():
             is_same = existing == wanted or (

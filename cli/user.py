@@ -53,8 +53,8 @@ def user() -> None:
 def add(file: Path, name: str, roles: tuple[str, ...], replace: bool) -> None:
     """Add USER to FILE, which is created if it does not exist.
 
-    Prompts for the password, or reads the first line of a pipe. The password is not stored. The file
-    has a SCRAM-SHA-256 verifier, from which the password cannot be computed.
+    Prompts for the password, or reads the first line of a pipe. The password is not stored. The
+    file has a SCRAM-SHA-256 verifier, from which the password cannot be computed.
     """
     _check_name(name)
     verifier = make_verifier(_password(), secrets.token_bytes(SALT_BYTES))
