@@ -161,7 +161,7 @@ class Demo:
         up_to = self._flush_everywhere()
         self.cluster.compare_wal(up_to)
         self.ledger.resume()
-        return f"{resumed}; both have caught up, same bytes up to {up_to}"
+        return f"{resumed}; both have caught up, equal bytes up to {up_to}"
 
     def _kill_proposer(self) -> str:
         self.cluster.proposer.kill()

@@ -120,7 +120,7 @@ def print_result(demo: Demo, result: DemoResult) -> None:
     out.print()
     for name, value in _verdict_rows(demo, result):
         out.print(f"{name:<22} {value}")
-    verdict = "PASSED: no acknowledged row was lost" if result.ok else "FAILED"
+    verdict = "PASSED: nothing acknowledged was lost" if result.ok else "FAILED"
     style = "bold green" if result.ok else "bold red"
     out.print()
     out.print(Text(f"{verdict} ({demo.elapsed_seconds:.0f} s)", style))

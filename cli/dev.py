@@ -106,7 +106,8 @@ def _report_ends(cluster: QuorumCluster) -> None:
 
 
 def _stop(cluster: QuorumCluster) -> None:
-    """Stops Postgres first, which waits for its last WAL to be confirmed. Kills processes that do not end."""
+    """Stops Postgres first, which waits for its last WAL to be confirmed. Kills processes that do
+    not end."""
     try:
         cluster.postgres.stop()
         for service in (cluster.proposer, *cluster.safekeepers):

@@ -96,8 +96,8 @@ def generations() -> None:
     "--database",
     type=Database(),
     required=True,
-    help="A SQLite file, created if it does not exist; or postgresql://..., on the primary, but not "
-    "the database that is protected.",
+    help="A SQLite file, created if it does not exist; or postgresql://..., on the primary, but "
+    "not the database that is protected.",
 )
 @click.option(
     "--listen",

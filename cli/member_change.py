@@ -105,7 +105,7 @@ class MemberChange:
         else:
             click.echo(f"members {ids_text(plan.present.members)} -> {ids_text(plan.wanted_ids)}")
         if plan.stage is Stage.UNDER_WAY:
-            click.echo("this change is already in progress")
+            click.echo("this change is already under way")
         if dry_run:
             for number, step in enumerate(steps_of(plan), 1):
                 click.echo(f"{number}. {step}")
@@ -137,9 +137,9 @@ class MemberChange:
             if other.safekeeper_id not in leavers or not _holds_log(other):
                 continue
             if not self.view.is_complete:
-                click.echo(f"{other} is informed of its removal when a quorum answers", err=True)
+                click.echo(f"{other} is informed that it has left when a quorum answers", err=True)
             elif dry_run:
-                click.echo(f"{other} would be informed of its removal, and delete its WAL")
+                click.echo(f"{other} would be informed that it has left, and delete its WAL")
             else:
                 self._tell(other)
 
@@ -152,9 +152,9 @@ class MemberChange:
                 http_token=self.http_token,
             )  # fmt: skip
         except WalProposerError as error:
-            click.echo(f"could not inform {other} of its removal: {error}", err=True)
+            click.echo(f"could not inform {other} that it has left: {error}", err=True)
         else:
-            click.echo(f"{other} was informed of its removal, and has deleted its WAL")
+            click.echo(f"{other} was informed that it has left, and has deleted its WAL")
 
 
 def place_of(member: MemberView, addresses: tuple[SafekeeperAddress, ...]) -> SafekeeperAddress:

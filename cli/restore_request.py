@@ -186,7 +186,7 @@ class RestoreRequest:
         }
 
     def standby_settings(self, replica_conninfo: str) -> dict[str, str]:
-        """Settings of a server to promote, which streams from safekeepers what is not archived."""
+        """Settings of a server to promote. It streams unarchived WAL from the safekeepers."""
         return {
             "restore_command": restore_command(self._prefetched, [*self.archive_words, "--whole"]),
             "recovery_target_timeline": "latest",
@@ -225,8 +225,8 @@ def _tell_quorum(members: list[Member], timeline: TimelineId) -> tuple[Safekeepe
     having = answering([m for m in members if timeline in m.timelines], membership)
     if not has_quorum(membership, having):
         click.echo(
-            f"WARNING: only {len(having)} of {len(membership.all_members)} members answer: the last "
-            "acknowledged commits may be missing",
+            f"WARNING: only {len(having)} of {len(membership.all_members)} members answer: the "
+            "last acknowledged commits may be missing",
             err=True,
         )
     return addresses_of(membership, members)
@@ -241,7 +241,7 @@ def _check_usage(options: dict[str, Any]) -> None:
     if len(given) > 1:
         raise click.UsageError(f"{given[0]} and {given[1]} exclude each other")
     if options["start"] and options["promote"]:
-        raise click.UsageError("--start excludes --promote, which also starts it")
+        raise click.UsageError("--start excludes --promote, which starts it too")
     if (options["start"] or options["promote"]) and options["server"] is None:
         raise click.UsageError("--start and --promote need --server")
     if options["promote"] and given not in ([], ["--target"]):

@@ -58,7 +58,7 @@ def test_what_lies_on_one_disk_is_not_done(
     (request,) = requests
     assert (request.generation, request.ids) == (3, (1, 2, 3))
     out = capsys.readouterr().out
-    assert "not on the disks of a quorum yet" in out
+    assert "not yet on the disks of a quorum" in out
     assert "nothing to change" not in out
     assert out.endswith("done: members 1, 2, 3, generation 3\n")
 

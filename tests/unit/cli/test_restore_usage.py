@@ -20,7 +20,7 @@ from cli.main import cli
         (("--promote",), "need --server"),
         (("--promote", "--server", "host=x"), "--promote needs --safekeepers"),
         (("--promote", "--server", "host=x", "--target-xid", "3"), "--target-xid makes a copy"),
-        (("--start", "--promote", "--server", "host=x"), "--promote starts it, too"),
+        (("--start", "--promote", "--server", "host=x"), "--start excludes --promote"),
         (("--tablespace", "/a"), "--tablespace needs OLD=NEW"),
         (("--safekeeper-conninfo", "password=secret"), "keep it in a passfile"),
     ],
