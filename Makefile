@@ -3,14 +3,25 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -q
-# Most tests wait most of the time, so three workers suit two processors.
-WORKERS ?= 3
+# Most tests wait most of the time, so four workers suit two processors.
+WORKERS ?= 4
 MINUTES ?= 10
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # The tests start thousands of processes. Without .pyc files each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test pytest mutants fuzz soak check bench clean
+# What `make test-fast` runs: the pure rings, and of each other ring what takes seconds.
+FAST := tests/unit tests/interaction tests/test_docs.py \
+	tests/simulation/test_simulation.py::test_a_seed_is_a_run \
+	tests/simulation/test_simulation.py::test_a_larger_model_is_searched_with_jumps \
+	tests/simulation/test_changing.py::test_a_seed_is_a_run \
+	tests/simulation/test_files.py::test_a_seed_is_a_run_on_files \
+	tests/simulation/test_limbo_world.py::test_a_seed_is_a_run \
+	tests/contract/objectstore/test_objectstore_local.py \
+	tests/contract/pgwal/test_operation_against_waldump.py \
+	tests/integration/test_process_faults.py::test_nothing_is_lost_when_everything_is_killed_at_once
+
+.PHONY: demo test test-fast pytest mutants fuzz soak check bench clean
 
 # Sources of the compiled modules. A change of one compiles them again, if there is a compiler.
 PXD := $(shell find safekeeper walproposer storage consensus pgwire -name '*.pxd')
@@ -36,8 +47,13 @@ demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict
 test: $(VENV)/installed-spark  ## all tests, and check
 	$(MAKE) --no-print-directory --jobs=2 check pytest
 
+# Without the style of files, which `check` has looked at.
 pytest: $(VENV)/installed-spark
-	$(BIN)/pytest --numprocesses=$(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(WORKERS) --no-loadscope-reorder --ignore=tests/test_tidy.py \
+		$(PYTEST_ARGS)
+
+test-fast: $(VENV)/installed  ## the pure rings, and a little of the others, in two minutes
+	$(BIN)/pytest --numprocesses=2 --no-loadscope-reorder $(PYTEST_ARGS) $(FAST)
 
 mutants: $(VENV)/installed  ## planted bugs: the simulator must detect each one
 	$(BIN)/python -m tests.simulation --mutants

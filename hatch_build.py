@@ -16,6 +16,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+PACKAGE = "quorum_wal"
 DIRECTIVES = {
     "language_level": 3,
     # The types are in the .pxd files; with annotations every int would be a Python object.
@@ -29,6 +30,8 @@ DIRECTIVES = {
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
         try:
             built = compile_modules(Path(self.root), self.config["modules"])
         except Exception as error:  # any error of the compiler, or none found
@@ -52,8 +55,8 @@ def compile_modules(root: Path, modules: list[str]) -> list[str]:
         extensions = cythonize(
             [
                 Extension(
-                    source.removesuffix(".py").replace("/", ".") + "_compiled",
-                    [source],
+                    f"{PACKAGE}/{source}".removesuffix(".py").replace("/", ".") + "_compiled",
+                    [f"{PACKAGE}/{source}"],
                     extra_compile_args=["-O2", "-g0"],
                 )
                 for source in modules
@@ -71,10 +74,10 @@ def compile_modules(root: Path, modules: list[str]) -> list[str]:
         command.run()
         libraries = [Path(path) for path in command.get_outputs()]
     # Not imported, because the tree may not be on sys.path during a build.
-    digest = runpy.run_path(str(root / "storage/compiled.py"))["sources_digest"](root)
+    digest = runpy.run_path(str(root / PACKAGE / "storage/compiled.py"))["sources_digest"](
+        root / PACKAGE
+    )
     for library in libraries:
-        with library.open(
-            "ab"
-        ) as file:  # the loader ignores bytes after those that the headers name
-            file.write(digest)
+        with library.open("ab") as file:
+            file.write(digest)  # the loader ignores bytes after those that the headers name
     return [str(path.relative_to(root)) for path in libraries]

@@ -1,5 +1,5 @@
 """Spark looks for modules of this name, and registers the source that it finds in them."""
 
-from spark.sources.pg_changes import PgChangesDataSource as DefaultSource
+from quorum_wal.spark.sources.pg_changes import PgChangesDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

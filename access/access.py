@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from access.admission import DEFAULT_LIMITS, Admission, ConnectionLimits
-from access.errors import AccessError
-from access.roles import Role, check_role
-from access.users import UserFileError, Users, read_users
-from pgwire.blocking import ServerConfig
-from pgwire.tls import ServerTls, TlsFiles
-from storage.private_file import NotPrivate
-from telemetry.watched_files import WatchedFiles
+from quorum_wal.access.admission import DEFAULT_LIMITS, Admission, ConnectionLimits
+from quorum_wal.access.errors import AccessError
+from quorum_wal.access.roles import Role, check_role
+from quorum_wal.access.users import UserFileError, Users, read_users
+from quorum_wal.pgwire.blocking import ServerConfig
+from quorum_wal.pgwire.tls import ServerTls, TlsFiles
+from quorum_wal.storage.private_file import NotPrivate
+from quorum_wal.telemetry.watched_files import WatchedFiles
 
 PROCESS_ID_MASK = 0x7FFFFFFF  # clients expect a positive int32
 

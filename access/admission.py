@@ -23,9 +23,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from access.roles import Role
-from pgwire.errors import INVALID_AUTHORIZATION, INVALID_PASSWORD, ConnectionRefused
-from pgwire.transport import shut_down
+from quorum_wal.access.roles import Role
+from quorum_wal.pgwire.errors import INVALID_AUTHORIZATION, INVALID_PASSWORD, ConnectionRefused
+from quorum_wal.pgwire.transport import shut_down
 
 TOO_MANY_CONNECTIONS = "53300"
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import resource
 
-from access.admission import ConnectionLimits
-from access.errors import AccessError
+from quorum_wal.access.admission import ConnectionLimits
+from quorum_wal.access.errors import AccessError
 
 FILES_OF_UNAUTHENTICATED = 2  # a socket each, twice: the second one is kept to close the connection
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from access.errors import PermissionDenied
+from quorum_wal.access.errors import PermissionDenied
 
 
 class Role(Enum):

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from access.roles import Role
-from pgwire.auth import ScramVerifier
-from storage.private_file import NotPrivate, read_private
+from quorum_wal.access.roles import Role
+from quorum_wal.pgwire.auth import ScramVerifier
+from quorum_wal.storage.private_file import NotPrivate, read_private
 
 #: As in Postgres, which truncates longer names (NAMEDATALEN).
 NAME_BYTES_MAX = 63

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from objectstore.archive import TimelineArchive
-from objectstore.keys import ArchivedWal
-from objectstore.store import ObjectInfo
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.store import ObjectInfo
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from backup.wal_source import WalSourceError, check_beginning
-from consensus.messages import ServerFacts
-from objectstore.archive import TimelineArchive
-from objectstore.errors import ObjectNotFound
-from pgwal.history import TimelineHistory
-from pgwal.segment import parse_segment_name
+from quorum_wal.backup.wal_source import WalSourceError, check_beginning
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.errors import ObjectNotFound
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.segment import parse_segment_name
 
 
 class ArchivedWalSource:

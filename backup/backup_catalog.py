@@ -20,12 +20,12 @@ from datetime import datetime
 
 import msgspec
 
-from backup.backup_record import Backup, parse_backup_id
-from backup.errors import BackupError
-from backup.retry import create_with_retries
-from objectstore.archive import TimelineArchive
-from objectstore.errors import ObjectDamaged, ObjectNotFound
-from objectstore.sealed import seal, unseal
+from quorum_wal.backup.backup_record import Backup, parse_backup_id
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.retry import create_with_retries
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound
+from quorum_wal.objectstore.sealed import seal, unseal
 
 BACKUP_FILE = "backup.json"
 PART_DIGITS = 6

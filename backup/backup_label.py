@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from pgwal.lsn import format_lsn
-from pgwal.segment import format_segment_name
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.segment import format_segment_name
 
 
 def standby_label(

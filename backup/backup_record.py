@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from backup.errors import BackupError
+from quorum_wal.backup.errors import BackupError
 
 SECOND_FORMAT = "%Y%m%dT%H%M%S"
 # Older ids have no milliseconds.

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
-from backup.errors import BackupError
-from pgclient.errors import PgClientError, ServerError
-from pgclient.results import next_result, receive_copy_data, send_command
-from pgwal.errors import WalError
-from pgwal.lsn import Lsn
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.pgclient.errors import PgClientError, ServerError
+from quorum_wal.pgclient.results import next_result, receive_copy_data, send_command
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.lsn import Lsn
 
 VERSION_MIN = 150000
 DATA_CORRUPTED = "XX001"

@@ -12,9 +12,9 @@ from datetime import datetime
 
 import psycopg
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup, format_backup_id
-from backup.base_backup import (
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup, format_backup_id
+from quorum_wal.backup.base_backup import (
     ArchiveData,
     BackupOptions,
     BackupPosition,
@@ -22,11 +22,11 @@ from backup.base_backup import (
     NewArchive,
     Progress,
 )
-from backup.errors import BackupError
-from backup.parts import PartWriter
-from objectstore.archive import TimelineArchive
-from objectstore.sealed import ZSTD_LEVEL
-from pgwal.lsn import format_lsn
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.parts import PartWriter
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.sealed import ZSTD_LEVEL
+from quorum_wal.pgwal.lsn import format_lsn
 
 
 @dataclass(frozen=True, slots=True)

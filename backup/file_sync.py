@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from storage import durable
+from quorum_wal.storage import durable
 
 THREADS = 8
 IN_FLIGHT_MAX = 256

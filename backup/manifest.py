@@ -21,7 +21,7 @@ import hashlib
 import json
 from datetime import UTC, datetime
 
-from pgwal.lsn import format_lsn
+from quorum_wal.pgwal.lsn import format_lsn
 
 SYSTEM_ID_SINCE = 17
 

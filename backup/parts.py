@@ -18,11 +18,11 @@ from threading import Event
 from types import TracebackType
 from typing import Self
 
-from backup.backup_record import BackupArchive
-from backup.errors import BackupError
-from backup.retry import create_with_retries, with_retries
-from objectstore.sealed import ZSTD_LEVEL, seal, unseal
-from objectstore.store import ObjectStore
+from quorum_wal.backup.backup_record import BackupArchive
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.retry import create_with_retries, with_retries
+from quorum_wal.objectstore.sealed import ZSTD_LEVEL, seal, unseal
+from quorum_wal.objectstore.store import ObjectStore
 
 PART_BYTES = 16 << 20
 THREADS = 3

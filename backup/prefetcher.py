@@ -1,4 +1,5 @@
-"""`python -m backup.prefetcher`: the process that prefetches segments (`wal_prefetch.py`).
+"""`python -m quorum_wal.backup.prefetcher`: the process that prefetches segments
+(`wal_prefetch.py`).
 
 It reads its settings as JSON from stdin and inherits the lock of the folder. It reports nothing:
 `sk archive fetch` meets the same failure and reports it.
@@ -14,16 +15,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from backup.archived_wal import ArchivedWalSource
-from backup.errors import BackupError
-from backup.wal_prefetch import POLL_SECONDS, TEMPORARY, PrefetchFolder
-from consensus.ids import TimelineId
-from objectstore.archive import TimelineArchive, require_archive
-from objectstore.errors import ObjectStoreError
-from objectstore.store import open_store
-from pgwal.errors import WalError
-from pgwal.segment import format_segment_name, parse_segment_name
-from storage.errors import StorageError
+from quorum_wal.backup.archived_wal import ArchivedWalSource
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.wal_prefetch import POLL_SECONDS, TEMPORARY, PrefetchFolder
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import TimelineArchive, require_archive
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.objectstore.store import open_store
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.segment import format_segment_name, parse_segment_name
+from quorum_wal.storage.errors import StorageError
 
 IDLE_SECONDS = 5.0
 THREADS = 4

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backup.archived_log import StoredWal
-from pgwal.history import TimelineHistory
+from quorum_wal.backup.archived_log import StoredWal
+from quorum_wal.pgwal.history import TimelineHistory
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from backup.errors import BackupError
-from backup.target import LogEnd, TransactionEnd
-from backup.wal_source import WalSource
-from consensus.messages import ServerFacts
-from pgwal.block_ref import decode_body
-from pgwal.errors import WalFormatError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from pgwal.record import Record
-from pgwal.segment import format_segment_name
-from pgwal.walker import RecordWalker
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.target import LogEnd, TransactionEnd
+from quorum_wal.backup.wal_source import WalSource
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.block_ref import decode_body
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.record import Record
+from quorum_wal.pgwal.segment import format_segment_name
+from quorum_wal.pgwal.walker import RecordWalker
 
 RM_XACT_ID = 1
 # xl_info of transaction records; the highest bit says that the record has more information

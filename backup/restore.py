@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup
-from backup.recovery_settings import AUTO_CONF, SignalFile, with_settings
-from backup.restore_plan import RestorePlan
-from backup.unpack import Unpacking
-from storage import durable
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.backup.recovery_settings import AUTO_CONF, SignalFile, with_settings
+from quorum_wal.backup.restore_plan import RestorePlan
+from quorum_wal.backup.unpack import Unpacking
+from quorum_wal.storage import durable
 
 VERSION_FILE = "PG_VERSION"  # it has the owner and the mode of all files of the server
 

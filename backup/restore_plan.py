@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from backup.archived_wal import ArchivedWalSource
-from backup.backup_record import Backup
-from backup.errors import BackupError
-from backup.replayable_log import ReplayableLog
-from backup.target import (
+from quorum_wal.backup.archived_wal import ArchivedWalSource
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.replayable_log import ReplayableLog
+from quorum_wal.backup.target import (
     AtLsn,
     AtXid,
     Latest,
@@ -22,10 +22,10 @@ from backup.target import (
     is_before,
     is_of_log,
 )
-from backup.wal_source import WalSource
-from objectstore.archive import TimelineArchive
-from pgwal.history import TimelineHistory
-from pgwal.lsn import LSN_MAX, format_lsn
+from quorum_wal.backup.wal_source import WalSource
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import LSN_MAX, format_lsn
 
 
 @dataclass(frozen=True, slots=True)

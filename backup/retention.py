@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from backup.backup_record import Backup
+from quorum_wal.backup.backup_record import Backup
 
 
 def kept_by_number(backups: Sequence[Backup], number: int) -> list[Backup]:

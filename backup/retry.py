@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import structlog
 
-from backup.errors import BackupError
-from objectstore.errors import ObjectStoreError
-from objectstore.sealed import SEAL, Seal
-from objectstore.store import ObjectStore
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.objectstore.sealed import SEAL, Seal
+from quorum_wal.objectstore.store import ObjectStore
 
 T = TypeVar("T")
 

@@ -19,16 +19,22 @@ from queue import Empty, SimpleQueue
 import psycopg
 from psycopg import pq
 
-from backup.wal_source import WalSourceError, check_beginning, check_same_server
-from consensus.messages import ServerFacts
-from pgclient.errors import UNDEFINED_FILE, ConnectionLost, PgClientError, ServerError, Silent
-from pgclient.questions import identify_system, read_server_facts, read_timeline_history
-from pgclient.stream import ReplicationStream, start_copy
-from pgwal.errors import WalError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from pgwal.segment import parse_segment_name
-from pgwire.commands import StartReplication, format_start_replication
+from quorum_wal.backup.wal_source import WalSourceError, check_beginning, check_same_server
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgclient.errors import (
+    UNDEFINED_FILE,
+    ConnectionLost,
+    PgClientError,
+    ServerError,
+    Silent,
+)
+from quorum_wal.pgclient.questions import identify_system, read_server_facts, read_timeline_history
+from quorum_wal.pgclient.stream import ReplicationStream, start_copy
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import parse_segment_name
+from quorum_wal.pgwire.commands import StartReplication, format_start_replication
 
 ANSWER_SECONDS = 20.0
 

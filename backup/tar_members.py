@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from backup.parts import PartReader
+from quorum_wal.backup.parts import PartReader
 
 BLOCK_BYTES = 512
 

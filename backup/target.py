@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from backup.backup_record import Backup
-from backup.errors import BackupError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
 
 SHOW = "sk backup list shows all backups."
 

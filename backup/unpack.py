@@ -18,15 +18,15 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup, BackupArchive
-from backup.base_backup import MANIFEST
-from backup.errors import BackupError
-from backup.file_sync import FileSync
-from backup.parts import PartReader
-from backup.tar_members import members
-from pg_server.account import Account, give
-from storage import durable
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup, BackupArchive
+from quorum_wal.backup.base_backup import MANIFEST
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.file_sync import FileSync
+from quorum_wal.backup.parts import PartReader
+from quorum_wal.backup.tar_members import members
+from quorum_wal.pg_server.account import Account, give
+from quorum_wal.storage import durable
 
 BASE = "base.tar"
 TABLESPACES = "pg_tblspc"

@@ -20,19 +20,19 @@ from functools import partial
 from multiprocessing import get_context
 from typing import TypeVar
 
-from backup.archived_log import ArchivedLog, Gap, StoredWal
-from backup.retry import with_retries
-from consensus.ids import TimelineId
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.errors import ObjectDamaged, ObjectNotFound
-from objectstore.keys import ArchivedWal
-from objectstore.sealed import SEAL, Seal
-from objectstore.store import ObjectStore, open_store
-from pgwal.errors import WalError, WalFormatError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from pgwal.page import WAL_PAGE_SIZE, parse_page_header
-from pgwal.walker import NEED_DATA, RecordWalker
+from quorum_wal.backup.archived_log import ArchivedLog, Gap, StoredWal
+from quorum_wal.backup.retry import with_retries
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.sealed import SEAL, Seal
+from quorum_wal.objectstore.store import ObjectStore, open_store
+from quorum_wal.pgwal.errors import WalError, WalFormatError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE, parse_page_header
+from quorum_wal.pgwal.walker import NEED_DATA, RecordWalker
 
 T = TypeVar("T")
 

@@ -15,12 +15,12 @@ import re
 import time
 from collections.abc import Sequence
 
-from backup.errors import BackupError
-from backup.wal_source import WalSource, WalSourceError, check_same_server
-from consensus.messages import ServerFacts
-from objectstore.errors import ObjectStoreError
-from pgwal.errors import WalError
-from pgwal.history import parse_history_file_name
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.wal_source import WalSource, WalSourceError, check_same_server
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import parse_history_file_name
 
 PAUSE_SECONDS = 0.5
 _SEGMENT = re.compile("[0-9A-F]{24}")

@@ -30,8 +30,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from consensus.ids import TimelineId
-from storage import durable
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.storage import durable
 
 FOLDER = ".sk-prefetch"
 ASKED, LOCK, TEMPORARY = "asked", ".lock", ".tmp"
@@ -158,7 +158,7 @@ def _start(settings: Mapping[str, object], lock: BinaryIO) -> None:
     import subprocess
 
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "backup.prefetcher"],
+        [sys.executable, "-P", "-m", "quorum_wal.backup.prefetcher"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

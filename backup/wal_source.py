@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from backup.errors import BackupError
-from consensus.messages import ServerFacts
-from pgwal.errors import WalFormatError
-from pgwal.lsn import format_lsn
-from pgwal.page import check_page_header, parse_page_header
-from pgwal.versions import wal_version
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import check_page_header, parse_page_header
+from quorum_wal.pgwal.versions import wal_version
 
 
 class WalSourceError(BackupError):

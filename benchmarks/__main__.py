@@ -43,8 +43,8 @@ from benchmarks.network import Network, delayed_network
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict
 from benchmarks.setups import checkouts
-from pg_server.binaries import PostgresBinaries, find_postgres
-from pg_server.errors import PgServerError
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_server.errors import PgServerError
 
 ROUNDS = 5
 SECONDS = 10

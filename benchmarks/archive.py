@@ -23,9 +23,9 @@ from benchmarks.bulk_load import BulkLoad
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import SafekeeperQuorum, attached
-from pg_fixtures.data_directory import WAL_SEG_SIZE
-from pg_fixtures.errors import FixtureError
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pgwal.lsn import Lsn
 
 CLIENTS = 8
 ARCHIVED, PLAIN, CONTROL = "archived", "not archived", "not archived, again"

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from consensus.codec import decode_safekeeper_message, encode
-from consensus.ids import ID_BYTES, NodeId, TimelineId, parse_id
-from consensus.membership_page import membership_of_page
-from consensus.messages import (
+from quorum_wal.consensus.codec import decode_safekeeper_message, encode
+from quorum_wal.consensus.ids import ID_BYTES, NodeId, TimelineId, parse_id
+from quorum_wal.consensus.membership_page import membership_of_page
+from quorum_wal.consensus.messages import (
     PROTOCOL_VERSION,
     ProposerGreeting,
     ProposerMessage,
@@ -21,10 +21,10 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from walproposer.errors import Unreachable
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.peer import open_push
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.peer import open_push
 
 
 def request_vote(address: SafekeeperAddress, status: Mapping[str, Any]) -> VoteResponse:

@@ -27,8 +27,8 @@ from benchmarks.setups import (
     attached,
 )
 from benchmarks.usage import rss_peak_bytes
-from pg_fixtures.cluster import flush_lsn
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.cluster import flush_lsn
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 ONE_STOPPED = "ours, one stopped"
 COLUMNS = (

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from benchmarks.primary import Primary
-from pgwal.lsn import Lsn
+from quorum_wal.pgwal.lsn import Lsn
 
 SOURCE_ROWS = 32_768
 MD5_PER_ROW = 64  # of 16 bytes each: below the 2 kB from which a value would be toasted

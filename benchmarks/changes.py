@@ -20,13 +20,13 @@ from psycopg.pq.abc import PGconn
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.usage import read_usage
-from pg_fixtures.errors import FixtureError
-from pgwal.lsn import Lsn
-from spark.changes.catalog import Catalog
-from spark.changes.catalog_snapshot import take_catalog
-from spark.changes.change_reader import ChangeOptions, read_changes
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.wal_reader import WalRange
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.changes.catalog import Catalog
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_reader import WalRange
 
 JSON, TYPED, CONTROL, PGOUTPUT = "JSON", "typed columns", "JSON again", "pgoutput"
 COLUMNS = ("decoder", "CPU seconds", "thousand rows/s", "MB/s of WAL", "rate / pgoutput")

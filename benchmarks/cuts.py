@@ -25,16 +25,16 @@ from benchmarks.archive import archived_lsn
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import OTHER, OURS, SafekeeperQuorum, attached, checkout_env
-from pg_fixtures.data_directory import WAL_SEG_SIZE
-from pg_fixtures.pageserver import PageserverProcess
-from pg_fixtures.ports import free_port
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK
-from pg_fixtures.waiting import wait_until
-from pg_server.account import server_account
-from pg_server.binaries import PostgresBinaries
-from pg_server.program import run_program
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE
+from quorum_wal.pg_fixtures.pageserver import PageserverProcess
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.lsn import Lsn
 
 CUTS, REPLAY, BACKUP, TABLE = "cuts", "replay", "backup of a cut", "table"
 PAGE, PAGE_REPLAYED = "page at a cut", "page at the end"

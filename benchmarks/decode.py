@@ -18,11 +18,11 @@ from pathlib import Path
 from benchmarks import pgbench
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
-from pg_fixtures.data_directory import WAL_SEG_SIZE
-from pg_fixtures.errors import FixtureError
-from pgwal.segment import format_segment_name, segment_start_lsn, segno_of
-from spark.records.wal_decoder import WalDecoder
-from walrecords.record_index import RecordIndexer
+from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pgwal.segment import format_segment_name, segment_start_lsn, segno_of
+from quorum_wal.spark.records.wal_decoder import WalDecoder
+from quorum_wal.walrecords.record_index import RecordIndexer
 
 OURS, TEXT, STATS, CONTROL = "ours", "pg_waldump", "pg_waldump --stats", "the same again"
 COLUMNS = ("decoder", "CPU seconds", "million records/s", "MB/s", "rate / text", "rate / stats")

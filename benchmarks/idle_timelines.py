@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.usage import read_usage
-from pg_fixtures.cloned_timelines import clone_timeline, numbered_names
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.http_status import http_get
-from pg_fixtures.processes import SK
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_server.binaries import PostgresBinaries
-from pg_server.program import run_program
-from safekeeper.data_directory import parse_folder_name
+from quorum_wal.pg_fixtures.cloned_timelines import clone_timeline, numbered_names
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.safekeeper.data_directory import parse_folder_name
 
 SEGMENT_BYTES = 1 << 20
 IDLE_SECONDS = 20

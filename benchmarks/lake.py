@@ -22,17 +22,17 @@ from benchmarks import decode
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict
 from benchmarks.usage import descendants, rss_peak_bytes
-from consensus.ids import TimelineId
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.keys import ArchivedWal
-from objectstore.local import LocalStore
-from pg_fixtures.data_directory import WAL_SEG_SIZE
-from pgwal.lsn import format_lsn
-from spark.inputs.folder_input import FolderInput
-from spark.jobs.ingest import Ingest
-from spark.jobs.ingested_wal import IngestedWal
-from spark.session import new_session
-from spark.sources.input_options import parse_options
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.jobs.ingest import Ingest
+from quorum_wal.spark.jobs.ingested_wal import IngestedWal
+from quorum_wal.spark.session import new_session
+from quorum_wal.spark.sources.input_options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

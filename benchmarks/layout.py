@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.site_cluster import Placement
 from benchmarks.sites import Delays
-from consensus.quorum import quorum_size
+from quorum_wal.consensus.quorum import quorum_size
 
 
 @dataclass(frozen=True, slots=True)

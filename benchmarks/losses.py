@@ -17,12 +17,12 @@ from pathlib import Path
 from benchmarks.layout import Layout
 from benchmarks.site_cluster import TIMEOUT, SiteCluster, SitePostgres
 from benchmarks.sites import open_sites
-from cli.output import ExitCode
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.ledger import Ledger, LedgerReport
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.ledger import Ledger, LedgerReport
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 CLIENTS = 8
 STUBBORN_CLIENTS = 2

@@ -35,13 +35,13 @@ from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import CONTROL, OURS, PEER, ReceiveWalQuorum, Setup, attached
 from benchmarks.usage import idle_seconds, read_usage
-from consensus.ids import TimelineId
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pg_server.program import run_program
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import run_program
 
 CLIENTS = 2
 SCALE = 2

@@ -21,18 +21,18 @@ from typing import IO
 import numpy as np
 
 from benchmarks.rounds import Spread, Verdict
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from objectstore.local import LocalStore
-from pageserver.attachments.layer_merger import LayerMerger, MergeOrder
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
-from pageserver.layers.fork_table import ForkTable
-from pageserver.layers.frame import FrameWriter
-from pageserver.layers.layer_file import Epoch, Limits, write_layer
-from pageserver.layers.page_run import RUN_BLOCKS_MAX, PageRun
-from pageserver.layers.touches import Numbers
-from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pageserver.attachments.layer_merger import LayerMerger, MergeOrder
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
+from quorum_wal.pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.layers.frame import FrameWriter
+from quorum_wal.pageserver.layers.layer_file import Epoch, Limits, write_layer
+from quorum_wal.pageserver.layers.page_run import RUN_BLOCKS_MAX, PageRun
+from quorum_wal.pageserver.layers.touches import Numbers
+from quorum_wal.pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
 
 ROWS, NOISE = "rows", "noise"
 RATE_MIN = {ROWS: 100.0, NOISE: 100.0}  # MB of pages written per second of processor time

@@ -18,12 +18,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_server.errors import Unavailable
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_server.errors import Unavailable
+from quorum_wal.pg_server.program import run_program
 
 LOOPBACK = "127.0.0.1"  # where all fixtures listen
 CLONE_NEWNET = 0x40000000  # linux/sched.h

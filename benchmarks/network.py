@@ -31,9 +31,9 @@ from benchmarks.namespaces import (
     refusal_seconds,
 )
 from benchmarks.switch import INTERFACE, Links, cable, delay_line
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import ServiceProcess
 
 PRIMARY, PROPOSER = "primary", "proposer"
 COPIES = ("copy 1", "copy 2", "copy 3")

@@ -22,26 +22,26 @@ from pathlib import Path
 
 import psycopg
 
-from backup.backup_catalog import BackupCatalog
-from backup.base_backup import BackupOptions
-from backup.create import BackedUpServer, create_backup
 from benchmarks.rounds import Spread, Verdict
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.local import LocalStore
-from pageserver.epochs.checkpoint_scan import checkpoints_of
-from pageserver.epochs.epoch import EpochInput, EpochReplay
-from pageserver.epochs.redo import RedoServer
-from pageserver.epochs.wal_folder import WalFolder
-from pageserver.layers.backup_base import BackupBase, read_backup
-from pageserver.layers.page_stack import PageStack
-from pageserver.layers.touches import Checkpoint
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pg_server.account import server_account
-from pg_server.binaries import PostgresBinaries
-from pgwal.lsn import Lsn
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.base_backup import BackupOptions
+from quorum_wal.backup.create import BackedUpServer, create_backup
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pageserver.epochs.checkpoint_scan import checkpoints_of
+from quorum_wal.pageserver.epochs.epoch import EpochInput, EpochReplay
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.epochs.wal_folder import WalFolder
+from quorum_wal.pageserver.layers.backup_base import BackupBase, read_backup
+from quorum_wal.pageserver.layers.page_stack import PageStack
+from quorum_wal.pageserver.layers.touches import Checkpoint
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pgwal.lsn import Lsn
 
 IMAGES, DENSE, VACUUM = "images", "dense", "vacuum"
 KINDS = (IMAGES, DENSE, VACUUM)

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 # The per-transaction log must not compete for the disk that is measured.
 LOG_DIRECTORY = Path("/dev/shm")

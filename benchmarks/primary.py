@@ -12,13 +12,13 @@ from typing import Any, Self
 from psycopg import pq
 
 from benchmarks.network import PRIMARY, Network
-from pg_fixtures.data_directory import Setting
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pg_server.errors import DeadlineExceeded
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.data_directory import Setting
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.errors import DeadlineExceeded
+from quorum_wal.pgwal.lsn import Lsn
 
 # No checkpoint begins by itself during a measurement, and nothing else writes WAL.
 SETTINGS: dict[str, Setting] = {

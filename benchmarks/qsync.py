@@ -40,9 +40,9 @@ from benchmarks.rounds import (
 )
 from benchmarks.setups import ATTACH_TIMEOUT, LocalOnly, SafekeeperQuorum, Setup, attached
 from benchmarks.usage import Usage, read_usage
-from pg_fixtures.ports import free_port
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 CLIENTS = (1, 8, 32)
 PROCESSES_MAX = 8

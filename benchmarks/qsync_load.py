@@ -23,12 +23,12 @@ from typing import Any
 import msgspec
 import psycopg
 
-from qsync import Qsync
-from qsync.blocking_driver import run
-from qsync.coordinator_client import CoordinatorClient, Verdict
-from qsync.gid import Gid
-from qsync.statements import first_error
-from qsync.steps import Ask, Steps
+from quorum_wal.qsync import Qsync
+from quorum_wal.qsync.blocking_driver import run
+from quorum_wal.qsync.coordinator_client import CoordinatorClient, Verdict
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.qsync.statements import first_error
+from quorum_wal.qsync.steps import Ask, Steps
 
 TIMEOUT_SECONDS = 30.0
 ROWS_A_SCALE = 100_000

@@ -22,11 +22,11 @@ from benchmarks.ballot import request_vote
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict
 from benchmarks.setups import OURS, SafekeeperQuorum, attached
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from walproposer.errors import Unreachable
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 VOTE, COMMIT = "safekeeper to its vote", "proposer to the first commit"
 RESTART, TAKE_OVER = "proposer, restarted under 8 clients", "proposer, taken over under 8 clients"

@@ -20,14 +20,14 @@ from benchmarks.archive import archived_lsn
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, paired_ratios, samples_of
 from benchmarks.setups import CONTROL, OURS, PEER, SafekeeperQuorum, attached
-from pg_fixtures.data_directory import WAL_SEG_SIZE
-from pg_fixtures.ports import free_port
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.account import server_account
-from pg_server.binaries import PostgresBinaries
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import run_program
 
 COLUMNS = ("setup", "seconds", "seconds / peer")
 MEGABYTES_PER_SCALE = 15

@@ -16,13 +16,13 @@ from benchmarks import bulk_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import OTHER, OURS, SafekeeperQuorum, attached, checkouts
-from pg_fixtures.cluster import flush_lsn
-from pg_fixtures.data_directory import WAL_SEG_SIZE
-from pg_fixtures.standby import replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pg_server.program import run_program
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name, segno_of
+from quorum_wal.pg_fixtures.cluster import flush_lsn
+from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE
+from quorum_wal.pg_fixtures.standby import replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name, segno_of
 
 #: for each checkout: its safekeeper, and the primary's walsender twice
 NAMES = {

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from benchmarks.network import COPIES, PROPOSER
 from benchmarks.primary import Primary
-from pg_fixtures.errors import FixtureError, ProcessEnded
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.errors import PgServerError
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.errors import FixtureError, ProcessEnded
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.errors import PgServerError
+from quorum_wal.pg_server.program import run_program
 
 OURS, OTHER = "ours", "other"
 PEER, CONTROL, LOCAL = "peer", "peer again", "local only"
@@ -192,7 +192,7 @@ def checkouts(against: Path | None) -> dict[str, Path | None]:
 
 
 def checkout_env(checkout: Path | None) -> dict[str, str]:
-    """The environment in which `python -m cli.main` runs the code of another checkout.
+    """The environment in which `python -m quorum_wal.cli.main` runs the code of another checkout.
 
     Byte code is cached whatever the caller's environment says, as in every installation. Without it
     each start compiles all modules.

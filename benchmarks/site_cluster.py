@@ -16,15 +16,15 @@ from typing import Any, Self
 
 from benchmarks.primary import NetworkedPostgres
 from benchmarks.sites import Sites
-from pg_fixtures.data_directory import DataDirectory, Setting
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.processes import SK
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import SIGNAL_FILE, replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.data_directory import DataDirectory, Setting
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import SIGNAL_FILE, replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import run_program
 
 POSTGRES_PORT = 5432  # free, because each namespace is our own
 SAFEKEEPER_PORT, SAFEKEEPER_HTTP_PORT = 5400, 7600  # plus the member's id

@@ -25,8 +25,8 @@ from benchmarks.namespaces import (
     refusal_seconds,
 )
 from benchmarks.switch import INTERFACE, Links, cable, delay_line, mac_address
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.processes import ServiceProcess
 
 OUTSIDE = "outside"
 OUTSIDE_DELAY_MS = 1.0

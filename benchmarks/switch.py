@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.namespaces import Namespace
-from pg_fixtures.failing_disk import COMPILERS
-from pg_fixtures.processes import ServiceProcess
-from pg_server.errors import Unavailable
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.failing_disk import COMPILERS
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_server.errors import Unavailable
+from quorum_wal.pg_server.program import run_program
 
 INTERFACE = "cable"
 MAC_PREFIX = "02:00:00:00:00:"  # the last byte is the number of the end, from 1

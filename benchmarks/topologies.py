@@ -18,7 +18,7 @@ from benchmarks.losses import LossSample, Scenario, drill, lose, lose_packets, s
 from benchmarks.rounds import Spread, Verdict, interleaved
 from benchmarks.site_cluster import SiteCluster
 from benchmarks.sites import open_sites
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SCALE = 2
 SETTLE_SECONDS = 1

@@ -6,18 +6,18 @@ from typing import ClassVar
 
 import click
 
-from cli.lazy_group import LazyGroup, configure_command_logs
+from quorum_wal.cli.lazy_group import LazyGroup, configure_command_logs
 
 
 class ArchiveGroup(LazyGroup):
     """One module per command: Postgres runs `fetch` once per segment, so it must start fast."""
 
     modules: ClassVar = {
-        "status": "cli.archive_contents:status",
-        "ls": "cli.archive_contents:list_wal",
-        "verify": "cli.archive_verify:verify",
-        "prune": "cli.archive_prune:prune",
-        "fetch": "cli.archive_fetch:fetch",
+        "status": "quorum_wal.cli.archive_contents:status",
+        "ls": "quorum_wal.cli.archive_contents:list_wal",
+        "verify": "quorum_wal.cli.archive_verify:verify",
+        "prune": "quorum_wal.cli.archive_prune:prune",
+        "fetch": "quorum_wal.cli.archive_fetch:fetch",
     }
 
 

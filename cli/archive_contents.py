@@ -9,21 +9,21 @@ from typing import Any
 
 import click
 
-from backup.archived_log import ArchivedLog, StoredWal, archived_log, stored_wal
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup
-from cli.archive_options import archive_options, open_archive
-from cli.output import console, plain_table, print_json
-from cli.parameters import Dsn, Safekeepers, json_option, timeline_option, with_conninfo
-from cli.status_tables import version_text
-from consensus.ids import TimelineId
-from objectstore.archive import TimelineArchive, find_timelines
-from objectstore.store import ObjectStore
-from pgwal.lsn import Lsn, format_lsn
-from telemetry.size import bytes_text
-from walproposer.errors import Unreachable
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.survey import any_timeline, follow, survey
+from quorum_wal.backup.archived_log import ArchivedLog, StoredWal, archived_log, stored_wal
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.output import console, plain_table, print_json
+from quorum_wal.cli.parameters import Dsn, Safekeepers, json_option, timeline_option, with_conninfo
+from quorum_wal.cli.status_tables import version_text
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import TimelineArchive, find_timelines
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.survey import any_timeline, follow, survey
 
 # ---- status
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.archive_options import archive_options, open_archive, parse_options
-from cli.output import CommandError, ExitCode
+from quorum_wal.cli.archive_options import archive_options, open_archive, parse_options
+from quorum_wal.cli.output import CommandError, ExitCode
 
 if TYPE_CHECKING:
-    from backup.wal_source import WalSource
-    from consensus.ids import TimelineId
+    from quorum_wal.backup.wal_source import WalSource
+    from quorum_wal.consensus.ids import TimelineId
 
 PREFETCH = 8
 PATIENCE_SECONDS = 60.0
@@ -118,8 +118,8 @@ def fetch(
     certain: the store or a majority of the safekeepers does not answer, an object is damaged, or an
     option is wrong. Postgres then stops its recovery, and can be started again.
     """
-    from backup.wal_fetch import is_segment
-    from backup.wal_prefetch import PrefetchFolder
+    from quorum_wal.backup.wal_fetch import is_segment
+    from quorum_wal.backup.wal_prefetch import PrefetchFolder
 
     if archive is None and not safekeepers:
         raise click.UsageError("give --archive, --safekeepers, or both")
@@ -140,8 +140,8 @@ def fetch(
 
 
 def _fetch(file: str, path: Path, sources: list[WalSource], patience: float, whole: bool) -> bool:
-    from backup.wal_fetch import fetch_wal_file
-    from storage import durable
+    from quorum_wal.backup.wal_fetch import fetch_wal_file
+    from quorum_wal.storage import durable
 
     content = fetch_wal_file(file, sources, patience, whole_only=whole)
     if content is None:
@@ -160,14 +160,14 @@ def _sources(
     """In the order in which they are asked."""
     sources: list[WalSource] = []
     if archive is not None:
-        from backup.archived_wal import ArchivedWalSource
-        from objectstore.archive import require_archive
+        from quorum_wal.backup.archived_wal import ArchivedWalSource
+        from quorum_wal.objectstore.archive import require_archive
 
         store = open_archive(archive, archive_option)
         sources.append(ArchivedWalSource(lambda: require_archive(store, timeline)))
     if safekeepers:
-        from backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
-        from cli.parameters import Dsn, Safekeepers, with_conninfo
+        from quorum_wal.backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
+        from quorum_wal.cli.parameters import Dsn, Safekeepers, with_conninfo
 
         conninfo = Dsn().convert(safekeeper_conninfo, None, None)
         addresses = with_conninfo(Safekeepers().convert(safekeepers, None, None), conninfo)
@@ -183,6 +183,6 @@ def _timeline(text: str) -> TimelineId | None:
     """Raises MessageError."""
     if not text:
         return None
-    from consensus.ids import TimelineId
+    from quorum_wal.consensus.ids import TimelineId
 
     return TimelineId.parse(text)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from objectstore.store import ObjectStore, open_store
+from quorum_wal.objectstore.store import ObjectStore, open_store
 
 F = TypeVar("F", bound=Callable[..., Any])
 

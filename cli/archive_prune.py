@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import click
 
-from backup.archived_log import stored_wal
-from backup.prune import Pruning, plan_pruning
-from cli.archive_options import archive_options, open_archive
-from cli.output import CommandError
-from cli.parameters import timeline_option
-from consensus.ids import TimelineId
-from objectstore.archive import TimelineArchive, require_archive
-from pageserver.cuts.needed_wal import needed_wal
-from pgwal.errors import LsnSyntaxError
-from pgwal.lsn import Lsn, format_lsn
-from telemetry.size import bytes_text
+from quorum_wal.backup.archived_log import stored_wal
+from quorum_wal.backup.prune import Pruning, plan_pruning
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.parameters import timeline_option
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import TimelineArchive, require_archive
+from quorum_wal.pageserver.cuts.needed_wal import needed_wal
+from quorum_wal.pgwal.errors import LsnSyntaxError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.telemetry.size import bytes_text
 
 
 @click.command()

@@ -7,19 +7,19 @@ from typing import Any
 
 import click
 
-from backup.archived_log import ArchivedLog, archived_log
-from backup.verify import ArchiveAddress, Verdict, verify_fast
-from backup.verify import verify as verify_all
-from cli.archive_options import archive_options, open_archive, parse_options
-from cli.output import ExitCode, print_json
-from cli.parameters import json_option, timeline_option
-from cli.progress import ByteProgress
-from consensus.ids import TimelineId
-from objectstore.archive import TimelineArchive, require_archive
-from pageserver.cuts.needed_wal import needed_wal
-from pgwal.errors import LsnSyntaxError
-from pgwal.lsn import Lsn, format_lsn
-from telemetry.size import bytes_text
+from quorum_wal.backup.archived_log import ArchivedLog, archived_log
+from quorum_wal.backup.verify import ArchiveAddress, Verdict, verify_fast
+from quorum_wal.backup.verify import verify as verify_all
+from quorum_wal.cli.archive_options import archive_options, open_archive, parse_options
+from quorum_wal.cli.output import ExitCode, print_json
+from quorum_wal.cli.parameters import json_option, timeline_option
+from quorum_wal.cli.progress import ByteProgress
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import TimelineArchive, require_archive
+from quorum_wal.pageserver.cuts.needed_wal import needed_wal
+from quorum_wal.pgwal.errors import LsnSyntaxError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.telemetry.size import bytes_text
 
 
 @click.command()

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from cli.archive_options import archive_options, parse_options
-from cli.parameters import ByteSize, FiniteRange
-from safekeeper.archive_progress import PARTIAL_INTERVAL_SECONDS, ArchiveSettings
-from safekeeper.archive_workers import WORKERS
+from quorum_wal.cli.archive_options import archive_options, parse_options
+from quorum_wal.cli.parameters import ByteSize, FiniteRange
+from quorum_wal.safekeeper.archive_progress import PARTIAL_INTERVAL_SECONDS, ArchiveSettings
+from quorum_wal.safekeeper.archive_workers import WORKERS
 
 
 def archiving_options(function: Callable[..., Any]) -> Callable[..., Any]:

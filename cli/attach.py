@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Unpack
 import click
 from psycopg.conninfo import conninfo_to_dict
 
-from cli.chain_options import chain_options, chain_rule
-from cli.listening import (
+from quorum_wal.cli.chain_options import chain_options, chain_rule
+from quorum_wal.cli.listening import (
     PATH,
     HostPort,
     port,
@@ -24,8 +24,8 @@ from cli.listening import (
     tls_files,
     tls_options,
 )
-from cli.output import CommandError
-from cli.parameters import (
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.parameters import (
     FiniteRange,
     application_name_option,
     primary_option,
@@ -34,28 +34,28 @@ from cli.parameters import (
     timeline_option,
     with_conninfo,
 )
-from cli.qsync_options import QsyncValues, qsync_config, qsync_options
-from consensus.ids import TimelineId
-from pgwire.tls import TlsFiles
-from telemetry.status_server import (
+from quorum_wal.cli.qsync_options import QsyncValues, qsync_config, qsync_options
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pgwire.tls import TlsFiles
+from quorum_wal.telemetry.status_server import (
     HttpListener,
     ListenError,
     StatusServer,
     http_listener,
 )
-from telemetry.stop_signal import StopSignal
-from walproposer.attachment import Attachment
-from walproposer.config import ProposerConfig
-from walproposer.failover.detachment import leave
-from walproposer.locks.lease import LEASE_SECONDS
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.synchronous_standby import reset, setting_statement
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.service import WalProposer
-from walproposer.timelines.timeline_creation import FoundTimeline
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.attachment import Attachment
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.failover.detachment import leave
+from quorum_wal.walproposer.locks.lease import LEASE_SECONDS
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.synchronous_standby import reset, setting_statement
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.service import WalProposer
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
 
 if TYPE_CHECKING:
-    from telemetry.page.page_view import WebPage
+    from quorum_wal.telemetry.page.page_view import WebPage
 
 proposer_http_option = click.option(
     "--http",
@@ -218,7 +218,8 @@ def proposer_listener(
 
 
 def _web_page(proposer: WalProposer) -> WebPage:
-    from cluster.page.proposer_page import ProposerPage  # imported late: a start need not wait
+    # Imported late: a start need not wait for it.
+    from quorum_wal.cluster.page.proposer_page import ProposerPage
 
     return ProposerPage(proposer).web_page
 

@@ -13,30 +13,30 @@ from typing import Any
 import click
 import psycopg
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup
-from backup.base_backup import MANIFEST, BackupOptions
-from backup.create import BackedUpServer, BackupWatcher, archived_lsn, create_backup
-from backup.retention import kept_by_age, kept_by_number
-from backup.target import check_of_log, format_time
-from backup.unpack import Unpacking
-from cli.archive_options import archive_options, open_archive
-from cli.cut_backup import PAGESERVER, BackupSource, CutBackup, cut_target
-from cli.moment_text import MomentText
-from cli.output import CommandError, console, plain_table, print_json
-from cli.parameters import ByteSize, FiniteRange, json_option, timeline_option
-from cli.progress import ByteProgress
-from consensus.ids import TimelineId
-from objectstore.archive import require_archive
-from objectstore.sealed import ZSTD_LEVEL
-from pageserver.cuts.named_bases import named_base_backups
-from pg_server.binaries import find_postgres
-from pg_server.program import run_program
-from pgclient.questions import identify_system
-from pgwal.lsn import Lsn, format_lsn
-from telemetry.size import bytes_text
-from walproposer.connection import converting_errors, open_connection
-from walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.backup.base_backup import MANIFEST, BackupOptions
+from quorum_wal.backup.create import BackedUpServer, BackupWatcher, archived_lsn, create_backup
+from quorum_wal.backup.retention import kept_by_age, kept_by_number
+from quorum_wal.backup.target import check_of_log, format_time
+from quorum_wal.backup.unpack import Unpacking
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.cut_backup import PAGESERVER, BackupSource, CutBackup, cut_target
+from quorum_wal.cli.moment_text import MomentText
+from quorum_wal.cli.output import CommandError, console, plain_table, print_json
+from quorum_wal.cli.parameters import ByteSize, FiniteRange, json_option, timeline_option
+from quorum_wal.cli.progress import ByteProgress
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import require_archive
+from quorum_wal.objectstore.sealed import ZSTD_LEVEL
+from quorum_wal.pageserver.cuts.named_bases import named_base_backups
+from quorum_wal.pg_server.binaries import find_postgres
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgclient.questions import identify_system
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.walproposer.connection import converting_errors, open_connection
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 
 RATE_BYTES_MIN, RATE_BYTES_MAX = 32 << 10, 1 << 30  # as BASE_BACKUP's MAX_RATE
 ARCHIVED_POLL_SECONDS = 0.5

@@ -9,18 +9,18 @@ from typing import ClassVar
 
 import click
 
-from cli.pageserver import PageserverGroup
+from quorum_wal.cli.pageserver import PageserverGroup
 
 
 class BranchGroup(PageserverGroup):
     """The commands for the branches in a folder."""
 
     modules: ClassVar = {
-        "create": "cli.branch_create:create",
-        "list": "cli.branch_list:list_branches",
-        "start": "cli.branch_server:start",
-        "stop": "cli.branch_server:stop",
-        "drop": "cli.branch_server:drop",
+        "create": "quorum_wal.cli.branch_create:create",
+        "list": "quorum_wal.cli.branch_list:list_branches",
+        "start": "quorum_wal.cli.branch_server:start",
+        "stop": "quorum_wal.cli.branch_server:stop",
+        "drop": "quorum_wal.cli.branch_server:drop",
     }
 
 

@@ -6,23 +6,29 @@ from typing import Any
 
 import click
 
-from cli.archive_options import archive_options, open_archive
-from cli.branch_options import branches_dir_option, log_tail_shown, port_option
-from cli.moment_options import at_options, binaries_of, moment_of, pg_bin_option, wal_sources
-from cli.output import CommandError
-from cli.parameters import live_safekeepers_option, timeline_option
-from cli.progress import ByteProgress
-from objectstore.archive import require_archive
-from pageserver.branches.branch_configuration import BranchRequest
-from pageserver.branches.branch_creation import BranchCreation, Progress
-from pageserver.branches.branch_folder import BranchFolder, branch_folders
-from pageserver.branches.branch_record import Branch
-from pageserver.branches.branch_server import BranchServer, choose_port, is_port_free
-from pageserver.epochs.redo import RedoServer
-from pageserver.errors import BranchError
-from pageserver.pitr.sparse_restore import RestorePoint
-from pg_server.account import server_account
-from pgwal.lsn import format_lsn
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.branch_options import branches_dir_option, log_tail_shown, port_option
+from quorum_wal.cli.moment_options import (
+    at_options,
+    binaries_of,
+    moment_of,
+    pg_bin_option,
+    wal_sources,
+)
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.parameters import live_safekeepers_option, timeline_option
+from quorum_wal.cli.progress import ByteProgress
+from quorum_wal.objectstore.archive import require_archive
+from quorum_wal.pageserver.branches.branch_configuration import BranchRequest
+from quorum_wal.pageserver.branches.branch_creation import BranchCreation, Progress
+from quorum_wal.pageserver.branches.branch_folder import BranchFolder, branch_folders
+from quorum_wal.pageserver.branches.branch_record import Branch
+from quorum_wal.pageserver.branches.branch_server import BranchServer, choose_port, is_port_free
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.errors import BranchError
+from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pgwal.lsn import format_lsn
 
 
 @click.command()

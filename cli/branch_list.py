@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from cli.branch_options import branches_dir_option
-from cli.output import console, plain_table, print_json
-from cli.parameters import json_option
-from pageserver.branches.branch_folder import BranchFolder, branch_folders
-from pageserver.branches.branch_server import BranchServer, state_of
-from pageserver.errors import BranchError
-from pgwal.lsn import format_lsn
-from telemetry.size import bytes_text
+from quorum_wal.cli.branch_options import branches_dir_option
+from quorum_wal.cli.output import console, plain_table, print_json
+from quorum_wal.cli.parameters import json_option
+from quorum_wal.pageserver.branches.branch_folder import BranchFolder, branch_folders
+from quorum_wal.pageserver.branches.branch_server import BranchServer, state_of
+from quorum_wal.pageserver.errors import BranchError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.telemetry.size import bytes_text
 
 COLUMNS = ("name", "moment", "lsn", "age", "size", "state", "dsn")
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from pageserver.branches.branch_record import PORT_MAX, PORT_MIN
-from pg_server.errors import ServerFailed
+from quorum_wal.pageserver.branches.branch_record import PORT_MAX, PORT_MIN
+from quorum_wal.pg_server.errors import ServerFailed
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from cli.branch_options import branches_dir_option, log_tail_shown, port_option
-from cli.output import CommandError
-from pageserver.branches.branch_folder import BranchFolder
-from pageserver.branches.branch_server import BranchServer, StopMode, stop_server
+from quorum_wal.cli.branch_options import branches_dir_option, log_tail_shown, port_option
+from quorum_wal.cli.output import CommandError
+from quorum_wal.pageserver.branches.branch_folder import BranchFolder
+from quorum_wal.pageserver.branches.branch_server import BranchServer, StopMode, stop_server
 
 
 @click.command()

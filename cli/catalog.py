@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from cli.output import CommandError
-from cli.parameters import database_option, output_option
-from pgwal.lsn import Lsn
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.parameters import database_option, output_option
+from quorum_wal.pgwal.lsn import Lsn
 
 
 @click.group()
@@ -26,7 +26,7 @@ def snapshot(dsn: str, output: Path) -> None:
     file atomically. TRUNCATE, VACUUM FULL and some forms of ALTER TABLE give a table a new file:
     take another snapshot then, and give both to pg_changes.
     """
-    from spark.changes.catalog_snapshot import take_catalog
+    from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 
     taken = take_catalog(dsn)
     beside = output.with_name(f"{output.name}.new")

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import click
 from psycopg.conninfo import conninfo_to_dict
 
-from cli.parameters import Dsn
-from walproposer.chain_rule import ChainRule
+from quorum_wal.cli.parameters import Dsn
+from quorum_wal.walproposer.chain_rule import ChainRule
 
 F = TypeVar("F", bound=Callable[..., Any])
 

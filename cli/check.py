@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from cli.output import ExitCode, console, plain_table, print_json
-from cli.parameters import (
+from quorum_wal.cli.output import ExitCode, console, plain_table, print_json
+from quorum_wal.cli.parameters import (
     application_name_option,
     http_token,
     http_token_option,
@@ -20,16 +20,16 @@ from cli.parameters import (
     timeline_option,
     with_conninfo,
 )
-from consensus.ids import TimelineId
-from walproposer.checks.finding import Finding, Level, fail
-from walproposer.checks.preflight import check_primary
-from walproposer.checks.preflight_members import check_safekeepers
-from walproposer.checks.preflight_qsync import check_standbys
-from walproposer.errors import WalProposerError
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.discovery import inspect_safekeepers
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.checks.finding import Finding, Level, fail
+from quorum_wal.walproposer.checks.preflight import check_primary
+from quorum_wal.walproposer.checks.preflight_members import check_safekeepers
+from quorum_wal.walproposer.checks.preflight_qsync import check_standbys
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.discovery import inspect_safekeepers
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 

@@ -9,10 +9,10 @@ import click
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from qsync.coordinator_hosts import hosts_of
-from qsync.errors import UsageError
-from walproposer.connection import converting_errors, open_connection
-from walproposer.errors import Unreachable, WalProposerError
+from quorum_wal.qsync.coordinator_hosts import hosts_of
+from quorum_wal.qsync.errors import UsageError
+from quorum_wal.walproposer.connection import converting_errors, open_connection
+from quorum_wal.walproposer.errors import Unreachable, WalProposerError
 
 DEFAULT = "127.0.0.1:5455"
 

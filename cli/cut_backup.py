@@ -12,16 +12,24 @@ from typing import Any
 
 import click
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup
-from backup.target import AtLsn, AtTime, Latest, Target, format_time, is_before, is_of_log
-from cli.output import CommandError
-from cli.parameters import Dsn
-from cli.progress import ByteProgress
-from pageserver.cuts.tombstone import has_tombstone
-from pageserver.errors import PagesDeleted
-from pgwal.errors import WalError
-from pgwal.lsn import Lsn, format_lsn
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.backup.target import (
+    AtLsn,
+    AtTime,
+    Latest,
+    Target,
+    format_time,
+    is_before,
+    is_of_log,
+)
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.parameters import Dsn
+from quorum_wal.cli.progress import ByteProgress
+from quorum_wal.pageserver.cuts.tombstone import has_tombstone
+from quorum_wal.pageserver.errors import PagesDeleted
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
 
 PAGESERVER = "pageserver"
 NEEDED_PACKAGES = ("numpy", "numba", "pyarrow")
@@ -52,8 +60,8 @@ class CutBackup:
             )
         if has_tombstone(catalog.archive.store, catalog.archive.timeline):
             raise PagesDeleted(catalog.archive.timeline)
-        from pageserver.cuts.full_backup import create_full_backup, new_backup_id
-        from pageserver.cuts.virtual_backups import VirtualBackups
+        from quorum_wal.pageserver.cuts.full_backup import create_full_backup, new_backup_id
+        from quorum_wal.pageserver.cuts.virtual_backups import VirtualBackups
 
         cuts = VirtualBackups(catalog.archive, datetime.now(UTC))
         try:

@@ -20,17 +20,17 @@ from pathlib import Path
 
 import click
 
-from cli.demo_view import DemoView, print_result
-from cli.output import CommandError, ExitCode
-from cli.playground import playground
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.ledger import Ledger, LedgerReport
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_fixtures.wal_comparison import WalComparison, find_segments
-from pg_server.program import run_program
-from pgwal.lsn import Lsn
+from quorum_wal.cli.demo_view import DemoView, print_result
+from quorum_wal.cli.output import CommandError, ExitCode
+from quorum_wal.cli.playground import playground
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.ledger import Ledger, LedgerReport
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.wal_comparison import WalComparison, find_segments
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.lsn import Lsn
 
 CLIENTS = 8
 PAYLOAD_BYTES = 1000

@@ -15,14 +15,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cli.output import console, plain_table
-from pg_fixtures.cluster import PRIMARY
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.http_status import http_get_status
-from telemetry.size import bytes_text
+from quorum_wal.cli.output import console, plain_table
+from quorum_wal.pg_fixtures.cluster import PRIMARY
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.http_status import http_get_status
+from quorum_wal.telemetry.size import bytes_text
 
 if TYPE_CHECKING:
-    from cli.demo import Demo, DemoResult, Step
+    from quorum_wal.cli.demo import Demo, DemoResult, Step
 
 FRAMES_PER_SECOND = 4
 RATE_SAMPLES = 2 * FRAMES_PER_SECOND

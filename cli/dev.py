@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from cli.playground import playground
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_server.errors import DeadlineExceeded, Unavailable
+from quorum_wal.cli.playground import playground
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_server.errors import DeadlineExceeded, Unavailable
 
 POLL_SECONDS = 0.2
 

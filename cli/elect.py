@@ -6,15 +6,20 @@ from threading import Thread
 
 import click
 
-from cli.output import CommandError, ExitCode
-from cli.parameters import safekeepers_option, timeline_option, timeout_option, with_conninfo
-from consensus.ids import TimelineId
-from pgwal.lsn import format_lsn
-from walproposer.config import ProposerConfig
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.service import elect as run_election
-from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
+from quorum_wal.cli.output import CommandError, ExitCode
+from quorum_wal.cli.parameters import (
+    safekeepers_option,
+    timeline_option,
+    timeout_option,
+    with_conninfo,
+)
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.service import elect as run_election
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
 
 
 @click.command()

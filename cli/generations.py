@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cli.listening import (
+from quorum_wal.cli.listening import (
     PATH,
     HostPort,
     port,
@@ -19,23 +19,23 @@ from cli.listening import (
     tls_files,
     tokenless_tls_options,
 )
-from cli.output import CommandError, console, plain_table, print_json
-from cli.parameters import json_option
-from consensus.errors import MessageError
-from consensus.ids import parse_id
-from generations.client import GenerationClient
-from generations.errors import GenerationError
-from generations.messages import AttachmentMode, GenerationStatus, TenantState
-from generations.operations import embedded_generations
-from generations.protocol import GenerationService
-from generations.store import is_postgres
-from generations.suffix import NODE_ID_MAX, Suffix
-from telemetry.service_manager import ServiceManager
-from telemetry.status_server import ListenError, http_listener
-from telemetry.stop_signal import StopSignal
+from quorum_wal.cli.output import CommandError, console, plain_table, print_json
+from quorum_wal.cli.parameters import json_option
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import parse_id
+from quorum_wal.generations.client import GenerationClient
+from quorum_wal.generations.errors import GenerationError
+from quorum_wal.generations.messages import AttachmentMode, GenerationStatus, TenantState
+from quorum_wal.generations.operations import embedded_generations
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.generations.store import is_postgres
+from quorum_wal.generations.suffix import NODE_ID_MAX, Suffix
+from quorum_wal.telemetry.service_manager import ServiceManager
+from quorum_wal.telemetry.status_server import ListenError, http_listener
+from quorum_wal.telemetry.stop_signal import StopSignal
 
 if TYPE_CHECKING:
-    from generations.service import GenerationServer
+    from quorum_wal.generations.service import GenerationServer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -127,7 +127,7 @@ def serve(
     insecure: bool,
 ) -> None:
     """Run the service in the foreground until SIGTERM or SIGINT."""
-    from generations.service import GenerationServer  # the other commands need no server
+    from quorum_wal.generations.service import GenerationServer  # the other commands need no server
 
     tls = tls_files(tls_cert, tls_key)
     protection = {

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-from cli.listening import PATH
-from generations.client import GenerationClient
-from generations.operations import embedded_generations
-from generations.protocol import GenerationService
+from quorum_wal.cli.listening import PATH
+from quorum_wal.generations.client import GenerationClient
+from quorum_wal.generations.operations import embedded_generations
+from quorum_wal.generations.protocol import GenerationService
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import ClassVar
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -27,6 +28,12 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_for_good(module), name)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes names without help, because the help would import the modules of all commands."""
+        names = [name for name in self.modules if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [CompletionItem(name) for name in names] + options
+
 
 def import_for_good(module: str) -> ModuleType:
     """Imports a module, and exempts its objects from garbage collection: they live as long as the
@@ -41,7 +48,8 @@ def import_for_good(module: str) -> ModuleType:
 
 def configure_command_logs(context: click.Context) -> None:
     """Configures the log by --log-format and --log-level of `sk`."""
-    from telemetry.logs import LogFormat, configure_logs  # as slow as a short command
+    # Imported here: the import takes as long as a short command.
+    from quorum_wal.telemetry.logs import LogFormat, configure_logs
 
     options = context.find_root().params
     configure_logs(LogFormat(options["log_format"]), options["log_level"])

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from cli.output import CommandError, ExitCode
-from pgwire.tls import TlsFiles
-from telemetry.loopback import is_loopback
-from walproposer.connection import port_number
+from quorum_wal.cli.output import CommandError, ExitCode
+from quorum_wal.pgwire.tls import TlsFiles
+from quorum_wal.telemetry.loopback import is_loopback
+from quorum_wal.walproposer.connection import port_number
 
 PATH = click.Path(path_type=Path)
 

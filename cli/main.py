@@ -7,41 +7,43 @@ the command is called, so that a safekeeper does not load the modules of `sk dem
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cli.config_file import load_config
-from cli.lazy_group import LazyGroup, configure_command_logs, import_for_good
-from cli.output import LIBRARY_ERRORS, command_error
+from quorum_wal.cli.config_file import load_config
+from quorum_wal.cli.lazy_group import LazyGroup, configure_command_logs, import_for_good
+from quorum_wal.cli.output import LIBRARY_ERRORS, ExitCode, command_error
 
 #: name: the module and the command in it, in the order of the help.
 COMMANDS = {
-    "safekeeper": "cli.safekeeper:safekeeper",
-    "user": "cli.user:user",
-    "attach": "cli.attach:attach",
-    "detach": "cli.attach:detach",
-    "status": "cli.status:status",
-    "check": "cli.check:check",
-    "timeline": "cli.timeline:timeline",
-    "member": "cli.member:member",
-    "elect": "cli.elect:elect",
-    "promote": "cli.promote:promote",
-    "rejoin": "cli.rejoin:rejoin",
-    "qsync": "cli.qsync:qsync",
-    "archive": "cli.archive:archive",
-    "backup": "cli.backup:backup",
-    "restore": "cli.restore:restore",
-    "table": "cli.table:table",
-    "page": "cli.page:page",
-    "branch": "cli.branch:branch",
-    "pageserver": "cli.pageserver:pageserver",
-    "generations": "cli.generations:generations",
-    "catalog": "cli.catalog:catalog",
-    "spark": "cli.spark:spark",
-    "dev": "cli.dev:dev",
-    "demo": "cli.demo:demo",
+    "safekeeper": "quorum_wal.cli.safekeeper:safekeeper",
+    "user": "quorum_wal.cli.user:user",
+    "attach": "quorum_wal.cli.attach:attach",
+    "detach": "quorum_wal.cli.attach:detach",
+    "status": "quorum_wal.cli.status:status",
+    "check": "quorum_wal.cli.check:check",
+    "timeline": "quorum_wal.cli.timeline:timeline",
+    "member": "quorum_wal.cli.member:member",
+    "elect": "quorum_wal.cli.elect:elect",
+    "promote": "quorum_wal.cli.promote:promote",
+    "rejoin": "quorum_wal.cli.rejoin:rejoin",
+    "qsync": "quorum_wal.cli.qsync:qsync",
+    "archive": "quorum_wal.cli.archive:archive",
+    "backup": "quorum_wal.cli.backup:backup",
+    "restore": "quorum_wal.cli.restore:restore",
+    "table": "quorum_wal.cli.table:table",
+    "page": "quorum_wal.cli.page:page",
+    "branch": "quorum_wal.cli.branch:branch",
+    "pageserver": "quorum_wal.cli.pageserver:pageserver",
+    "generations": "quorum_wal.cli.generations:generations",
+    "catalog": "quorum_wal.cli.catalog:catalog",
+    "spark": "quorum_wal.cli.spark:spark",
+    "dev": "quorum_wal.cli.dev:dev",
+    "demo": "quorum_wal.cli.demo:demo",
+    "completion": "quorum_wal.cli.completion:completion",
 }
 
 
@@ -56,7 +58,8 @@ class SkGroup(LazyGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in SERVICES:
-            import_for_good("telemetry.logs")  # before structlog is imported, and so rich
+            # Before structlog is imported, and so rich.
+            import_for_good("quorum_wal.telemetry.logs")
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -99,7 +102,10 @@ def cli(context: click.Context, log_format: str, log_level: str) -> None:
 
 def main() -> None:
     """The console script."""
-    cli(prog_name="sk")
+    try:
+        cli(prog_name="sk")
+    except click.ClickException:  # click shows all others: of a completion there is none
+        sys.exit(ExitCode.FAILED)
 
 
 if __name__ == "__main__":

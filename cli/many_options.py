@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from cli.parameters import ByteSize, FiniteRange
-from safekeeper.metrics import SERIES_TIMELINES_MAX
-from safekeeper.sleep import IDLE_SECONDS
-from safekeeper.tenant_limits import TenantLimits
+from quorum_wal.cli.parameters import ByteSize, FiniteRange
+from quorum_wal.safekeeper.metrics import SERIES_TIMELINES_MAX
+from quorum_wal.safekeeper.sleep import IDLE_SECONDS
+from quorum_wal.safekeeper.tenant_limits import TenantLimits
 
 
 @dataclass(frozen=True, slots=True)

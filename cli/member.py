@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from cli.member_change import MemberChange, member_options, newcomer_at
-from cli.member_force import force
-from cli.member_table import members_json, members_section
-from cli.output import console, print_json
-from cli.parameters import (
+from quorum_wal.cli.member_change import MemberChange, member_options, newcomer_at
+from quorum_wal.cli.member_force import force
+from quorum_wal.cli.member_table import members_json, members_section
+from quorum_wal.cli.output import console, print_json
+from quorum_wal.cli.parameters import (
     SafekeeperPlace,
     http_token,
     http_token_option,
@@ -19,9 +19,9 @@ from cli.parameters import (
     timeline_option,
     with_conninfo,
 )
-from cluster.member_plan import Stage, plan_add, plan_move, plan_remove, plan_replace
-from consensus.ids import TimelineId
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.cluster.member_plan import Stage, plan_add, plan_move, plan_remove, plan_replace
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Print the steps; change nothing.")
 _member_id = click.IntRange(1, 2**63 - 1)

@@ -11,30 +11,30 @@ from typing import Any, TypeVar
 
 import click
 
-from cli.output import CommandError
-from cli.parameters import http_token_option, safekeepers_option, timeline_option
-from cluster.change_line import ids_text
-from cluster.member_plan import (
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.parameters import http_token_option, safekeepers_option, timeline_option
+from quorum_wal.cluster.change_line import ids_text
+from quorum_wal.cluster.member_plan import (
     MemberPlan,
     Stage,
     check_quorums,
     steps_of,
     warnings_of,
 )
-from cluster.member_view import MemberState, MemberView, Standing
-from cluster.timeline_view import TimelineView, timeline_views
-from consensus.ids import TimelineId
-from consensus.membership import UNKNOWN_INSTANCE, Member, Membership
-from consensus.membership_page import split_address
-from walproposer.config import ProposerConfig
-from walproposer.errors import Refusal, WalProposerError
-from walproposer.members.change import cancel_change, change_members
-from walproposer.members.leave_order import order_to_leave
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.events import ChangeRequest
-from walproposer.timelines.discovery import check_any_answers, discover
-from walproposer.timelines.survey import folder_name, survey
+from quorum_wal.cluster.member_view import MemberState, MemberView, Standing
+from quorum_wal.cluster.timeline_view import TimelineView, timeline_views
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.membership import UNKNOWN_INSTANCE, Member, Membership
+from quorum_wal.consensus.membership_page import split_address
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Refusal, WalProposerError
+from quorum_wal.walproposer.members.change import cancel_change, change_members
+from quorum_wal.walproposer.members.leave_order import order_to_leave
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.events import ChangeRequest
+from quorum_wal.walproposer.timelines.discovery import check_any_answers, discover
+from quorum_wal.walproposer.timelines.survey import folder_name, survey
 
 F = TypeVar("F", bound=Callable[..., Any])
 

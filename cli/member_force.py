@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from cli.member_change import MemberChange, member_options, place_of
-from cli.output import CommandError, ExitCode
-from cli.parameters import http_token, with_conninfo
-from cluster.force_plan import UUID_BYTES, ForcePlan, plan_force, uninformed
-from cluster.member_view import MemberView
-from consensus.ids import TimelineId
-from consensus.membership import Membership
-from walproposer.errors import WalProposerError
-from walproposer.members.force import force_membership
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.cli.member_change import MemberChange, member_options, place_of
+from quorum_wal.cli.output import CommandError, ExitCode
+from quorum_wal.cli.parameters import http_token, with_conninfo
+from quorum_wal.cluster.force_plan import UUID_BYTES, ForcePlan, plan_force, uninformed
+from quorum_wal.cluster.member_view import MemberView
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.members.force import force_membership
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 WORD = "destroyed"
 

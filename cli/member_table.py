@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cli.output import plain_table
-from cluster.change_line import change_line, ids_text
-from cluster.member_view import MemberState, MemberView
-from cluster.timeline_view import TimelineView
-from consensus.membership_page import membership_page
-from consensus.quorum import quorum_size
-from telemetry.size import bytes_text
+from quorum_wal.cli.output import plain_table
+from quorum_wal.cluster.change_line import change_line, ids_text
+from quorum_wal.cluster.member_view import MemberState, MemberView
+from quorum_wal.cluster.timeline_view import TimelineView
+from quorum_wal.consensus.membership_page import membership_page
+from quorum_wal.consensus.quorum import quorum_size
+from quorum_wal.telemetry.size import bytes_text
 
 _NOTHING = "-"
 

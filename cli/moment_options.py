@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 
 import click
 
-from backup.archived_wal import ArchivedWalSource
-from backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
-from backup.wal_source import WalSource
-from cli.moment_text import MomentText
-from cli.parameters import with_conninfo
-from objectstore.archive import TimelineArchive
-from pageserver.pitr.restore_points import RecoveryTarget
-from pg_server.binaries import PostgresBinaries, find_postgres
-from pgwal.errors import WalError
-from pgwal.lsn import Lsn
+from quorum_wal.backup.archived_wal import ArchivedWalSource
+from quorum_wal.backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
+from quorum_wal.backup.wal_source import WalSource
+from quorum_wal.cli.moment_text import MomentText
+from quorum_wal.cli.parameters import with_conninfo
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.pageserver.pitr.restore_points import RecoveryTarget
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.lsn import Lsn
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from access.errors import AccessError
-from backup.errors import BackupError
-from consensus.errors import ConsensusError
-from generations.errors import GenerationError, GenerationServiceUnavailable
-from objectstore.errors import ObjectStoreError
-from pageserver.errors import PageserverError, ServerUnreachable
-from pg_server.errors import PgServerError
-from pgwal.errors import WalError
-from safekeeper.errors import SafekeeperError
-from spark.errors import SparkWalError
-from storage.errors import StorageError
-from walproposer.errors import CommitsWait, Fenced, Unreachable, WalProposerError
+from quorum_wal.access.errors import AccessError
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.consensus.errors import ConsensusError
+from quorum_wal.generations.errors import GenerationError, GenerationServiceUnavailable
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.pageserver.errors import PageserverError, ServerUnreachable
+from quorum_wal.pg_server.errors import PgServerError
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.spark.errors import SparkWalError
+from quorum_wal.storage.errors import StorageError
+from quorum_wal.walproposer.errors import CommitsWait, Fenced, Unreachable, WalProposerError
 
 if TYPE_CHECKING:  # their import takes longer than `sk archive fetch`
     from rich.console import Console

@@ -6,17 +6,17 @@ from typing import ClassVar
 
 import click
 
-from cli.pageserver import PageserverGroup
+from quorum_wal.cli.pageserver import PageserverGroup
 
 
 class PageGroup(PageserverGroup):
     """The commands that read pages from a pageserver's cuts."""
 
     modules: ClassVar = {
-        "get": "cli.page_get:get",
-        "history": "cli.page_history:history",
-        "check": "cli.page_check:check",
-        "repair": "cli.page_repair:repair",
+        "get": "quorum_wal.cli.page_get:get",
+        "history": "quorum_wal.cli.page_history:history",
+        "check": "quorum_wal.cli.page_check:check",
+        "repair": "quorum_wal.cli.page_repair:repair",
     }
 
 

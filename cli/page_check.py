@@ -13,21 +13,21 @@ from typing import Any
 import click
 from rich.text import Text
 
-from cli.archive_options import archive_options, open_archive
-from cli.moment_options import binaries_of, replay_options, wal_sources
-from cli.output import CommandError, ExitCode, console, plain_table, print_json
-from cli.page_get import FilePath
-from cli.parameters import Dsn, json_option, live_safekeepers_option, timeline_option
-from objectstore.archive import TimelineArchive, require_archive
-from pageserver.checks.check_report import CheckReport, DamagedPage
-from pageserver.checks.directory_check import DataDirectory, DirectoryCheck, OpenPoint
-from pageserver.checks.server_check import ServerCheck, check_server
-from pageserver.checks.server_pages import ServerPages
-from pageserver.epochs.redo import RedoServer
-from pageserver.pitr.page_at import PageReader
-from pageserver.pitr.restore_points import point_opener
-from pg_server.account import server_account
-from pgwal.lsn import format_lsn
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.moment_options import binaries_of, replay_options, wal_sources
+from quorum_wal.cli.output import CommandError, ExitCode, console, plain_table, print_json
+from quorum_wal.cli.page_get import FilePath
+from quorum_wal.cli.parameters import Dsn, json_option, live_safekeepers_option, timeline_option
+from quorum_wal.objectstore.archive import TimelineArchive, require_archive
+from quorum_wal.pageserver.checks.check_report import CheckReport, DamagedPage
+from quorum_wal.pageserver.checks.directory_check import DataDirectory, DirectoryCheck, OpenPoint
+from quorum_wal.pageserver.checks.server_check import ServerCheck, check_server
+from quorum_wal.pageserver.checks.server_pages import ServerPages
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.pitr.page_at import PageReader
+from quorum_wal.pageserver.pitr.restore_points import point_opener
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pgwal.lsn import format_lsn
 
 
 class ServerOrDirectory(click.ParamType[str | Path]):

@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
-from cli.archive_options import archive_options, open_archive
-from cli.moment_options import binaries_of, moment_of, moment_options, wal_sources
-from cli.output import print_json
-from cli.parameters import json_option, live_safekeepers_option, timeline_option
-from objectstore.archive import require_archive
-from pageserver.epochs.redo import RedoServer
-from pageserver.layers.fork import Fork, ForkKind, parse_file
-from pageserver.layers.page_header import PageHeader, page_checksum
-from pageserver.pitr.page_at import FoundPage, PageReader
-from pageserver.pitr.restore_points import RestorePoints
-from pg_server.account import server_account
-from pgwal.lsn import format_lsn
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.moment_options import binaries_of, moment_of, moment_options, wal_sources
+from quorum_wal.cli.output import print_json
+from quorum_wal.cli.parameters import json_option, live_safekeepers_option, timeline_option
+from quorum_wal.objectstore.archive import require_archive
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind, parse_file
+from quorum_wal.pageserver.layers.page_header import PageHeader, page_checksum
+from quorum_wal.pageserver.pitr.page_at import FoundPage, PageReader
+from quorum_wal.pageserver.pitr.restore_points import RestorePoints
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pgwal.lsn import format_lsn
 
 
 class FilePath(click.ParamType[Fork]):

@@ -7,18 +7,18 @@ from typing import Any
 
 import click
 
-from cli.archive_options import archive_options, open_archive
-from cli.moment_options import wal_sources
-from cli.moment_text import MomentText
-from cli.output import console, plain_table, print_json
-from cli.page_get import FilePath
-from cli.parameters import json_option, live_safekeepers_option, timeline_option
-from objectstore.archive import require_archive
-from pageserver.pitr.page_history import HistoryReader, PageEvent
-from pageserver.pitr.page_touch_scan import Touch
-from pageserver.pitr.restore_points import RecoveryTarget
-from pgwal.errors import WalError
-from pgwal.lsn import Lsn, format_lsn
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.moment_options import wal_sources
+from quorum_wal.cli.moment_text import MomentText
+from quorum_wal.cli.output import console, plain_table, print_json
+from quorum_wal.cli.page_get import FilePath
+from quorum_wal.cli.parameters import json_option, live_safekeepers_option, timeline_option
+from quorum_wal.objectstore.archive import require_archive
+from quorum_wal.pageserver.pitr.page_history import HistoryReader, PageEvent
+from quorum_wal.pageserver.pitr.page_touch_scan import Touch
+from quorum_wal.pageserver.pitr.restore_points import RecoveryTarget
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
 
 
 class TimeOrLsn(click.ParamType[RecoveryTarget]):

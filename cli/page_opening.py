@@ -7,11 +7,16 @@ from collections.abc import Iterator
 
 import click
 
-from cli.output import CommandError
-from cluster.timeline_view import timeline_views
-from walproposer.errors import WalProposerError
-from walproposer.timelines.discovery import Discovery
-from walproposer.timelines.status_page import PageAccess, PageAddress, demands_tls, page_url
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cluster.timeline_view import timeline_views
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.timelines.discovery import Discovery
+from quorum_wal.walproposer.timelines.status_page import (
+    PageAccess,
+    PageAddress,
+    demands_tls,
+    page_url,
+)
 
 
 def open_page(discovery: Discovery, conninfo: str) -> None:

@@ -9,20 +9,25 @@ from typing import Any
 
 import click
 
-from cli.archive_options import archive_options, open_archive
-from cli.moment_options import binaries_of, replay_options, wal_sources
-from cli.output import CommandError
-from cli.page_get import FilePath
-from cli.parameters import live_safekeepers_option, timeline_option
-from objectstore.archive import require_archive
-from pageserver.checks.directory_check import DataDirectory
-from pageserver.checks.page_comparison import differing
-from pageserver.checks.page_repair import PageRepair, Repair, check_stopped, differing_headers
-from pageserver.epochs.redo import RedoServer
-from pageserver.pitr.page_at import PageReader
-from pageserver.pitr.restore_points import point_opener
-from pg_server.account import server_account
-from pgwal.lsn import format_lsn
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.moment_options import binaries_of, replay_options, wal_sources
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.page_get import FilePath
+from quorum_wal.cli.parameters import live_safekeepers_option, timeline_option
+from quorum_wal.objectstore.archive import require_archive
+from quorum_wal.pageserver.checks.directory_check import DataDirectory
+from quorum_wal.pageserver.checks.page_comparison import differing
+from quorum_wal.pageserver.checks.page_repair import (
+    PageRepair,
+    Repair,
+    check_stopped,
+    differing_headers,
+)
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.pitr.page_at import PageReader
+from quorum_wal.pageserver.pitr.restore_points import point_opener
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pgwal.lsn import format_lsn
 
 DIFFERENCES_MAX = 8
 WORD = "write"

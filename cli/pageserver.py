@@ -7,18 +7,18 @@ from typing import ClassVar
 
 import click
 
-from cli.lazy_group import LazyGroup
-from cli.output import CommandError
-from cli.restorable_cuts import NEEDED_PACKAGES
+from quorum_wal.cli.lazy_group import LazyGroup
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.restorable_cuts import NEEDED_PACKAGES
 
 
 class PageserverGroup(LazyGroup):
     """One module per command. A module is imported only after its packages were found."""
 
     modules: ClassVar = {
-        "run": "cli.pageserver_run:run",
-        "status": "cli.pageserver_status:status",
-        "delete-timeline": "cli.pageserver_deletion:delete_timeline",
+        "run": "quorum_wal.cli.pageserver_run:run",
+        "status": "quorum_wal.cli.pageserver_status:status",
+        "delete-timeline": "quorum_wal.cli.pageserver_deletion:delete_timeline",
     }
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

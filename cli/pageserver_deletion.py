@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from cli.archive_options import archive_options, open_archive
-from cli.generations_options import generations_options, open_generations
-from cli.output import CommandError, print_json
-from cli.parameters import TimelineName, json_option
-from consensus.ids import TimelineId
-from objectstore.store import ObjectStore
-from pageserver.attachments.timeline_deletion import Holder, TimelineDeletion
-from pageserver.objects.page_keys import TOMBSTONE, PageKeys
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.generations_options import generations_options, open_generations
+from quorum_wal.cli.output import CommandError, print_json
+from quorum_wal.cli.parameters import TimelineName, json_option
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.attachments.timeline_deletion import Holder, TimelineDeletion
+from quorum_wal.pageserver.objects.page_keys import TOMBSTONE, PageKeys
 
 
 @click.command()

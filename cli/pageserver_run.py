@@ -9,27 +9,34 @@ from typing import Any
 import click
 import structlog
 
-from backup.safekeeper_wal import Safekeeper
-from cli.archive_options import archive_options, open_archive
-from cli.generations import TenantName
-from cli.generations_options import generations_options, is_service, open_generations
-from cli.listening import PATH, HostPort, port, refuse_open_ports, tls_files, tokenless_tls_options
-from cli.output import CommandError
-from cli.parameters import ByteSize, Dsn, live_safekeepers_option, with_conninfo
-from consensus.ids import TimelineId
-from generations.suffix import NODE_ID_MAX
-from pageserver.checks.scheduled_checks import CHECK_PAGES, CHECK_SECONDS, CheckSchedule
-from pageserver.config import ProcessConfig
-from pageserver.epochs.redo import SHARED_BUFFERS_MB, RedoServer
-from pageserver.ingest.cut_rule import CUT_BYTES, CUT_SECONDS, CutRule
-from pageserver.ingest.ingest import WAL_BYTES_MAX, IngestConfig
-from pageserver.service import PageserverService
-from pg_server.account import server_account
-from pg_server.binaries import PostgresBinaries, find_postgres
-from pg_server.program import can_leave_network
-from telemetry.service_manager import ServiceManager
-from telemetry.status_server import ListenError, http_listener
-from telemetry.stop_signal import StopSignal
+from quorum_wal.backup.safekeeper_wal import Safekeeper
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.generations import TenantName
+from quorum_wal.cli.generations_options import generations_options, is_service, open_generations
+from quorum_wal.cli.listening import (
+    PATH,
+    HostPort,
+    port,
+    refuse_open_ports,
+    tls_files,
+    tokenless_tls_options,
+)
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.parameters import ByteSize, Dsn, live_safekeepers_option, with_conninfo
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import NODE_ID_MAX
+from quorum_wal.pageserver.checks.scheduled_checks import CHECK_PAGES, CHECK_SECONDS, CheckSchedule
+from quorum_wal.pageserver.config import ProcessConfig
+from quorum_wal.pageserver.epochs.redo import SHARED_BUFFERS_MB, RedoServer
+from quorum_wal.pageserver.ingest.cut_rule import CUT_BYTES, CUT_SECONDS, CutRule
+from quorum_wal.pageserver.ingest.ingest import WAL_BYTES_MAX, IngestConfig
+from quorum_wal.pageserver.service import PageserverService
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_server.program import can_leave_network
+from quorum_wal.telemetry.service_manager import ServiceManager
+from quorum_wal.telemetry.status_server import ListenError, http_listener
+from quorum_wal.telemetry.stop_signal import StopSignal
 
 log = structlog.get_logger()
 

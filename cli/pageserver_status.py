@@ -12,12 +12,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.listening import HostPort
-from cli.output import ExitCode, console, plain_table, print_json
-from cli.parameters import http_token, http_token_option, json_option
-from telemetry.size import bytes_text
-from walproposer.errors import Unreachable
-from walproposer.timelines.status_page import PageAccess, PageAddress, read_status_page
+from quorum_wal.cli.listening import HostPort
+from quorum_wal.cli.output import ExitCode, console, plain_table, print_json
+from quorum_wal.cli.parameters import http_token, http_token_option, json_option
+from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.timelines.status_page import PageAccess, PageAddress, read_status_page
 
 DEFAULT_ADDRESS = "127.0.0.1:7680"
 _NOTHING = "-"

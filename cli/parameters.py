@@ -12,12 +12,12 @@ import click
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from cli.output import CommandError
-from consensus.errors import MessageError
-from consensus.ids import TimelineId
-from telemetry.http_token import read_http_token
-from walproposer.errors import WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.cli.output import CommandError
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.telemetry.http_token import read_http_token
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 F = TypeVar("F", bound=Callable[..., Any])
 

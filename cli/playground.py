@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cli.output import CommandError
+from quorum_wal.cli.output import CommandError
 
 
 @contextmanager

@@ -8,16 +8,16 @@ from typing import Unpack
 
 import click
 
-from cli.attach import (
+from quorum_wal.cli.attach import (
     admin_token_option,
     proposer_http_option,
     proposer_listener,
     proposer_with_page,
 )
-from cli.chain_options import chain_options, chain_rule
-from cli.elect import elect_within
-from cli.listening import tls_files, tls_options
-from cli.parameters import (
+from quorum_wal.cli.chain_options import chain_options, chain_rule
+from quorum_wal.cli.elect import elect_within
+from quorum_wal.cli.listening import tls_files, tls_options
+from quorum_wal.cli.parameters import (
     Dsn,
     application_name_option,
     safekeepers_option,
@@ -26,18 +26,18 @@ from cli.parameters import (
     timeout_option,
     with_conninfo,
 )
-from cli.qsync_options import QsyncValues, qsync_config, qsync_options
-from consensus.ids import TimelineId
-from pgwal.lsn import format_lsn
-from telemetry.stop_signal import StopSignal
-from walproposer.attachment import Attachment
-from walproposer.config import ProposerConfig
-from walproposer.failover.failover import Failover
-from walproposer.failover.log_view import LogView
-from walproposer.failover.promotion import FailoverState, Step, plan
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.timeline_creation import FoundTimeline
+from quorum_wal.cli.qsync_options import QsyncValues, qsync_config, qsync_options
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.attachment import Attachment
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.failover.failover import Failover
+from quorum_wal.walproposer.failover.log_view import LogView
+from quorum_wal.walproposer.failover.promotion import FailoverState, Step, plan
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
 
 
 @click.command()

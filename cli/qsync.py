@@ -10,20 +10,20 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cli.check import print_findings, standby_findings, unreachable
-from cli.coordinator_port import Coordinators, Rows, ask, ask_each, coordinator_option
-from cli.output import CommandError, ExitCode, console, plain_table, print_json
-from cli.parameters import json_option, primary_option, standby_option
-from pgwal.errors import WalError
-from pgwal.lsn import Lsn
-from qsync.gid import Gid, GidError
-from telemetry.stop_signal import StopSignal
-from walproposer.checks.finding import Finding, Level, fail, ok, warn
-from walproposer.checks.preflight_qsync import check_qsync
-from walproposer.errors import WalProposerError
-from walproposer.primary.janitor_rights import read_janitor_rights
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.primary_settings import read_primary_settings
+from quorum_wal.cli.check import print_findings, standby_findings, unreachable
+from quorum_wal.cli.coordinator_port import Coordinators, Rows, ask, ask_each, coordinator_option
+from quorum_wal.cli.output import CommandError, ExitCode, console, plain_table, print_json
+from quorum_wal.cli.parameters import json_option, primary_option, standby_option
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.qsync.gid import Gid, GidError
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.checks.finding import Finding, Level, fail, ok, warn
+from quorum_wal.walproposer.checks.preflight_qsync import check_qsync
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.primary.janitor_rights import read_janitor_rights
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.primary_settings import read_primary_settings
 
 WATCH_SECONDS = 1.0
 #: By the word of OUTCOME. `pending` is neither a success nor an error.

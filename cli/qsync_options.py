@@ -8,9 +8,9 @@ from typing import Any, TypedDict, TypeVar
 
 import click
 
-from cli.listening import PATH, HostPort, port, refuse_open_ports
-from pgwire.tls import TlsFiles
-from walproposer.config import AGE_MAX_SECONDS, ORPHAN_GRACE_SECONDS, QsyncConfig
+from quorum_wal.cli.listening import PATH, HostPort, port, refuse_open_ports
+from quorum_wal.pgwire.tls import TlsFiles
+from quorum_wal.walproposer.config import AGE_MAX_SECONDS, ORPHAN_GRACE_SECONDS, QsyncConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,8 +85,8 @@ def qsync_config(
                 raise click.UsageError(f"--{name.replace('_', '-')} needs --qsync")
         return None
     # Imported here, because a start without --qsync then imports a tenth less.
-    from access.access import AccessConfig
-    from walproposer.qsync.verdict_server import PORT_LIMITS
+    from quorum_wal.access.access import AccessConfig
+    from quorum_wal.walproposer.qsync.verdict_server import PORT_LIMITS
 
     host, number = values["qsync"]
     protection = {"--tls-cert": tls, "--qsync-user-file": values["qsync_user_file"]}

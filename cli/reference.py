@@ -1,4 +1,5 @@
-"""`python -m cli.reference > docs/cli.md`: the manual of `sk`, made of the help of its commands."""
+"""`python -m quorum_wal.cli.reference > docs/cli.md`: the manual of `sk`, made of the help of its
+commands."""
 
 from __future__ import annotations
 
@@ -7,13 +8,13 @@ from collections.abc import Iterator
 
 import click
 
-from cli import output
-from cli.main import cli
+from quorum_wal.cli import output
+from quorum_wal.cli.main import cli
 
 _INTRODUCTION = """\
 # The `sk` command
 
-`python -m cli.reference` writes this page from the commands. Do not edit it.
+`python -m quorum_wal.cli.reference` writes this page from the commands. Do not edit it.
 
 Every option can be given in three ways. The flag takes precedence over the environment variable,
 which is named in parentheses. The variable takes precedence over the file given by `--config` (or
@@ -42,34 +43,58 @@ of the status pages.
 
 def reference() -> str:
     """The whole page."""
-    codes = inspect.cleandoc(output.__doc__ or "").partition("\n\n")[2].partition("\n\n")[0]
-    context = click.Context(cli, info_name="sk", auto_envvar_prefix="SK")
-    return _INTRODUCTION + codes + "\n" + "".join(_sections(cli, context))
+    sections = (_section(*each) for each in each_command(cli, top_context()))
+    return _INTRODUCTION + exit_codes() + "\n" + "".join(sections)
 
 
-def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
-    """The section of this command, then those of its subcommands."""
-    yield f"\n## `{context.command_path}`\n\n{inspect.cleandoc(command.help or '')}\n"
-    if not isinstance(command, click.Group):
-        yield f"\n    {command.get_usage(context).removeprefix('Usage: ')}\n"
-    lines = [line for line in map(lambda p: _option(p, context), command.params) if line]
-    if lines:
-        yield "\n" + "\n".join(lines) + "\n"
+def each_command(
+    command: click.Command, context: click.Context
+) -> Iterator[tuple[click.Command, click.Context]]:
+    """This command, then its subcommands, each with the context that has its whole name."""
+    yield command, context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             assert child is not None, name
-            yield from _sections(child, click.Context(child, info_name=name, parent=context))
+            yield from each_command(child, click.Context(child, info_name=name, parent=context))
 
 
-def _option(parameter: click.Parameter, context: click.Context) -> str:
-    """A list item; "" for an argument, which the help of the command explains."""
+def top_context() -> click.Context:
+    """The context of `sk` itself."""
+    return click.Context(cli, info_name="sk", auto_envvar_prefix="SK")
+
+
+def usage(command: click.Command, context: click.Context) -> str:
+    """`sk user add [OPTIONS] FILE USER`"""
+    return command.get_usage(context).removeprefix("Usage: ")
+
+
+def option_text(
+    parameter: click.Parameter, context: click.Context
+) -> tuple[str, str, str | None] | None:
+    """The flag, its help and its variable; None for an argument, which the help text explains."""
     record = parameter.get_help_record(context)
     if not isinstance(parameter, click.Option) or record is None:
-        return ""
-    flag, text = record
+        return None
     variable = f"{context.auto_envvar_prefix}_{(parameter.name or '').upper()}"
-    return f"- `{flag}`: {text}" + ("" if flag == "--version" else f" (`{variable}`)")
+    return *record, None if record[0] == "--version" else variable
+
+
+def exit_codes() -> str:
+    """The table in the docstring of `output.py`."""
+    return inspect.cleandoc(output.__doc__ or "").partition("\n\n")[2].partition("\n\n")[0]
+
+
+def _section(command: click.Command, context: click.Context) -> str:
+    text = f"\n## `{context.command_path}`\n\n{inspect.cleandoc(command.help or '')}\n"
+    if not isinstance(command, click.Group):
+        text += f"\n    {usage(command, context)}\n"
+    options = [each for p in command.params if (each := option_text(p, context)) is not None]
+    lines = [
+        f"- `{flag}`: {said}" + (f" (`{variable}`)" if variable else "") + "\n"
+        for flag, said, variable in options
+    ]
+    return text + ("\n" if lines else "") + "".join(lines)
 
 
 if __name__ == "__main__":

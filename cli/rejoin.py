@@ -8,21 +8,27 @@ from pathlib import Path
 import click
 import psycopg
 
-from cli.parameters import Dsn, safekeepers_option, slot_option, timeline_option, with_conninfo
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from qsync.gid import Gid
-from walproposer.errors import Refusal
-from walproposer.failover.old_primary import OldPrimary
-from walproposer.failover.rewind import base_backup_hint, missing_wal_problem
-from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.server_facts import read_server_facts
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.survey import statuses_of
-from walproposer.timelines.timeline_creation import require_timeline
+from quorum_wal.cli.parameters import (
+    Dsn,
+    safekeepers_option,
+    slot_option,
+    timeline_option,
+    with_conninfo,
+)
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.failover.old_primary import OldPrimary
+from quorum_wal.walproposer.failover.rewind import base_backup_hint, missing_wal_problem
+from quorum_wal.walproposer.failover.standby import StandbyServer, safekeepers_conninfo
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.server_facts import read_server_facts
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.survey import statuses_of
+from quorum_wal.walproposer.timelines.timeline_creation import require_timeline
 
 
 @click.command()

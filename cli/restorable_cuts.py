@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backup.backup_record import Backup
-from backup.errors import BackupError
-from backup.restore_plan import RestorePlan, RestorePlanner
-from backup.target import AtLsn, AtTime, Target, format_time
-from backup.unpack import Unpacking
-from objectstore.archive import TimelineArchive
-from objectstore.errors import ObjectStoreError
-from pageserver.cuts.tombstone import has_tombstone
-from pageserver.errors import PagesDeleted, PageserverError
-from pageserver.objects.page_keys import PageKeys
-from pgwal.lsn import format_lsn
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.restore_plan import RestorePlan, RestorePlanner
+from quorum_wal.backup.target import AtLsn, AtTime, Target, format_time
+from quorum_wal.backup.unpack import Unpacking
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.pageserver.cuts.tombstone import has_tombstone
+from quorum_wal.pageserver.errors import PagesDeleted, PageserverError
+from quorum_wal.pageserver.objects.page_keys import PageKeys
+from quorum_wal.pgwal.lsn import format_lsn
 
 if TYPE_CHECKING:  # needs packages that not every installation has
-    from pageserver.cuts.virtual_backups import VirtualBackups
+    from quorum_wal.pageserver.cuts.virtual_backups import VirtualBackups
 
 NEEDED_PACKAGES = ("numpy", "numba", "pyarrow")
 
@@ -94,7 +94,7 @@ class RestorableCuts:
         if missing:
             self._warn(f"{', '.join(missing)} not installed: pip install 'quorum-wal[pageserver]'")
             return []
-        from pageserver.cuts.virtual_backups import VirtualBackups
+        from quorum_wal.pageserver.cuts.virtual_backups import VirtualBackups
 
         try:
             self._cuts = VirtualBackups(self._archive, datetime.now(UTC))

@@ -9,20 +9,20 @@ from typing import Any, cast
 
 import click
 
-from backup.recovery_settings import SignalFile
-from backup.restore_plan import RestorePlan
-from backup.target import Latest
-from cli.archive_options import archive_options
-from cli.attach import (
+from quorum_wal.backup.recovery_settings import SignalFile
+from quorum_wal.backup.restore_plan import RestorePlan
+from quorum_wal.backup.target import Latest
+from quorum_wal.cli.archive_options import archive_options
+from quorum_wal.cli.attach import (
     admin_token_option,
     proposer_http_option,
     proposer_listener,
     proposer_with_page,
 )
-from cli.elect import elect_within
-from cli.listening import tls_files, tls_options
-from cli.output import CommandError
-from cli.parameters import (
+from quorum_wal.cli.elect import elect_within
+from quorum_wal.cli.listening import tls_files, tls_options
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.parameters import (
     Dsn,
     application_name_option,
     live_safekeepers_option,
@@ -30,20 +30,20 @@ from cli.parameters import (
     timeline_option,
     timeout_option,
 )
-from cli.qsync_options import QsyncValues, qsync_config, qsync_options
-from cli.restore_request import RestoreRequest
-from pg_server.binaries import BIN_DIR_VARIABLE
-from pg_server.errors import ServerFailed
-from pg_server.restored_server import RestoredServer
-from pgwal.lsn import format_lsn
-from telemetry.status_server import HttpListener
-from telemetry.stop_signal import StopSignal
-from walproposer.config import ProposerConfig
-from walproposer.connection import converting_errors
-from walproposer.failover.failover import Failover
-from walproposer.primary.prepared_transactions import read_prepared
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.timelines.timeline_creation import require_timeline
+from quorum_wal.cli.qsync_options import QsyncValues, qsync_config, qsync_options
+from quorum_wal.cli.restore_request import RestoreRequest
+from quorum_wal.pg_server.binaries import BIN_DIR_VARIABLE
+from quorum_wal.pg_server.errors import ServerFailed
+from quorum_wal.pg_server.restored_server import RestoredServer
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.telemetry.status_server import HttpListener
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.failover.failover import Failover
+from quorum_wal.walproposer.primary.prepared_transactions import read_prepared
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.timelines.timeline_creation import require_timeline
 
 
 @click.command()

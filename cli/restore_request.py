@@ -14,31 +14,31 @@ from typing import Any
 import click
 from psycopg.conninfo import conninfo_to_dict
 
-from backup.backup_catalog import BackupCatalog
-from backup.recovery_settings import SignalFile, restore_command
-from backup.restore import restore as write_data_directory
-from backup.restore_plan import LiveLog, RestorePlan, RestorePlanner
-from backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
-from backup.target import AtLsn, AtTime, AtXid, Latest, Target, recovery_target
-from backup.unpack import Unpacking, require_empty
-from backup.wal_prefetch import FOLDER as PREFETCH_FOLDER
-from cli.backup import open_catalog
-from cli.output import CommandError, ExitCode
-from cli.parameters import with_conninfo
-from cli.progress import ByteProgress
-from cli.restorable_cuts import RestorableCuts
-from consensus.ids import TimelineId
-from consensus.quorum import has_quorum
-from pg_server.account import account_of
-from pg_server.binaries import PostgresBinaries, find_postgres
-from pg_server.restored_server import RestoredServer
-from pgwal.errors import WalError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from telemetry.size import bytes_text
-from walproposer.failover.standby import safekeepers_conninfo
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.survey import (
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.recovery_settings import SignalFile, restore_command
+from quorum_wal.backup.restore import restore as write_data_directory
+from quorum_wal.backup.restore_plan import LiveLog, RestorePlan, RestorePlanner
+from quorum_wal.backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
+from quorum_wal.backup.target import AtLsn, AtTime, AtXid, Latest, Target, recovery_target
+from quorum_wal.backup.unpack import Unpacking, require_empty
+from quorum_wal.backup.wal_prefetch import FOLDER as PREFETCH_FOLDER
+from quorum_wal.cli.backup import open_catalog
+from quorum_wal.cli.output import CommandError, ExitCode
+from quorum_wal.cli.parameters import with_conninfo
+from quorum_wal.cli.progress import ByteProgress
+from quorum_wal.cli.restorable_cuts import RestorableCuts
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.quorum import has_quorum
+from quorum_wal.pg_server.account import account_of
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_server.restored_server import RestoredServer
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.walproposer.failover.standby import safekeepers_conninfo
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.survey import (
     Member,
     addresses_of,
     answering,
@@ -312,4 +312,4 @@ def _sk() -> tuple[str, ...]:
     """The `sk` of this installation, by its absolute path."""
     beside = Path(sys.executable).with_name("sk")
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("sk")
-    return (found,) if found else (sys.executable, "-m", "cli.main")
+    return (found,) if found else (sys.executable, "-m", "quorum_wal.cli.main")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from access.access import AccessConfig
-from access.admission import DEFAULT_LIMITS, ConnectionLimits
-from cli.archiving_options import archiving_options
-from cli.chain_options import PeerConninfo
-from cli.listening import (
+from quorum_wal.access.access import AccessConfig
+from quorum_wal.access.admission import DEFAULT_LIMITS, ConnectionLimits
+from quorum_wal.cli.archiving_options import archiving_options
+from quorum_wal.cli.chain_options import PeerConninfo
+from quorum_wal.cli.listening import (
     PATH,
     HostPort,
     port,
@@ -20,14 +20,14 @@ from cli.listening import (
     tls_files,
     tls_options,
 )
-from cli.many_options import ManyOptions, many_options
-from cli.output import CommandError
-from cli.parameters import ByteSize, FiniteRange
-from consensus.membership import TEXT_BYTES_MAX
-from safekeeper.archive_progress import ArchiveSettings
-from safekeeper.config import SafekeeperConfig
-from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
-from safekeeper.retention import (
+from quorum_wal.cli.many_options import ManyOptions, many_options
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.parameters import ByteSize, FiniteRange
+from quorum_wal.consensus.membership import TEXT_BYTES_MAX
+from quorum_wal.safekeeper.archive_progress import ArchiveSettings
+from quorum_wal.safekeeper.config import SafekeeperConfig
+from quorum_wal.safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
+from quorum_wal.safekeeper.retention import (
     DISK_RESERVE_BYTES,
     GIB,
     MAX_MEMBER_WAL_KEEP_BYTES,
@@ -35,14 +35,14 @@ from safekeeper.retention import (
     WAL_KEEP_BYTES,
     RetentionPolicy,
 )
-from safekeeper.scrub import MEGABYTE, PERIOD_HOURS, RATE_MEGABYTES, ScrubSettings
-from safekeeper.service import Safekeeper
-from telemetry.hang_guard import HANG_TIMEOUT_SECONDS, hang_guard
-from telemetry.status_server import ListenError
-from telemetry.stop_signal import StopSignal
+from quorum_wal.safekeeper.scrub import MEGABYTE, PERIOD_HOURS, RATE_MEGABYTES, ScrubSettings
+from quorum_wal.safekeeper.service import Safekeeper
+from quorum_wal.telemetry.hang_guard import HANG_TIMEOUT_SECONDS, hang_guard
+from quorum_wal.telemetry.status_server import ListenError
+from quorum_wal.telemetry.stop_signal import StopSignal
 
 if TYPE_CHECKING:
-    from telemetry.page.page_view import WebPage
+    from quorum_wal.telemetry.page.page_view import WebPage
 
 
 class Site(click.ParamType[str]):
@@ -292,7 +292,8 @@ def _serve(config: SafekeeperConfig, hang_timeout: float) -> None:
 
 
 def _web_page(safekeeper: Safekeeper) -> WebPage:
-    from cluster.page.safekeeper_page import SafekeeperPage, Source  # imported late
+    # Imported late: the page is needed only when it is served.
+    from quorum_wal.cluster.page.safekeeper_page import SafekeeperPage, Source
 
     archive = safekeeper.config.archive
     source = Source(

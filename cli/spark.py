@@ -7,18 +7,18 @@ from typing import ClassVar
 
 import click
 
-from cli.lazy_group import LazyGroup, configure_command_logs
-from cli.output import CommandError
+from quorum_wal.cli.lazy_group import LazyGroup, configure_command_logs
+from quorum_wal.cli.output import CommandError
 
 
 class SparkGroup(LazyGroup):
     """One module per command. A module is imported only after its packages were found."""
 
     modules: ClassVar = {
-        "ingest": "cli.spark_ingest:ingest",
-        "report": "cli.spark_report:report",
-        "base": "cli.spark_table:base",
-        "replay-table": "cli.spark_table:replay_table",
+        "ingest": "quorum_wal.cli.spark_ingest:ingest",
+        "report": "quorum_wal.cli.spark_report:report",
+        "base": "quorum_wal.cli.spark_table:base",
+        "replay-table": "quorum_wal.cli.spark_table:replay_table",
     }
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

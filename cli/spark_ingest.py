@@ -7,20 +7,20 @@ from typing import Any
 
 import click
 
-from cli.archive_options import parse_options as parse_store_options
-from cli.parameters import FiniteRange
-from cli.spark_session import command_session
-from cli.wal_input_options import master_option, source_options, wal_input_options
-from spark.changes.catalog import load_catalog
-from spark.changes.change_reader import ChangeOptions
-from spark.jobs import compaction
-from spark.jobs.ingest import BATCH_BYTES_MAX, Ingest, IngestedRows
-from spark.jobs.ingested_changes import IngestedChanges
-from spark.jobs.ingested_wal import IngestedWal
-from spark.jobs.lake import CommittedBatch, describe
-from spark.sources.input_options import parse_options
-from telemetry.size import bytes_text
-from telemetry.stop_signal import StopSignal
+from quorum_wal.cli.archive_options import parse_options as parse_store_options
+from quorum_wal.cli.parameters import FiniteRange
+from quorum_wal.cli.spark_session import command_session
+from quorum_wal.cli.wal_input_options import master_option, source_options, wal_input_options
+from quorum_wal.spark.changes.catalog import load_catalog
+from quorum_wal.spark.changes.change_reader import ChangeOptions
+from quorum_wal.spark.jobs import compaction
+from quorum_wal.spark.jobs.ingest import BATCH_BYTES_MAX, Ingest, IngestedRows
+from quorum_wal.spark.jobs.ingested_changes import IngestedChanges
+from quorum_wal.spark.jobs.ingested_wal import IngestedWal
+from quorum_wal.spark.jobs.lake import CommittedBatch, describe
+from quorum_wal.spark.sources.input_options import parse_options
+from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.telemetry.stop_signal import StopSignal
 
 
 @click.command()

@@ -9,14 +9,14 @@ from typing import Any
 import click
 from rich.table import Table
 
-from cli.output import console, plain_table, print_json
-from cli.parameters import json_option
-from cli.spark_session import command_session
-from cli.wal_input_options import master_option, source_options, wal_input_options
-from spark.changes.catalog import Catalog, load_catalog
-from spark.jobs.report import COLUMNS, Answer, Report
-from spark.jobs.report import report as make_report
-from spark.jobs.report_page import cell, heading, page, summary_lines
+from quorum_wal.cli.output import console, plain_table, print_json
+from quorum_wal.cli.parameters import json_option
+from quorum_wal.cli.spark_session import command_session
+from quorum_wal.cli.wal_input_options import master_option, source_options, wal_input_options
+from quorum_wal.spark.changes.catalog import Catalog, load_catalog
+from quorum_wal.spark.jobs.report import COLUMNS, Answer, Report
+from quorum_wal.spark.jobs.report import report as make_report
+from quorum_wal.spark.jobs.report_page import cell, heading, page, summary_lines
 
 
 @click.command()

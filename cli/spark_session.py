@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING
 
-from cli.output import CommandError
-from spark.session import new_session
+from quorum_wal.cli.output import CommandError
+from quorum_wal.spark.session import new_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from cli.parameters import database_option, output_option
-from cli.spark_session import command_session
-from cli.wal_input_options import master_option, source_options, wal_input_options
-from pgwal.lsn import format_lsn
-from spark.changes.catalog import load_catalog
-from spark.changes.datum import Datums
-from spark.jobs.replay_table import replay_table as replay
-from spark.jobs.table_base import read_base, take_base
+from quorum_wal.cli.parameters import database_option, output_option
+from quorum_wal.cli.spark_session import command_session
+from quorum_wal.cli.wal_input_options import master_option, source_options, wal_input_options
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.changes.catalog import load_catalog
+from quorum_wal.spark.changes.datum import Datums
+from quorum_wal.spark.jobs.replay_table import replay_table as replay
+from quorum_wal.spark.jobs.table_base import read_base, take_base
 
 
 @click.command()

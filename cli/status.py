@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cli.member_table import member_json
-from cli.output import ExitCode, console, print_json
-from cli.page_opening import open_page
-from cli.parameters import (
+from quorum_wal.cli.member_table import member_json
+from quorum_wal.cli.output import ExitCode, console, print_json
+from quorum_wal.cli.page_opening import open_page
+from quorum_wal.cli.parameters import (
     Dsn,
     http_token,
     http_token_option,
@@ -21,14 +21,19 @@ from cli.parameters import (
     safekeepers_option,
     with_conninfo,
 )
-from cli.status_tables import safekeepers_table, servers_section, timeline_section, unopened_section
-from cluster.server_view import ServerView, server_views
-from cluster.timeline_view import TimelineView, timeline_views, unopened_timelines
-from cluster.verdict import Verdict, judge
-from consensus.membership_page import membership_page
-from telemetry.stop_signal import StopSignal
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.discovery import Discovery, discover
+from quorum_wal.cli.status_tables import (
+    safekeepers_table,
+    servers_section,
+    timeline_section,
+    unopened_section,
+)
+from quorum_wal.cluster.server_view import ServerView, server_views
+from quorum_wal.cluster.timeline_view import TimelineView, timeline_views, unopened_timelines
+from quorum_wal.cluster.verdict import Verdict, judge
+from quorum_wal.consensus.membership_page import membership_page
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.discovery import Discovery, discover
 
 WATCH_SECONDS = 1.0
 

@@ -10,15 +10,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.member_table import notes, remarks
-from cli.output import plain_table
-from cluster.member_view import MemberState, MemberView, node_id_of
-from cluster.server_view import Role, ServerView
-from cluster.timeline_view import ProposerView, TimelineView, brief_node_id
-from cluster.verdict import Condition, Verdict
-from consensus.ids import NodeId
-from telemetry.size import bytes_text
-from walproposer.timelines.discovery import SafekeeperReport
+from quorum_wal.cli.member_table import notes, remarks
+from quorum_wal.cli.output import plain_table
+from quorum_wal.cluster.member_view import MemberState, MemberView, node_id_of
+from quorum_wal.cluster.server_view import Role, ServerView
+from quorum_wal.cluster.timeline_view import ProposerView, TimelineView, brief_node_id
+from quorum_wal.cluster.verdict import Condition, Verdict
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.walproposer.timelines.discovery import SafekeeperReport
 
 _STYLES = {Condition.OK: "bold green", Condition.DEGRADED: "bold yellow"}
 _UNWELL = "bold red"

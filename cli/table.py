@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import click
 
-from cli.pageserver import PageserverGroup
+from quorum_wal.cli.pageserver import PageserverGroup
 
 
 class TableGroup(PageserverGroup):
     """The commands that read tables from a pageserver's cuts."""
 
-    modules: ClassVar = {"restore": "cli.table_restore:restore"}
+    modules: ClassVar = {"restore": "quorum_wal.cli.table_restore:restore"}
 
 
 @click.group(cls=TableGroup)

@@ -11,20 +11,20 @@ from typing import Any
 import click
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cli.archive_options import archive_options, open_archive
-from cli.moment_options import binaries_of, moment_of, moment_options, wal_sources
-from cli.output import CommandError
-from cli.parameters import Dsn, live_safekeepers_option, timeline_option
-from objectstore.archive import require_archive
-from pageserver.epochs.redo import RedoServer
-from pageserver.pitr.restore_points import RestorePoints
-from pageserver.pitr.restored_table import DumpFormat
-from pageserver.pitr.sparse_restore import Restored, RestorePoint, SparseRestore
-from pageserver.pitr.table_name import TableName
-from pg_server.account import server_account
-from pg_server.binaries import PostgresBinaries
-from pg_server.program import run_program
-from pgwal.lsn import format_lsn
+from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.moment_options import binaries_of, moment_of, moment_options, wal_sources
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.parameters import Dsn, live_safekeepers_option, timeline_option
+from quorum_wal.objectstore.archive import require_archive
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.pitr.restore_points import RestorePoints
+from quorum_wal.pageserver.pitr.restored_table import DumpFormat
+from quorum_wal.pageserver.pitr.sparse_restore import Restored, RestorePoint, SparseRestore
+from quorum_wal.pageserver.pitr.table_name import TableName
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.lsn import format_lsn
 
 RESTORE_SECONDS_MAX = 24 * 3600.0
 

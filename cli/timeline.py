@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from cli.output import CommandError, ExitCode, console, plain_table, print_json
-from cli.parameters import (
+from quorum_wal.cli.output import CommandError, ExitCode, console, plain_table, print_json
+from quorum_wal.cli.parameters import (
     TimelineName,
     http_token,
     http_token_option,
@@ -18,27 +18,35 @@ from cli.parameters import (
     slot_option,
     with_conninfo,
 )
-from cli.status import timeline_json
-from cli.status_tables import damage_text, safekeepers_table, timeline_section, version_text
-from cluster.timeline_view import TimelineView, timeline_views, unopened_timelines
-from cluster.verdict import judge
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from pgwal.errors import LsnSyntaxError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from pgwal.versions import SUPPORTED_MAJORS
-from walproposer.errors import Refusal, Unreachable
-from walproposer.primary.log_marker import PREFIX
-from walproposer.primary.primary import Primary
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.slot_guard import slot_dropped_on_failure
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.upstream import Upstream
-from walproposer.timelines.discovery import check_any_answers, discover
-from walproposer.timelines.pageserver_forgetting import ForgettingOutcome, forget_pageservers
-from walproposer.timelines.primary_log import mark_primary, read_primary_log
-from walproposer.timelines.survey import (
+from quorum_wal.cli.status import timeline_json
+from quorum_wal.cli.status_tables import (
+    damage_text,
+    safekeepers_table,
+    timeline_section,
+    version_text,
+)
+from quorum_wal.cluster.timeline_view import TimelineView, timeline_views, unopened_timelines
+from quorum_wal.cluster.verdict import judge
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.errors import LsnSyntaxError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.versions import SUPPORTED_MAJORS
+from quorum_wal.walproposer.errors import Refusal, Unreachable
+from quorum_wal.walproposer.primary.log_marker import PREFIX
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.slot_guard import slot_dropped_on_failure
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.upstream import Upstream
+from quorum_wal.walproposer.timelines.discovery import check_any_answers, discover
+from quorum_wal.walproposer.timelines.pageserver_forgetting import (
+    ForgettingOutcome,
+    forget_pageservers,
+)
+from quorum_wal.walproposer.timelines.primary_log import mark_primary, read_primary_log
+from quorum_wal.walproposer.timelines.survey import (
     Member,
     check_members,
     folder_name,
@@ -46,8 +54,8 @@ from walproposer.timelines.survey import (
     survey,
     wanted_of,
 )
-from walproposer.timelines.timeline_creation import DAMAGE_HINT, create_timeline
-from walproposer.timelines.timeline_deletion import (
+from quorum_wal.walproposer.timelines.timeline_creation import DAMAGE_HINT, create_timeline
+from quorum_wal.walproposer.timelines.timeline_deletion import (
     DeletionOutcome,
     check_deletable,
     delete_timeline,

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import click
 
-from access.roles import Role
-from access.users import (
+from quorum_wal.access.roles import Role
+from quorum_wal.access.users import (
     User,
     UserFileError,
     edit_user_file,
     parse_users,
     read_user_file,
 )
-from cli.listening import PATH
-from cli.output import CommandError, console, plain_table, print_json
-from cli.parameters import json_option
-from pgwire.auth import make_verifier
-from storage.durable import replace_file, storage_errors
+from quorum_wal.cli.listening import PATH
+from quorum_wal.cli.output import CommandError, console, plain_table, print_json
+from quorum_wal.cli.parameters import json_option
+from quorum_wal.pgwire.auth import make_verifier
+from quorum_wal.storage.durable import replace_file, storage_errors
 
 SALT_BYTES = 16  # as Postgres takes them: SCRAM_DEFAULT_SALT_LEN
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.timeline_view import TimelineView
+from quorum_wal.cluster.timeline_view import TimelineView
 
 #: The states of a failed change on the leader's status page (walproposer/stream/events.py).
 FAILED = ("refused", "gone back")

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from cluster.change_line import ids_text
-from cluster.member_view import MemberState, MemberView, node_id_of
-from cluster.timeline_view import TimelineView
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership, Stamp
-from consensus.membership_page import membership_of_page
-from consensus.quorum import has_quorum
-from pgwal.lsn import Lsn
-from walproposer.errors import Refusal
+from quorum_wal.cluster.change_line import ids_text
+from quorum_wal.cluster.member_view import MemberState, MemberView, node_id_of
+from quorum_wal.cluster.timeline_view import TimelineView
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.consensus.membership_page import membership_of_page
+from quorum_wal.consensus.quorum import has_quorum
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.errors import Refusal
 
 #: More than the number of terms that lost members may have promised since they were last seen.
 TERMS_AHEAD = 1 << 20

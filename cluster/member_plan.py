@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from consensus.membership import MEMBERS_MAX, UNKNOWN_INSTANCE, Member, Membership, Stamp
-from consensus.quorum import quorum_size
-from walproposer.errors import Refusal
+from quorum_wal.consensus.membership import MEMBERS_MAX, UNKNOWN_INSTANCE, Member, Membership, Stamp
+from quorum_wal.consensus.quorum import quorum_size
+from quorum_wal.walproposer.errors import Refusal
 
 #: A hint that gives the command for a safekeeper with a new data directory.
 NEW_ID_HINT = (

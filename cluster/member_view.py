@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Member, Membership
-from walproposer.timelines.discovery import SafekeeperReport
-from walproposer.timelines.survey import folder_name
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Member, Membership
+from quorum_wal.walproposer.timelines.discovery import SafekeeperReport
+from quorum_wal.walproposer.timelines.survey import folder_name
 
 Status = Mapping[str, Any]  # a JSON object of a status page
 

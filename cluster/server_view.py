@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from consensus.tli_history import first_difference
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from walproposer.checks.finding import Finding, Level
-from walproposer.checks.preflight import check_primary
-from walproposer.checks.preflight_commits import check_opt_outs, check_protection
-from walproposer.errors import WalProposerError
-from walproposer.failover.log_view import LogView, log_view
-from walproposer.failover.standby import StandbyServer
-from walproposer.primary.commit_waits import NO_WAITS, CommitWaits
-from walproposer.primary.prepared_transactions import PreparedTransaction, ours
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
-from walproposer.timelines.discovery import Discovery
+from quorum_wal.consensus.tli_history import first_difference
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.checks.finding import Finding, Level
+from quorum_wal.walproposer.checks.preflight import check_primary
+from quorum_wal.walproposer.checks.preflight_commits import check_opt_outs, check_protection
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.failover.log_view import LogView, log_view
+from quorum_wal.walproposer.failover.standby import StandbyServer
+from quorum_wal.walproposer.primary.commit_waits import NO_WAITS, CommitWaits
+from quorum_wal.walproposer.primary.prepared_transactions import PreparedTransaction, ours
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
+from quorum_wal.walproposer.timelines.discovery import Discovery
 
 #: Checks of the preflight that also matter while commits run.
 REMARKABLE = ("commits", "fsync", "read_only", "limbo", "prepared")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from consensus.membership import Membership
-from consensus.quorum import has_quorum
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.quorum import has_quorum
 
 
 @dataclass(frozen=True, slots=True)

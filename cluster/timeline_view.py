@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from cluster.member_view import MemberState, MemberSurvey, MemberView, Status, node_id_of
-from cluster.site_losses import SiteLosses, site_losses
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
-from consensus.membership_page import membership_of_page
-from consensus.quorum import has_quorum
-from pgwal.lsn import Lsn
-from walproposer.timelines.discovery import (
+from quorum_wal.cluster.member_view import MemberState, MemberSurvey, MemberView, Status, node_id_of
+from quorum_wal.cluster.site_losses import SiteLosses, site_losses
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.membership_page import membership_of_page
+from quorum_wal.consensus.quorum import has_quorum
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.timelines.discovery import (
     Discovery,
     ProposerReport,
     SafekeeperReport,
     proposer_pages,
 )
-from walproposer.timelines.survey import folder_name
+from quorum_wal.walproposer.timelines.survey import folder_name
 
 LEFT_BEHIND = "left behind"  # a state on the proposer's page (walproposer/stream/progress.py)
 NOWHERE = "0/0"  # an unknown position

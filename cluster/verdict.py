@@ -23,17 +23,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from cluster.member_view import MemberState, MemberView, Status
-from cluster.server_view import Role, ServerView
-from cluster.timeline_view import (
+from quorum_wal.cluster.member_view import MemberState, MemberView, Status
+from quorum_wal.cluster.server_view import Role, ServerView
+from quorum_wal.cluster.timeline_view import (
     ProposerView,
     TimelineView,
     brief_node_id,
     members_left_behind,
 )
-from consensus.ids import NodeId
-from consensus.quorum import has_quorum, quorum_size
-from walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.quorum import has_quorum, quorum_size
+from quorum_wal.walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
 
 REASON_CHARACTERS_MAX = 300
 

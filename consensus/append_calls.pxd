@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-from storage.big_endian cimport put_u64, u64_at
+from quorum_wal.storage.big_endian cimport put_u64, u64_at
 
 
 cdef inline (uint64_t, uint64_t, uint64_t, uint64_t, uint64_t) positions_at(

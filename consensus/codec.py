@@ -27,10 +27,10 @@ from __future__ import annotations
 
 import struct
 
-from consensus.errors import MessageError
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import INSTANCE_BYTES
-from consensus.membership_codec import (
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import INSTANCE_BYTES
+from quorum_wal.consensus.membership_codec import (
     encode_membership,
     encode_stamp,
     encode_text,
@@ -38,7 +38,7 @@ from consensus.membership_codec import (
     read_stamp,
     read_text,
 )
-from consensus.messages import (
+from quorum_wal.consensus.messages import (
     NO_FEEDBACK,
     Append,
     AppendResponse,
@@ -54,7 +54,7 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from consensus.wire import (
+from quorum_wal.consensus.wire import (
     Reader,
     encode_node_id,
     encode_term_history,

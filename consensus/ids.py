@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from consensus.errors import MessageError
+from quorum_wal.consensus.errors import MessageError
 
 ID_BYTES = 16
 TERM_DIGITS_MAX = 20  # of 64 bits

@@ -14,16 +14,22 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from consensus.errors import MessageError
-from consensus.ids import NodeId
-from consensus.membership import Membership
-from consensus.membership_codec import encode_membership, read_membership
-from consensus.messages import ServerFacts
-from consensus.term_history import TermHistory
-from consensus.tli_history import clipped_tli_history
-from consensus.wire import Reader, encode_node_id, encode_term_history, encode_tli_history, lawful
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.membership_codec import encode_membership, read_membership
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.consensus.tli_history import clipped_tli_history
+from quorum_wal.consensus.wire import (
+    Reader,
+    encode_node_id,
+    encode_term_history,
+    encode_tli_history,
+    lawful,
+)
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
 
 _FACTS = struct.Struct("!QIIQQ")
 

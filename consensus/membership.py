@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from consensus.errors import ConsensusError
-from consensus.ids import NodeId
+from quorum_wal.consensus.errors import ConsensusError
+from quorum_wal.consensus.ids import NodeId
 
 MEMBERS_MAX = 9
 INSTANCE_BYTES = 8

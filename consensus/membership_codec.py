@@ -18,10 +18,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from consensus.errors import MessageError
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership, Stamp
-from consensus.wire import Reader, encode_node_id, lawful
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.consensus.wire import Reader, encode_node_id, lawful
 
 _U8 = struct.Struct("!B")
 _U32 = struct.Struct("!I")

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from consensus.errors import ConsensusError, MessageError
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership, Stamp
+from quorum_wal.consensus.errors import ConsensusError, MessageError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership, Stamp
 
 PORT_MAX = 0xFFFF
 

@@ -15,10 +15,10 @@ from typing import final
 
 from msgspec import Struct
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership, Stamp
-from consensus.term_history import TermHistory
-from pgwal.history import TimelineHistory
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pgwal.history import TimelineHistory
 
 PROTOCOL_VERSION = 2
 

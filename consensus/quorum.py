@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from consensus.membership import Membership
+from quorum_wal.consensus.membership import Membership
 
 
 def quorum_size(members_count: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from consensus.messages import NO_FEEDBACK, HotStandbyFeedback
+from quorum_wal.consensus.messages import NO_FEEDBACK, HotStandbyFeedback
 
 XID_BITS = 32
 _XID_MASK = (1 << XID_BITS) - 1

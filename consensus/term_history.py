@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from consensus.errors import HistoryError
-from consensus.ids import NodeId
-from pgwal.lsn import format_lsn
+from quorum_wal.consensus.errors import HistoryError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.pgwal.lsn import format_lsn
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ may add a switch at or above the log's end (`docs/protocol.md`, the proposer's r
 
 from __future__ import annotations
 
-from pgwal.history import TimelineHistory
+from quorum_wal.pgwal.history import TimelineHistory
 
 
 def first_difference(

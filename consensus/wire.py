@@ -14,11 +14,11 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from consensus.errors import ConsensusError, MessageError
-from consensus.ids import NodeId
-from consensus.term_history import TermHistory, TermStart
-from pgwal.errors import WalError
-from pgwal.history import TimelineHistory
+from quorum_wal.consensus.errors import ConsensusError, MessageError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.term_history import TermHistory, TermStart
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import TimelineHistory
 
 T = TypeVar("T")
 

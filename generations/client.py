@@ -21,14 +21,14 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from generations import routes
-from generations.errors import (
+from quorum_wal.generations import routes
+from quorum_wal.generations.errors import (
     GenerationError,
     GenerationRefused,
     GenerationServiceUnavailable,
     RequestInvalid,
 )
-from generations.messages import (
+from quorum_wal.generations.messages import (
     Advance,
     AttachmentMode,
     AttachTenant,
@@ -50,11 +50,11 @@ from generations.messages import (
     Validation,
     decode_answer,
 )
-from generations.protocol import GenerationService
-from generations.suffix import Suffix
-from telemetry.http_token import read_http_token
-from telemetry.loopback import is_loopback
-from telemetry.watched_files import WatchedFiles
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.telemetry.http_token import read_http_token
+from quorum_wal.telemetry.loopback import is_loopback
+from quorum_wal.telemetry.watched_files import WatchedFiles
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from generations.errors import GenerationServiceUnavailable, RequestInvalid
-from generations.suffix import Suffix
+from quorum_wal.generations.errors import GenerationServiceUnavailable, RequestInvalid
+from quorum_wal.generations.suffix import Suffix
 
 T = TypeVar("T")
 

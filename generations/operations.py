@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from generations import tables
-from generations.errors import GenerationRefused, RequestInvalid
-from generations.messages import (
+from quorum_wal.generations import tables
+from quorum_wal.generations.errors import GenerationRefused, RequestInvalid
+from quorum_wal.generations.messages import (
     AttachmentMode,
     GenerationStatus,
     NodeAttachments,
@@ -28,10 +28,10 @@ from generations.messages import (
     TimelineState,
     Validation,
 )
-from generations.protocol import GenerationService
-from generations.returned_numbers import LowerBounds, ReturnedNumbers
-from generations.store import Store, Transaction, Work, open_store
-from generations.suffix import (
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.generations.returned_numbers import LowerBounds, ReturnedNumbers
+from quorum_wal.generations.store import Store, Transaction, Work, open_store
+from quorum_wal.generations.suffix import (
     ATTACHMENT_GENERATION_MAX,
     NODE_GENERATION_MAX,
     NODE_ID_MAX,

@@ -33,12 +33,12 @@ from psycopg.errors import (
 )
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from generations.errors import (
+from quorum_wal.generations.errors import (
     GenerationDatabaseError,
     GenerationServiceUnavailable,
 )
-from generations.schema import check_format, create_tables
-from generations.store import Row, Transaction, Work
+from quorum_wal.generations.schema import check_format, create_tables
+from quorum_wal.generations.store import Row, Transaction, Work
 
 T = TypeVar("T")
 

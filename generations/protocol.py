@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from generations.messages import (
+from quorum_wal.generations.messages import (
     AttachmentMode,
     GenerationStatus,
     NodeAttachments,
@@ -24,7 +24,7 @@ from generations.messages import (
     TimelineIntent,
     Validation,
 )
-from generations.suffix import Suffix
+from quorum_wal.generations.suffix import Suffix
 
 
 class GenerationService(Protocol):

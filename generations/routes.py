@@ -18,8 +18,8 @@ from typing import TypeVar
 import structlog
 from msgspec import Struct
 
-from generations.errors import GenerationError, GenerationRefused, RequestInvalid
-from generations.messages import (
+from quorum_wal.generations.errors import GenerationError, GenerationRefused, RequestInvalid
+from quorum_wal.generations.messages import (
     Advance,
     AttachTenant,
     DetachTenant,
@@ -34,10 +34,10 @@ from generations.messages import (
     Validation,
     decode_request,
 )
-from generations.metrics import RequestCounts
-from generations.protocol import GenerationService
-from generations.suffix import Suffix
-from telemetry.status_server import Answer, Route
+from quorum_wal.generations.metrics import RequestCounts
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.telemetry.status_server import Answer, Route
 
 R = TypeVar("R", bound=Request)
 

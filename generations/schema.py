@@ -12,8 +12,8 @@ Law: rows of nodes, tenants and timelines are never deleted, and their numbers n
 
 from __future__ import annotations
 
-from generations.errors import GenerationDatabaseError
-from generations.store import Transaction
+from quorum_wal.generations.errors import GenerationDatabaseError
+from quorum_wal.generations.store import Transaction
 
 FORMAT_VERSION = 1
 #: One line for each start of a pageserver and each move: enough for years.

@@ -17,12 +17,12 @@ from typing import Any
 
 import structlog
 
-from generations.errors import GenerationError
-from generations.metrics import GenerationCollector, RequestCounts
-from generations.operations import Generations
-from generations.routes import GenerationRoutes
-from telemetry.status_server import HttpListener, Pages, StatusServer
-from telemetry.watched_files import unusable_files
+from quorum_wal.generations.errors import GenerationError
+from quorum_wal.generations.metrics import GenerationCollector, RequestCounts
+from quorum_wal.generations.operations import Generations
+from quorum_wal.generations.routes import GenerationRoutes
+from quorum_wal.telemetry.status_server import HttpListener, Pages, StatusServer
+from quorum_wal.telemetry.watched_files import unusable_files
 
 log = structlog.get_logger()
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from generations.errors import GenerationDatabaseError, GenerationServiceUnavailable
-from generations.schema import check_format, create_tables
-from generations.store import Row, Transaction, Work
+from quorum_wal.generations.errors import GenerationDatabaseError, GenerationServiceUnavailable
+from quorum_wal.generations.schema import check_format, create_tables
+from quorum_wal.generations.store import Row, Transaction, Work
 
 T = TypeVar("T")
 

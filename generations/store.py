@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from generations.errors import GenerationDatabaseError
+from quorum_wal.generations.errors import GenerationDatabaseError
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -54,13 +54,13 @@ def open_store(database: str, *, create: bool) -> Store:
     URI.
     """
     if is_postgres(database):
-        from generations.postgres_store import PostgresStore  # only needed for Postgres
+        from quorum_wal.generations.postgres_store import PostgresStore  # only needed for Postgres
 
         return PostgresStore(database, create=create)
     if "://" in database:
         raise GenerationDatabaseError(
             "expected a file path or postgresql://..., found a URI of another kind"
         )
-    from generations.sqlite_store import SqliteStore
+    from quorum_wal.generations.sqlite_store import SqliteStore
 
     return SqliteStore(Path(database), create=create)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from generations.errors import GenerationError
+from quorum_wal.generations.errors import GenerationError
 
 ATTACHMENT_GENERATION_MAX = (1 << 24) - 1
 NODE_ID_MAX = (1 << 16) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from generations.messages import (
+from quorum_wal.generations.messages import (
     AttachmentMode,
     Change,
     NodeState,
@@ -12,8 +12,8 @@ from generations.messages import (
     TenantState,
     TimelineState,
 )
-from generations.schema import CHANGES_MAX
-from generations.store import Transaction
+from quorum_wal.generations.schema import CHANGES_MAX
+from quorum_wal.generations.store import Transaction
 
 _ATTACHMENT = "tenant, node_id, attachment_generation, mode"
 

@@ -18,12 +18,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from consensus.errors import MessageError
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from objectstore.errors import ArchiveError, ObjectDamaged, ObjectNotFound
-from objectstore.keys import TIMELINE_FILE, ArchivedWal, ArchiveKeys, timeline_prefix
-from objectstore.sealed import (
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.objectstore.errors import ArchiveError, ObjectDamaged, ObjectNotFound
+from quorum_wal.objectstore.keys import TIMELINE_FILE, ArchivedWal, ArchiveKeys, timeline_prefix
+from quorum_wal.objectstore.sealed import (
     SEAL,
     ZSTD_LEVEL,
     Seal,
@@ -32,9 +32,9 @@ from objectstore.sealed import (
     unseal,
     unseal_pieces,
 )
-from objectstore.store import ObjectStore
-from pgwal.errors import WalError
-from pgwal.history import TimelineHistory, parse_history_file_name
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import TimelineHistory, parse_history_file_name
 
 #: Returns the content in pieces; each call returns all of it.
 ReadPieces: TypeAlias = Callable[[], Iterable[bytes | memoryview]]

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consensus.ids import TimelineId
-from pgwal.errors import SegmentNameError
-from pgwal.history import history_file_name
-from pgwal.segment import format_segment_name, parse_segment_name
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pgwal.errors import SegmentNameError
+from quorum_wal.pgwal.history import history_file_name
+from quorum_wal.pgwal.segment import format_segment_name, parse_segment_name
 
 TIMELINE_FILE = "timeline.json"
 PARTIAL = ".partial"

@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import PIECE_BYTES, Data, ObjectInfo, named_keys
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.objectstore.errors import ObjectNotFound, ObjectStoreError
+from quorum_wal.objectstore.store import PIECE_BYTES, Data, ObjectInfo, named_keys
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 
 TEMPORARY = ".tmp-"
 #: Longer than any upload takes: others write to the same folders.

@@ -18,9 +18,9 @@ import obstore
 from obstore import exceptions
 from obstore.store import MemoryStore, from_url
 
-from objectstore.delete_requests import delete_requests
-from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import PIECE_BYTES, Data, ObjectInfo, named_keys
+from quorum_wal.objectstore.delete_requests import delete_requests
+from quorum_wal.objectstore.errors import ObjectNotFound, ObjectStoreError
+from quorum_wal.objectstore.store import PIECE_BYTES, Data, ObjectInfo, named_keys
 
 REQUEST_TIMEOUT_SECONDS = 30
 #: Retries inside obstore, for errors in the middle of a request.

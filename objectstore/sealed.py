@@ -27,7 +27,7 @@ from typing import IO, cast
 import zstandard
 from crc32c import crc32c
 
-from objectstore.errors import ObjectDamaged
+from quorum_wal.objectstore.errors import ObjectDamaged
 
 SEAL = struct.Struct("<II4sHHQII")
 SKIPPABLE_MAGIC = 0x184D2A57

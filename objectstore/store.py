@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from objectstore.errors import ObjectStoreError
+from quorum_wal.objectstore.errors import ObjectStoreError
 
 #: The content of an object. Pieces may be requested again: each iteration returns all of them.
 Data: TypeAlias = bytes | Iterable[bytes | memoryview]
@@ -97,11 +97,13 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
             hint="Give them in the environment (AWS_ACCESS_KEY_ID, ...) or in the config file.",
         )
     if parts.scheme in ("", "file"):
-        from objectstore.local import LocalStore
+        from quorum_wal.objectstore.local import LocalStore
 
         if options:
             raise ObjectStoreError(f"a folder has no options, found {', '.join(sorted(options))}")
         return LocalStore(unquote(parts.path) if parts.scheme else url)
-    from objectstore.remote import RemoteStore  # takes 20 ms, which a local archive can save
+    from quorum_wal.objectstore.remote import (
+        RemoteStore,  # takes 20 ms, which a local archive can save
+    )
 
     return RemoteStore(url, options or {})

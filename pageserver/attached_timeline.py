@@ -13,22 +13,22 @@ from typing import Protocol
 
 import structlog
 
-from consensus.ids import TimelineId
-from generations.errors import GenerationRefused
-from generations.protocol import GenerationService
-from objectstore.archive import TimelineArchive
-from objectstore.store import ObjectStore
-from pageserver.attachments import deletion_events as deleting
-from pageserver.attachments.attachment import Attachment
-from pageserver.attachments.attachment_shell import AttachmentShell
-from pageserver.attachments.event_loop import EventLoop
-from pageserver.config import ProcessConfig
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.epochs.epoch import EpochOutput
-from pageserver.ingest.ingest import Ingest
-from pageserver.objects.attachment_id import AttachmentId
-from pageserver.objects.page_index import Cut
-from pgwal.lsn import format_lsn
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.errors import GenerationRefused
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.attachments import deletion_events as deleting
+from quorum_wal.pageserver.attachments.attachment import Attachment
+from quorum_wal.pageserver.attachments.attachment_shell import AttachmentShell
+from quorum_wal.pageserver.attachments.event_loop import EventLoop
+from quorum_wal.pageserver.config import ProcessConfig
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.epochs.epoch import EpochOutput
+from quorum_wal.pageserver.ingest.ingest import Ingest
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId
+from quorum_wal.pageserver.objects.page_index import Cut
+from quorum_wal.pgwal.lsn import format_lsn
 
 RETRY_SECONDS = 2.0
 

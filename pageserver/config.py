@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pageserver.ingest.ingest import IngestConfig
+from quorum_wal.pageserver.ingest.ingest import IngestConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,37 +19,42 @@ from typing import TypeVar
 
 import structlog
 
-from consensus.ids import TimelineId
-from generations.errors import GenerationRefused
-from generations.messages import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.errors import GenerationRefused
+from quorum_wal.generations.messages import (
     AttachmentMode,
     NodeAttachments,
     NodeRegistration,
     TenantAttachment,
 )
-from generations.protocol import GenerationService
-from generations.suffix import Suffix
-from objectstore.archive import find_timelines
-from objectstore.store import ObjectStore
-from pageserver.attached_timeline import AttachedTimeline
-from pageserver.attachments import attachment_events as attaching
-from pageserver.attachments import deletion_events as deleting
-from pageserver.attachments.attachment import AttachDecision, Attachment, Phase, decide_attach
-from pageserver.attachments.attachment_events import Mode
-from pageserver.attachments.compaction_round import CompactionRound
-from pageserver.attachments.deletion_queue import DeletionQueue
-from pageserver.attachments.emergency_start import (
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.archive import find_timelines
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.attached_timeline import AttachedTimeline
+from quorum_wal.pageserver.attachments import attachment_events as attaching
+from quorum_wal.pageserver.attachments import deletion_events as deleting
+from quorum_wal.pageserver.attachments.attachment import (
+    AttachDecision,
+    Attachment,
+    Phase,
+    decide_attach,
+)
+from quorum_wal.pageserver.attachments.attachment_events import Mode
+from quorum_wal.pageserver.attachments.compaction_round import CompactionRound
+from quorum_wal.pageserver.attachments.deletion_queue import DeletionQueue
+from quorum_wal.pageserver.attachments.emergency_start import (
     AdvanceAnswer,
     EmergencyAttachments,
     EmergencyStart,
 )
-from pageserver.attachments.event_loop import EventLoop
-from pageserver.attachments.queue_shell import QueueShell
-from pageserver.attachments.timeline_deletion import RemovedPages, remove_pages
-from pageserver.attachments.validation import ValidationDue
-from pageserver.attachments.validation_shell import ValidationShell
-from pageserver.config import ProcessConfig
-from pageserver.objects.attachment_id import AttachmentId, Verdict
+from quorum_wal.pageserver.attachments.event_loop import EventLoop
+from quorum_wal.pageserver.attachments.queue_shell import QueueShell
+from quorum_wal.pageserver.attachments.timeline_deletion import RemovedPages, remove_pages
+from quorum_wal.pageserver.attachments.validation import ValidationDue
+from quorum_wal.pageserver.attachments.validation_shell import ValidationShell
+from quorum_wal.pageserver.config import ProcessConfig
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId, Verdict
 
 T = TypeVar("T")
 

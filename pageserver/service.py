@@ -19,25 +19,25 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from consensus.ids import TimelineId
-from generations.protocol import GenerationService
-from objectstore.store import ObjectStore
-from pageserver.attached_timeline import AttachedTimeline
-from pageserver.attachments.attachment import Phase
-from pageserver.attachments.attachment_events import Mode
-from pageserver.attachments.event_loop import EventLoop
-from pageserver.checks.scheduled_checks import CheckSchedule, ScheduledChecks
-from pageserver.config import ProcessConfig
-from pageserver.errors import PagesDeleted, PageserverError
-from pageserver.metrics import PageserverCollector
-from pageserver.process import PageserverProcess
-from pgwal.lsn import format_lsn
-from telemetry.status_server import HttpListener, Pages, StatusServer
-from telemetry.stop_signal import StopSignal
-from telemetry.watched_files import unusable_files
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.attached_timeline import AttachedTimeline
+from quorum_wal.pageserver.attachments.attachment import Phase
+from quorum_wal.pageserver.attachments.attachment_events import Mode
+from quorum_wal.pageserver.attachments.event_loop import EventLoop
+from quorum_wal.pageserver.checks.scheduled_checks import CheckSchedule, ScheduledChecks
+from quorum_wal.pageserver.config import ProcessConfig
+from quorum_wal.pageserver.errors import PagesDeleted, PageserverError
+from quorum_wal.pageserver.metrics import PageserverCollector
+from quorum_wal.pageserver.process import PageserverProcess
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.telemetry.status_server import HttpListener, Pages, StatusServer
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.telemetry.watched_files import unusable_files
 
 if TYPE_CHECKING:
-    from telemetry.page.page_view import WebPage
+    from quorum_wal.telemetry.page.page_view import WebPage
 
 LOCK_FILE = "pageserver.lock"
 
@@ -138,7 +138,9 @@ class PageserverService:
         return ""
 
     def _web_page(self) -> WebPage:
-        from pageserver.web_page import PageserverPage  # when the page is served: a start is faster
+        from quorum_wal.pageserver.web_page import (
+            PageserverPage,  # when the page is served: a start is faster
+        )
 
         return PageserverPage(self.status, self.health).web_page
 

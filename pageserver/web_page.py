@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from telemetry.page.chart import Chart, chart
-from telemetry.page.history import History
-from telemetry.page.page_view import Cell, Headline, PageView, Setting, Table, WebPage
-from telemetry.page.picture import Link, Node, Picture
-from telemetry.page.tone import Tone
-from telemetry.recent_events import RECENT_EVENTS
-from telemetry.size import bytes_text
+from quorum_wal.telemetry.page.chart import Chart, chart
+from quorum_wal.telemetry.page.history import History
+from quorum_wal.telemetry.page.page_view import Cell, Headline, PageView, Setting, Table, WebPage
+from quorum_wal.telemetry.page.picture import Link, Node, Picture
+from quorum_wal.telemetry.page.tone import Tone
+from quorum_wal.telemetry.recent_events import RECENT_EVENTS
+from quorum_wal.telemetry.size import bytes_text
 
 EVENTS_SHOWN = 25
 ROWS_MAX = 50

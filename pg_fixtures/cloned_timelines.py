@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from consensus.ids import TimelineId
-from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
-from safekeeper.control_state import encode_control_state
-from safekeeper.data_directory import folder_name
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
+from quorum_wal.safekeeper.control_state import encode_control_state
+from quorum_wal.safekeeper.data_directory import folder_name
 
 
 def clone_timeline(data_dir: Path, source: TimelineId, names: Iterable[TimelineId]) -> None:

@@ -17,17 +17,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pg_fixtures.data_directory import WAL_SEG_SIZE, Setting
-from pg_fixtures.errors import WalDiffers
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import STREAMING_TIMEOUT, ProposerProcess
-from pg_fixtures.proxy import TcpProxy
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pg_fixtures.wal_comparison import WalComparison, compare_wal
-from pg_server.binaries import PostgresBinaries, find_postgres
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE, Setting
+from quorum_wal.pg_fixtures.errors import WalDiffers
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import STREAMING_TIMEOUT, ProposerProcess
+from quorum_wal.pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.wal_comparison import WalComparison, compare_wal
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pgwal.lsn import Lsn
 
 FLUSH_TIMEOUT = 30.0  # seconds
 PRIMARY = "primary"

@@ -15,11 +15,11 @@ import ctypes
 import errno
 import signal
 
-from pg_fixtures.data_directory import DataDirectory
-from pg_fixtures.process_table import ProcessEntry, family, signal_entry
-from pg_fixtures.waiting import wait_until
-from pg_server.account import Account
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.data_directory import DataDirectory
+from quorum_wal.pg_fixtures.process_table import ProcessEntry, family, signal_entry
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import Account
+from quorum_wal.pg_server.program import run_program
 
 IPC_RMID = 0  # sys/ipc.h
 FREEZE_TIMEOUT = 30.0  # seconds; a process stops late only while it waits for its disk

@@ -11,11 +11,11 @@ import os
 import re
 from pathlib import Path
 
-from pg_fixtures.errors import FixtureError
-from pg_server.account import Account, server_account
-from pg_server.binaries import PostgresBinaries
-from pg_server.postmaster_file import PostmasterFile, read_postmaster_file
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_server.account import Account, server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.postmaster_file import PostmasterFile, read_postmaster_file
+from quorum_wal.pg_server.program import run_program
 
 Setting = str | int | float | bool
 

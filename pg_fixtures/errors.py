@@ -8,7 +8,7 @@ FixtureError             base class
 
 from __future__ import annotations
 
-from pg_server.errors import PgServerError
+from quorum_wal.pg_server.errors import PgServerError
 
 
 class FixtureError(PgServerError):

@@ -15,8 +15,8 @@ import os
 import shutil
 from pathlib import Path
 
-from pg_server.errors import Unavailable
-from pg_server.program import run_program
+from quorum_wal.pg_server.errors import Unavailable
+from quorum_wal.pg_server.program import run_program
 
 SOURCE = Path(__file__).with_suffix(".c")
 COMPILERS = ("cc", "gcc", "clang")

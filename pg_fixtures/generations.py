@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from pg_fixtures.http_status import is_healthy
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.http_status import is_healthy
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
 
 READY_TIMEOUT = 30.0  # seconds; it imports a web server
 

@@ -6,7 +6,7 @@ import http.client
 import json
 from typing import Any
 
-from pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.errors import FixtureError
 
 HTTP_TIMEOUT = 5.0  # seconds; services answer from memory
 

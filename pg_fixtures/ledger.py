@@ -23,10 +23,10 @@ from typing import Self
 import psycopg
 from psycopg import sql
 
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.ledger_client import Client, ClientRecord, LedgerOptions, payload
-from pg_fixtures.waiting import wait_until
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.ledger_client import Client, ClientRecord, LedgerOptions, payload
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.errors import DeadlineExceeded
 
 CLIENTS = 8
 PAYLOAD_BYTES = 100

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pg_fixtures.http_status import http_get_status
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import SK, ServiceProcess
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.http_status import http_get_status
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pgwal.lsn import Lsn
 
 
 class PageserverProcess(ServiceProcess):

@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pg_fixtures.cluster import QuorumCluster
-    from pg_fixtures.failing_disk import FailingDisk
-    from pg_fixtures.postgres import Postgres
-    from pg_fixtures.proxy import TcpProxy
-    from pg_fixtures.small_disk import SmallDisk
-    from pg_server.binaries import PostgresBinaries
+    from quorum_wal.pg_fixtures.cluster import QuorumCluster
+    from quorum_wal.pg_fixtures.failing_disk import FailingDisk
+    from quorum_wal.pg_fixtures.postgres import Postgres
+    from quorum_wal.pg_fixtures.proxy import TcpProxy
+    from quorum_wal.pg_fixtures.small_disk import SmallDisk
+    from quorum_wal.pg_server.binaries import PostgresBinaries
 
 REQUIRE_ALL_VARIABLE = "SK_REQUIRE_ALL"
 
@@ -52,7 +52,7 @@ def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> list[str]:
     """The installed versions, if a collected test uses them."""
     if not any("pg_binaries" in getattr(item, "fixturenames", ()) for item in items):
         return []
-    from pg_server.binaries import all_postgres
+    from quorum_wal.pg_server.binaries import all_postgres
 
     return [f"postgres: {', '.join(map(str, all_postgres())) or 'none found'}"]
 
@@ -60,7 +60,7 @@ def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> list[str]:
 @contextmanager
 def skip_if_unavailable() -> Iterator[None]:
     """Turns Unavailable into a skip, or into a failure with SK_REQUIRE_ALL=1."""
-    from pg_server.errors import Unavailable
+    from quorum_wal.pg_server.errors import Unavailable
 
     try:
         yield
@@ -73,7 +73,7 @@ def skip_if_unavailable() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def pg_binaries(request: pytest.FixtureRequest) -> PostgresBinaries:
     """The Postgres under test; parametrize it indirectly to choose others."""
-    from pg_server.binaries import PostgresBinaries, find_postgres
+    from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 
     chosen = getattr(request, "param", None)
     if isinstance(chosen, PostgresBinaries):
@@ -85,7 +85,7 @@ def pg_binaries(request: pytest.FixtureRequest) -> PostgresBinaries:
 @pytest.fixture(scope="session")
 def initdb_template(tmp_path_factory: pytest.TempPathFactory) -> TemplateOf:
     """A data folder to copy, created by initdb once per server and segment size."""
-    from pg_fixtures.data_directory import DataDirectory
+    from quorum_wal.pg_fixtures.data_directory import DataDirectory
 
     made: dict[tuple[PostgresBinaries, int], Path] = {}
 
@@ -109,8 +109,8 @@ def postgres_factory(
     The servers of a session share a system identifier, except with `fresh=True`, which runs initdb.
     With `start=False` the test must start the server.
     """
-    from pg_fixtures.data_directory import WAL_SEG_SIZE
-    from pg_fixtures.postgres import Postgres
+    from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE
+    from quorum_wal.pg_fixtures.postgres import Postgres
 
     with ExitStack() as servers:
 
@@ -149,8 +149,8 @@ def quorum_cluster(
     pg_binaries: PostgresBinaries, initdb_template: TemplateOf, tmp_path: Path
 ) -> Iterator[Callable[..., QuorumCluster]]:
     """`quorum_cluster(safekeepers=3, proxied=True)`: all options of QuorumCluster but its root."""
-    from pg_fixtures.cluster import QuorumCluster
-    from pg_fixtures.data_directory import WAL_SEG_SIZE
+    from quorum_wal.pg_fixtures.cluster import QuorumCluster
+    from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE
 
     with ExitStack() as clusters:
 
@@ -176,7 +176,7 @@ def quorum_cluster(
 @pytest.fixture
 def standby_factory(tmp_path: Path) -> Iterator[Callable[..., Postgres]]:
     """`standby_factory(cluster.postgres, "standby", cluster.replica_conninfo(), **settings)`."""
-    from pg_fixtures.standby import make_standby
+    from quorum_wal.pg_fixtures.standby import make_standby
 
     with ExitStack() as standbys:
 
@@ -190,7 +190,7 @@ def standby_factory(tmp_path: Path) -> Iterator[Callable[..., Postgres]]:
 @pytest.fixture
 def tcp_proxy() -> Iterator[Callable[[str, int], TcpProxy]]:
     """`tcp_proxy("127.0.0.1", port)`."""
-    from pg_fixtures.proxy import TcpProxy
+    from quorum_wal.pg_fixtures.proxy import TcpProxy
 
     with ExitStack() as proxies:
         yield lambda host, port: proxies.enter_context(TcpProxy(host, port))
@@ -199,7 +199,7 @@ def tcp_proxy() -> Iterator[Callable[[str, int], TcpProxy]]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], SmallDisk]]:
     """`small_disk(64 << 20)`; skips where nothing can be mounted."""
-    from pg_fixtures.small_disk import SmallDisk
+    from quorum_wal.pg_fixtures.small_disk import SmallDisk
 
     with ExitStack() as disks:
 
@@ -213,7 +213,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], SmallDisk]]:
 @pytest.fixture
 def failing_disk(tmp_path: Path) -> Callable[..., FailingDisk]:
     """`failing_disk(only_below=tmp_path / "safekeeper-1")`; skips without a C compiler."""
-    from pg_fixtures.failing_disk import FailingDisk
+    from quorum_wal.pg_fixtures.failing_disk import FailingDisk
 
     def make(*, only_below: Path | None = None, name: str = "failing-disk") -> FailingDisk:
         with skip_if_unavailable():
@@ -225,6 +225,6 @@ def failing_disk(tmp_path: Path) -> Callable[..., FailingDisk]:
 @pytest.fixture
 def free_port() -> int:
     """A TCP port on 127.0.0.1 that no other test will use."""
-    from pg_fixtures.ports import free_port
+    from quorum_wal.pg_fixtures.ports import free_port
 
     return free_port()

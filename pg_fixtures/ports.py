@@ -14,7 +14,7 @@ import random
 import socket
 import threading
 
-from pg_server.errors import Unavailable
+from quorum_wal.pg_server.errors import Unavailable
 
 PORT_FIRST = 10_000
 PORT_END = 32_700  # Linux starts its ephemeral range at 32768

@@ -19,22 +19,22 @@ from typing import Any, Literal, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pg_fixtures.crash import crash_postmaster
-from pg_fixtures.data_directory import (
+from quorum_wal.pg_fixtures.crash import crash_postmaster
+from quorum_wal.pg_fixtures.data_directory import (
     SUPERUSER,
     WAL_SEG_SIZE,
     DataDirectory,
     Setting,
     setting_text,
 )
-from pg_fixtures.errors import ConfigurationError, FixtureError
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pg_server.postmaster_file import PostmasterFile
-from pg_server.program import run_program
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.errors import ConfigurationError, FixtureError
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.postmaster_file import PostmasterFile
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.lsn import Lsn
 
 StopMode = Literal["smart", "fast", "immediate"]
 

@@ -7,6 +7,7 @@ proc(5).
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections import defaultdict
 from dataclasses import dataclass
@@ -88,3 +89,18 @@ def rss_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def ends_within(pid: int, seconds: float) -> bool:
+    """Whether a process that is to be reaped yet ends in that time. The kernel reports it at once,
+    see pidfd_open(2)."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+    finally:
+        os.close(descriptor)

@@ -9,25 +9,34 @@ the child.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import BinaryIO, Literal, Self, TypeVar
 
-from pg_fixtures.errors import FixtureError, ProcessEnded
-from pg_fixtures.process_table import rss_bytes, session_members, signal_entry
-from pg_fixtures.waiting import wait_until
-from pg_server.account import Account
-from pg_server.errors import DeadlineExceeded
-from pg_server.program import launcher_argv
+from quorum_wal.pg_fixtures.errors import FixtureError, ProcessEnded
+from quorum_wal.pg_fixtures.fork_server import ForkedProcess, ForkServers
+from quorum_wal.pg_fixtures.process_table import (
+    ends_within,
+    rss_bytes,
+    session_members,
+    signal_entry,
+)
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import Account
+from quorum_wal.pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_server.program import launcher_argv
 
 T = TypeVar("T")
 
-SK = (sys.executable, "-m", "cli.main")  # our own command, of this installation
+SK = (sys.executable, "-m", "quorum_wal.cli.main")  # our own command, of this installation
+#: For a run that starts `sk` many times; None executes each. Set by tests/conftest.py.
+fork_servers: ForkServers | None = None
 KILL_TIMEOUT = 30.0  # seconds; a killed process ends late only while its disk I/O completes
 LOG_TAIL_LINES = 25
 
@@ -57,7 +66,7 @@ class ServiceProcess:
         self._cwd = cwd
         self._account = account
         self._death_signal = death_signal
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._popen: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -77,7 +86,7 @@ class ServiceProcess:
             raise FixtureError(f"{self.name} is already running, as process {self.pid}")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log_path, "ab") as log:
-            self._popen = subprocess.Popen(
+            self._popen = self._forked(log) or subprocess.Popen(
                 launcher_argv(self.program, self._account, self._death_signal),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -86,6 +95,15 @@ class ServiceProcess:
                 env={**os.environ, **self.env},
                 start_new_session=True,
             )
+
+    def _forked(self, log: BinaryIO) -> ForkedProcess | None:
+        env = {**os.environ, **self.env}
+        server = fork_servers.find(self.program, env) if fork_servers else None
+        if server is None or self._account is not None:
+            return None
+        with open(os.devnull, "rb") as nothing:
+            files = (nothing.fileno(), log.fileno(), log.fileno())
+            return server.start(self.program, files, env, self._cwd, self._death_signal)
 
     @property
     def pid(self) -> int:
@@ -112,7 +130,10 @@ class ServiceProcess:
         """Kills the process and its children. Returns when all have ended. May be called twice."""
         if self._popen is None or self.exit_code is not None:
             return
-        self.send_signal(signal.SIGKILL)
+        try:
+            self.send_signal(signal.SIGKILL)
+        except ProcessEnded:
+            return  # since the line above
         self.wait(KILL_TIMEOUT)
 
     def pause(self) -> None:
@@ -147,24 +168,14 @@ class ServiceProcess:
         """Waits for the end. Returns the exit code. Raises DeadlineExceeded."""
         if self._popen is None:
             raise ProcessEnded(self._end_text())
-        if self.alive and not self._ends_within(timeout):
+        if self.alive and not ends_within(self.pid, timeout):
             raise DeadlineExceeded(f"waited {timeout:g} s for the end of {self.name}")
         # Immediate, unless another thread is reading the exit code.
-        wait_until(lambda: not self.alive, KILL_TIMEOUT, f"the exit code of {self.name}")
-        return self._popen.returncode
+        return wait_until(self._end, KILL_TIMEOUT, f"the exit code of {self.name}")[0]
 
-    def _ends_within(self, seconds: float) -> bool:
-        """The kernel signals the end at once."""
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return True
-        try:
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            return bool(poll.poll(seconds * 1000))
-        finally:
-            os.close(descriptor)
+    def _end(self) -> tuple[int] | None:
+        exit_code = self.exit_code
+        return None if exit_code is None else (exit_code,)
 
     def wait_until(
         self, condition: Callable[[], T | Literal[False] | None], timeout: float, what: str
@@ -207,3 +218,27 @@ class ServiceProcess:
         wait_until(
             lambda: not session_members(self.pid), KILL_TIMEOUT, f"the children of {self.name}"
         )
+
+
+def run_sk(
+    *arguments: object, env: Mapping[str, str] | None = None, stdin: str = "", timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run `sk` to its end, whatever its exit code. `env` is added to our own environment.
+
+    Raises DeadlineExceeded or TimeoutExpired.
+    """
+    program, env = [*SK, *map(str, arguments)], {**os.environ, **(env or {})}
+    server = fork_servers.find(program, env) if fork_servers else None
+    if server is None:
+        return subprocess.run(
+            program, env=env, input=stdin, capture_output=True, text=True, timeout=timeout
+        )
+    with ExitStack() as files:
+        given, stdout, stderr = (files.enter_context(TemporaryFile("w+")) for _ in range(3))
+        given.write(stdin)
+        given.seek(0)
+        process = server.start(program, (given.fileno(), stdout.fileno(), stderr.fileno()), env)
+        exit_code = process.wait(timeout)
+        stdout.seek(0)
+        stderr.seek(0)
+        return subprocess.CompletedProcess(program, exit_code, stdout.read(), stderr.read())

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pg_fixtures.http_status import http_get_status
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.http_status import http_get_status
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
 
 STREAMING_TIMEOUT = 60.0  # seconds; includes election and recovery
 

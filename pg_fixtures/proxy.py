@@ -22,7 +22,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.ports import free_port
 
 HOST = "127.0.0.1"
 CHUNK_BYTES = 64 << 10

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pg_fixtures.http_status import http_get_status, is_healthy
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.http_status import http_get_status, is_healthy
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
 
 READY_TIMEOUT = 30.0  # seconds; a start decodes WAL to find the end of each log
 

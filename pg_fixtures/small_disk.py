@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pg_server.errors import ProgramFailed, Unavailable
-from pg_server.program import run_program
+from quorum_wal.pg_server.errors import ProgramFailed, Unavailable
+from quorum_wal.pg_server.program import run_program
 
 FILLER_NAME = "filler"
 FILLER_STEP_BYTES_MAX = 1 << 20

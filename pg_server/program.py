@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pg_server.account import Account
-from pg_server.errors import DeadlineExceeded, ProgramFailed
+from quorum_wal.pg_server.account import Account
+from quorum_wal.pg_server.errors import DeadlineExceeded, ProgramFailed
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 

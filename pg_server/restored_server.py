@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psycopg
 
-from pg_server.account import Account
-from pg_server.binaries import PostgresBinaries
-from pg_server.errors import ServerFailed
-from pg_server.program import run_program
-from pgwal.lsn import Lsn
+from quorum_wal.pg_server.account import Account
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.errors import ServerFailed
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.lsn import Lsn
 
 LOG_FILE = "sk_restore.log"
 LOG_TAIL_LINES = 15

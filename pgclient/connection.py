@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgclient.errors import NotConnected, first_line
-from pgclient.required_auth import required_auth
+from quorum_wal.pgclient.errors import NotConnected, first_line
+from quorum_wal.pgclient.required_auth import required_auth
 
 CONNECT_TIMEOUT_SECONDS = 5
 

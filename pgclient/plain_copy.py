@@ -15,10 +15,10 @@ import os
 import select
 import time
 
-from pgclient.errors import ConnectionLost, PgClientError, ServerError, Silent
-from pgwire.errors import ProtocolError
-from pgwire.framing import COPY_BUFFER_BYTES, MESSAGE_BYTES_MAX, FrameBuffer
-from pgwire.messages import CopyBothResponse, ErrorResponse, Query, ReadyForQuery
+from quorum_wal.pgclient.errors import ConnectionLost, PgClientError, ServerError, Silent
+from quorum_wal.pgwire.errors import ProtocolError
+from quorum_wal.pgwire.framing import COPY_BUFFER_BYTES, MESSAGE_BYTES_MAX, FrameBuffer
+from quorum_wal.pgwire.messages import CopyBothResponse, ErrorResponse, Query, ReadyForQuery
 
 # A running server answers a command at once. The limit is that of wal_receiver_timeout.
 START_SECONDS_MAX = 60.0

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from psycopg import pq
 
-from consensus.messages import ServerFacts
-from pgclient.errors import ConnectionLost
-from pgclient.results import run_command
-from pgwal.errors import WalError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgclient.errors import ConnectionLost
+from quorum_wal.pgclient.results import run_command
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
 
 _SIZE = re.compile(r"([0-9]{1,10})(B|kB|MB|GB)")
 _UNITS = {"B": 0, "kB": 10, "MB": 20, "GB": 30}

@@ -14,7 +14,13 @@ import time
 import psycopg
 from psycopg import pq
 
-from pgclient.errors import ConnectionLost, PgClientError, ServerError, Silent, first_line
+from quorum_wal.pgclient.errors import (
+    ConnectionLost,
+    PgClientError,
+    ServerError,
+    Silent,
+    first_line,
+)
 
 #: TLS may hold decrypted bytes while poll() reports no input, so a wait looks again after this
 #: time.

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 import psycopg
 from psycopg import pq
 
-from pgclient.errors import ConnectionLost, Silent
-from pgclient.results import (
+from quorum_wal.pgclient.errors import ConnectionLost, Silent
+from quorum_wal.pgclient.results import (
     arrived_copy_data,
     lost,
     next_result,
     receive_copy_data,
     run_command,
 )
-from pgwal.lsn import format_lsn
-from pgwire.errors import ProtocolError
-from pgwire.replication import StandbyStatus, XLogData, parse_server_message
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwire.errors import ProtocolError
+from quorum_wal.pgwire.replication import StandbyStatus, XLogData, parse_server_message
 
 
 def start_copy(pgconn: pq.abc.PGconn, command: str) -> bool:

@@ -20,10 +20,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from pgwal.errors import WalFormatError
-from pgwal.lsn import format_lsn
-from pgwal.record import RECORD_HEADER_SIZE, Record
-from pgwal.versions import WalVersion, wal_version
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.record import RECORD_HEADER_SIZE, Record
+from quorum_wal.pgwal.versions import WalVersion, wal_version
 
 BLOCK_SIZE = 8192
 BLOCK_ID_MAX = 32

@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import struct
 
-from pgwal.errors import WalFormatError
-from pgwal.lsn import format_lsn
-from pgwal.page import WAL_PAGE_SIZE, XLP_CONTRECORD, page_header_size
-from pgwal.record import RECORD_HEADER_SIZE, aligned, check_record_length, record_end_lsn
-from pgwal.segment import check_wal_seg_size
-from pgwal.versions import wal_version
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE, XLP_CONTRECORD, page_header_size
+from quorum_wal.pgwal.record import RECORD_HEADER_SIZE, aligned, check_record_length, record_end_lsn
+from quorum_wal.pgwal.segment import check_wal_seg_size
+from quorum_wal.pgwal.versions import wal_version
 
 _LENGTH = struct.Struct("<I")
 

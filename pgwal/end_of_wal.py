@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pgwal.errors import WalFormatError
-from pgwal.lsn import Lsn, format_lsn
-from pgwal.walker import RecordWalker
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwal.walker import RecordWalker
 
 #: Large enough that the cost of calls is negligible, small enough for the processor's cache.
 READ_LENGTH = 256 * 1024

@@ -15,8 +15,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pgwal.errors import TimelineHistoryError
-from pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwal.errors import TimelineHistoryError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
 
 _LINE = re.compile(
     r"\s*(?P<tli>[0-9]{1,10})(?:\s+(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8}))?"

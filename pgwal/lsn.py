@@ -7,7 +7,7 @@ times faster. Source: Postgres `access/xlogdefs.h`, `pg_lsn.c`.
 
 from __future__ import annotations
 
-from pgwal.errors import LsnSyntaxError
+from quorum_wal.pgwal.errors import LsnSyntaxError
 
 LSN_MAX = 0xFFFFFFFFFFFFFFFF
 

@@ -21,9 +21,9 @@ import struct
 from dataclasses import dataclass
 from enum import IntFlag
 
-from pgwal.errors import WalFormatError
-from pgwal.lsn import format_lsn
-from pgwal.versions import WalVersion
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.versions import WalVersion
 
 WAL_PAGE_SIZE = 8192
 

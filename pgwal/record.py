@@ -22,11 +22,16 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from pgwal.errors import WalFormatError
-from pgwal.lsn import Lsn, format_lsn
-from pgwal.page import WAL_PAGE_SIZE, end_lsn_of_position, page_header_size, usable_position
-from pgwal.rmgr import RM_XLOG_ID, is_rmgr_id, rmgr_name
-from pgwal.versions import WalVersion
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwal.page import (
+    WAL_PAGE_SIZE,
+    end_lsn_of_position,
+    page_header_size,
+    usable_position,
+)
+from quorum_wal.pgwal.rmgr import RM_XLOG_ID, is_rmgr_id, rmgr_name
+from quorum_wal.pgwal.versions import WalVersion
 
 HEADER = struct.Struct("<IIQBB2xI")
 RECORD_HEADER_SIZE = HEADER.size

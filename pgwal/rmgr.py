@@ -7,8 +7,8 @@ the server knows their names, so we print `custom###`, like pg_waldump. Source: 
 
 from __future__ import annotations
 
-from pgwal.errors import WalError
-from pgwal.versions import WalVersion, wal_version
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.versions import WalVersion, wal_version
 
 RM_XLOG_ID = 0
 

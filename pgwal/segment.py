@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgwal.errors import SegmentNameError
-from pgwal.lsn import Lsn
+from quorum_wal.pgwal.errors import SegmentNameError
+from quorum_wal.pgwal.lsn import Lsn
 
 WAL_SEG_SIZE_MIN = 1024 * 1024
 WAL_SEG_SIZE_MAX = 1024 * 1024 * 1024

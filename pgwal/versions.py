@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgwal.errors import UnsupportedVersionError
+from quorum_wal.pgwal.errors import UnsupportedVersionError
 
 
 @dataclass(frozen=True, slots=True)

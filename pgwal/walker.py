@@ -21,16 +21,16 @@ from typing import Literal
 
 from crc32c import crc32c
 
-from pgwal.errors import WalFormatError
-from pgwal.lsn import Lsn, format_lsn
-from pgwal.page import (
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwal.page import (
     WAL_PAGE_SIZE,
     PageHeader,
     check_continuation,
     check_page_header,
     parse_page_header,
 )
-from pgwal.record import (
+from quorum_wal.pgwal.record import (
     CRC_OFFSET,
     HEADER,
     RECORD_HEADER_SIZE,
@@ -45,9 +45,9 @@ from pgwal.record import (
     check_record_length,
     check_record_offset,
 )
-from pgwal.rmgr import RM_MAX_BUILTIN_ID
-from pgwal.segment import check_wal_seg_size
-from pgwal.versions import wal_version
+from quorum_wal.pgwal.rmgr import RM_MAX_BUILTIN_ID
+from quorum_wal.pgwal.segment import check_wal_seg_size
+from quorum_wal.pgwal.versions import wal_version
 
 _LENGTH = struct.Struct("<I")
 

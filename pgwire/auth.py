@@ -29,7 +29,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgwire.errors import (
+from quorum_wal.pgwire.errors import (
     INVALID_AUTHORIZATION,
     INVALID_PASSWORD,
     ConnectionRefused,

@@ -16,26 +16,26 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pgwire.auth import ScramVerifier
-from pgwire.channel import Channel, seconds_left
-from pgwire.connection import State
-from pgwire.copy_stream import CopyStream, Value, result_messages
-from pgwire.errors import (
+from quorum_wal.pgwire.auth import ScramVerifier
+from quorum_wal.pgwire.channel import Channel, seconds_left
+from quorum_wal.pgwire.connection import State
+from quorum_wal.pgwire.copy_stream import CopyStream, Value, result_messages
+from quorum_wal.pgwire.errors import (
     PROTOCOL_VIOLATION,
     QUERY_CANCELED,
     ConnectionRefused,
     ProtocolError,
     WireError,
 )
-from pgwire.extended_query import (
+from quorum_wal.pgwire.extended_query import (
     Flush,
     FunctionCall,
     Sync,
 )
-from pgwire.framing import MESSAGE_BYTES_MAX
-from pgwire.handshake import ServerHandshake, ServerPolicy, greeting
-from pgwire.interrupt import Interrupt
-from pgwire.messages import (
+from quorum_wal.pgwire.framing import MESSAGE_BYTES_MAX
+from quorum_wal.pgwire.handshake import ServerHandshake, ServerPolicy, greeting
+from quorum_wal.pgwire.interrupt import Interrupt
+from quorum_wal.pgwire.messages import (
     BackendKeyData,
     Column,
     CommandComplete,
@@ -48,9 +48,9 @@ from pgwire.messages import (
     ReadyForQuery,
     Terminate,
 )
-from pgwire.startup import CancelRequest, StartupMessage, cancel_key_bytes
-from pgwire.tls import ServerTls
-from pgwire.transport import prepare_socket, shut_down
+from quorum_wal.pgwire.startup import CancelRequest, StartupMessage, cancel_key_bytes
+from quorum_wal.pgwire.tls import ServerTls
+from quorum_wal.pgwire.transport import prepare_socket, shut_down
 
 HANDSHAKE_TIMEOUT_S = 60.0  # authentication_timeout of Postgres
 

@@ -7,12 +7,12 @@ import socket
 import ssl
 import time
 
-from pgwire.connection import NEED_DATA, ServerConnection, State
-from pgwire.errors import ConnectionRefused, WireError
-from pgwire.framing import MESSAGE_BYTES_MAX
-from pgwire.messages import Message
-from pgwire.tls import ALPN, certificate_name
-from pgwire.transport import PlainTransport, TlsTransport, Transport
+from quorum_wal.pgwire.connection import NEED_DATA, ServerConnection, State
+from quorum_wal.pgwire.errors import ConnectionRefused, WireError
+from quorum_wal.pgwire.framing import MESSAGE_BYTES_MAX
+from quorum_wal.pgwire.messages import Message
+from quorum_wal.pgwire.tls import ALPN, certificate_name
+from quorum_wal.pgwire.transport import PlainTransport, TlsTransport, Transport
 
 _TLS_HANDSHAKE_RECORD = b"\x16"
 _TIMEOUT_MIN_S = 0.001  # for a socket, zero means non-blocking

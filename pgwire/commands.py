@@ -28,10 +28,10 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from pgwal.lsn import Lsn
-from pgwire.errors import CommandSyntaxError
-from pgwire.monitoring_query import MonitoringQuery, parse_monitoring_query
-from pgwire.tokens import Tokens
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.errors import CommandSyntaxError
+from quorum_wal.pgwire.monitoring_query import MonitoringQuery, parse_monitoring_query
+from quorum_wal.pgwire.tokens import Tokens
 
 OPTION_COMMANDS = frozenset(
     {

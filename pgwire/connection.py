@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final, Literal, TypeAlias
 
-from pgwire import startup
-from pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError, WireError
-from pgwire.extended_query import (
+from quorum_wal.pgwire import startup
+from quorum_wal.pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError, WireError
+from quorum_wal.pgwire.extended_query import (
     Bind,
     BindComplete,
     Close,
@@ -33,14 +33,14 @@ from pgwire.extended_query import (
     ParseComplete,
     Sync,
 )
-from pgwire.framing import (
+from quorum_wal.pgwire.framing import (
     AUTH_MESSAGE_BYTES_MAX,
     COPY_DATA,
     MESSAGE_BYTES_MAX,
     FrameBuffer,
     pack_header,
 )
-from pgwire.messages import (
+from quorum_wal.pgwire.messages import (
     AuthenticationOk,
     AuthenticationSasl,
     AuthenticationSaslContinue,
@@ -65,7 +65,7 @@ from pgwire.messages import (
     SaslResponse,
     Terminate,
 )
-from pgwire.startup import (
+from quorum_wal.pgwire.startup import (
     CancelRequest,
     EncryptionAnswer,
     GSSENCRequest,

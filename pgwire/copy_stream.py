@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from pgwire.channel import Channel, seconds_left
-from pgwire.connection import NEED_DATA, State
-from pgwire.errors import CopyEnd, CopyEnded, ProtocolError
-from pgwire.framing import COPY_BUFFER_BYTES
-from pgwire.interrupt import Interrupt
-from pgwire.messages import (
+from quorum_wal.pgwire.channel import Channel, seconds_left
+from quorum_wal.pgwire.connection import NEED_DATA, State
+from quorum_wal.pgwire.errors import CopyEnd, CopyEnded, ProtocolError
+from quorum_wal.pgwire.framing import COPY_BUFFER_BYTES
+from quorum_wal.pgwire.interrupt import Interrupt
+from quorum_wal.pgwire.messages import (
     Column,
     CommandComplete,
     CopyDone,
@@ -29,7 +29,7 @@ from pgwire.messages import (
     RowDescription,
     Terminate,
 )
-from pgwire.transport import PlainTransport
+from quorum_wal.pgwire.transport import PlainTransport
 
 END_COPY_TIMEOUT_S = 60.0  # wal_receiver_timeout: a live client answers within it
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from pgwire.framing import PayloadReader
+from quorum_wal.pgwire.framing import PayloadReader
 
 TEXT_FORMAT, BINARY_FORMAT = 0, 1
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import struct
 from typing import ClassVar, Self
 
-from pgwire.framing import PayloadReader
-from pgwire.messages import Message, Opaque
+from quorum_wal.pgwire.framing import PayloadReader
+from quorum_wal.pgwire.messages import Message, Opaque
 
 # ---- the client's
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 
-from pgwire.errors import ProtocolError
+from quorum_wal.pgwire.errors import ProtocolError
 
 # Lengths of payloads, in bytes, without the length word.
 STARTUP_PACKET_BYTES_MAX = 10_000  # MAX_STARTUP_PACKET_LENGTH of Postgres

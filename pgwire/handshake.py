@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pgwire.auth import ScramClient, ScramServer, ScramVerifier, mock_verifier
-from pgwire.connection import ClientConnection, ServerConnection, State
-from pgwire.errors import ConnectionRefused, LocalProtocolError
-from pgwire.messages import (
+from quorum_wal.pgwire.auth import ScramClient, ScramServer, ScramVerifier, mock_verifier
+from quorum_wal.pgwire.connection import ClientConnection, ServerConnection, State
+from quorum_wal.pgwire.errors import ConnectionRefused, LocalProtocolError
+from quorum_wal.pgwire.messages import (
     AuthenticationOk,
     AuthenticationSasl,
     AuthenticationSaslContinue,
@@ -25,7 +25,7 @@ from pgwire.messages import (
     SaslInitialResponse,
     SaslResponse,
 )
-from pgwire.startup import (
+from quorum_wal.pgwire.startup import (
     PROTOCOL_MINOR_MAX,
     CancelRequest,
     EncryptionAnswer,

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-from pgwire.errors import ProtocolError
+from quorum_wal.pgwire.errors import ProtocolError
 
 GID_BYTES_MAX = 199  # GIDSIZE of twophase.h, without the zero byte
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Self
 
 from msgspec import Struct
 
-from pgwire.errors import WireError
-from pgwire.framing import PayloadReader, cstring, pack_header
+from quorum_wal.pgwire.errors import WireError
+from quorum_wal.pgwire.framing import PayloadReader, cstring, pack_header
 
 # pg_type.dat
 TEXT_OID, BYTEA_OID, INT2_OID, INT4_OID, INT8_OID, BOOL_OID = 25, 17, 21, 23, 20, 16

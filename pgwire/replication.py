@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from pgwire.errors import ProtocolError
+from quorum_wal.pgwire.errors import ProtocolError
 
 POSTGRES_EPOCH_UNIX_S = 946_684_800
 XLOG_DATA_HEADER_BYTES = 25

@@ -20,15 +20,15 @@ from typing import TypeAlias
 
 from msgspec import field
 
-from pgwire.errors import (
+from quorum_wal.pgwire.errors import (
     FEATURE_NOT_SUPPORTED,
     INVALID_PARAMETER_VALUE,
     SYNTAX_ERROR,
     ConnectionRefused,
     ProtocolError,
 )
-from pgwire.framing import PayloadReader, cstring
-from pgwire.messages import Message, NegotiateProtocolVersion
+from quorum_wal.pgwire.framing import PayloadReader, cstring
+from quorum_wal.pgwire.messages import Message, NegotiateProtocolVersion
 
 PROTOCOL_MAJOR = 3
 PROTOCOL_MINOR_MAX = 2  # as Postgres 18; there is no 3.1, a client that requests it gets 3.0

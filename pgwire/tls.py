@@ -6,8 +6,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgwire.certificate import end_point_hash
-from storage.private_file import check_private
+from quorum_wal.pgwire.certificate import end_point_hash
+from quorum_wal.storage.private_file import check_private
 
 ALPN = "postgresql"
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from pgwal.errors import LsnSyntaxError
-from pgwal.lsn import Lsn
-from pgwire.errors import CommandSyntaxError
+from quorum_wal.pgwal.errors import LsnSyntaxError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.errors import CommandSyntaxError
 
 _SPACE = re.compile(r"[ \t\n\v\f\r]*+")
 

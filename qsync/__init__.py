@@ -25,10 +25,10 @@ It needs psycopg and psycopg-pool, and no other package of this project.
 
 from __future__ import annotations
 
-from qsync.async_client import AsyncQsync
-from qsync.async_transaction import AsyncHandle, AsyncTransaction
-from qsync.client import Qsync
-from qsync.errors import (
+from quorum_wal.qsync.async_client import AsyncQsync
+from quorum_wal.qsync.async_transaction import AsyncHandle, AsyncTransaction
+from quorum_wal.qsync.client import Qsync
+from quorum_wal.qsync.errors import (
     BarrierFailed,
     CoordinatorError,
     NotCommitted,
@@ -39,9 +39,9 @@ from qsync.errors import (
     TransactionRolledBack,
     UsageError,
 )
-from qsync.gid import Gid, GidError
-from qsync.outcome import Committed, Pending, Refused, RolledBack
-from qsync.transaction import Handle, Transaction
+from quorum_wal.qsync.gid import Gid, GidError
+from quorum_wal.qsync.outcome import Committed, Pending, Refused, RolledBack
+from quorum_wal.qsync.transaction import Handle, Transaction
 
 __all__ = [
     "Qsync",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
-from qsync.conversation import check_idle, close_if_busy, close_unless_idle, results_of
-from qsync.errors import UsageError
-from qsync.steps import Ask, Commit, Connect, Pause, Request, Rollback, Steps
+from quorum_wal.qsync.conversation import check_idle, close_if_busy, close_unless_idle, results_of
+from quorum_wal.qsync.errors import UsageError
+from quorum_wal.qsync.steps import Ask, Commit, Connect, Pause, Request, Rollback, Steps
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool

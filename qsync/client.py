@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 
-from qsync.blocking_driver import run
-from qsync.conversation import check_idle
-from qsync.coordinator_client import CoordinatorClient, pending_of
-from qsync.errors import TransactionPending
-from qsync.gid import Gid
-from qsync.options import TIMEOUT_SECONDS, Confirm, OnTimeout, Options, Wait
-from qsync.outcome import Committed, Pending, RolledBack
-from qsync.read_barrier import read_barrier
-from qsync.transaction import Transaction
-from qsync.two_phase import TwoPhase
+from quorum_wal.qsync.blocking_driver import run
+from quorum_wal.qsync.conversation import check_idle
+from quorum_wal.qsync.coordinator_client import CoordinatorClient, pending_of
+from quorum_wal.qsync.errors import TransactionPending
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.qsync.options import TIMEOUT_SECONDS, Confirm, OnTimeout, Options, Wait
+from quorum_wal.qsync.outcome import Committed, Pending, RolledBack
+from quorum_wal.qsync.read_barrier import read_barrier
+from quorum_wal.qsync.transaction import Transaction
+from quorum_wal.qsync.two_phase import TwoPhase
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool

@@ -18,9 +18,9 @@ from psycopg.abc import PQGen
 from psycopg.errors import error_from_result
 from psycopg.pq.abc import PGconn, PGresult
 
-from qsync.errors import UsageError
-from qsync.statements import Result
-from qsync.steps import AnyConnection, Ask, Silent
+from quorum_wal.qsync.errors import UsageError
+from quorum_wal.qsync.statements import Result
+from quorum_wal.qsync.steps import AnyConnection, Ask, Silent
 
 T = TypeVar("T")
 

@@ -16,18 +16,18 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from qsync.coordinator_connections import CoordinatorConnections, HostConnection
-from qsync.errors import (
+from quorum_wal.qsync.coordinator_connections import CoordinatorConnections, HostConnection
+from quorum_wal.qsync.errors import (
     BarrierFailed,
     CoordinatorError,
     OutcomeUnknown,
     TransactionPending,
     TransactionRefused,
 )
-from qsync.gid import Gid
-from qsync.outcome import Committed, Pending, Refused, RolledBack
-from qsync.statements import format_lsn, parse_lsn
-from qsync.steps import Pause, Steps
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.qsync.outcome import Committed, Pending, Refused, RolledBack
+from quorum_wal.qsync.statements import format_lsn, parse_lsn
+from quorum_wal.qsync.steps import Pause, Steps
 
 #: An admission is valid for this long, for all transactions of this client, so few of them ask.
 ADMISSION_SECONDS = 0.1

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import psycopg
 
-from qsync.coordinator_hosts import hosts_of
-from qsync.errors import ENDS, NOT_REACHED, CoordinatorError, first_line
-from qsync.statements import Result
-from qsync.steps import AnyConnection, Ask, Connect, Steps
+from quorum_wal.qsync.coordinator_hosts import hosts_of
+from quorum_wal.qsync.errors import ENDS, NOT_REACHED, CoordinatorError, first_line
+from quorum_wal.qsync.statements import Result
+from quorum_wal.qsync.steps import AnyConnection, Ask, Connect, Steps
 
 #: Time allowed for the answer, in addition to the timeout of the command.
 ANSWER_SECONDS = 1.0

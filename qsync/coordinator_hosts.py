@@ -16,7 +16,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from qsync.errors import UsageError
+from quorum_wal.qsync.errors import UsageError
 
 CONNECT_TIMEOUT_SECONDS = 5
 # The kernel closes a connection whose data is not acknowledged for this long, so that the client

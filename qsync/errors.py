@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from qsync.outcome import Pending, Refused, RolledBack
+from quorum_wal.qsync.outcome import Pending, Refused, RolledBack
 
 ENDS = "57P01"
 NOT_REACHED = "08001"  # set by this client

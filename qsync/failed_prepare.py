@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from qsync.errors import TransactionRolledBack, UsageError, first_line
-from qsync.outcome import RolledBack
-from qsync.statements import BUSY, CANNOT_PREPARE, LIMBO_FULL
-from qsync.steps import AnyConnection
+from quorum_wal.qsync.errors import TransactionRolledBack, UsageError, first_line
+from quorum_wal.qsync.outcome import RolledBack
+from quorum_wal.qsync.statements import BUSY, CANNOT_PREPARE, LIMBO_FULL
+from quorum_wal.qsync.steps import AnyConnection
 
 #: Hints for an error of PREPARE, by SQLSTATE.
 PREPARE_HINTS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from qsync.errors import UsageError
-from qsync.gid import Policy
+from quorum_wal.qsync.errors import UsageError
+from quorum_wal.qsync.gid import Policy
 
 OnTimeout = Literal["detach", "rollback"]
 Confirm = Literal["durable", "visible"]

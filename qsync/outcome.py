@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qsync.gid import Gid
+from quorum_wal.qsync.gid import Gid
 
 
 @dataclass(frozen=True, slots=True)

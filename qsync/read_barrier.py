@@ -10,10 +10,10 @@ successor.
 
 from __future__ import annotations
 
-from qsync.coordinator_client import CoordinatorClient
-from qsync.coordinator_connections import ANSWER_SECONDS
-from qsync.statements import PLACE, parse_epoch_us, parse_lsn
-from qsync.steps import AnyConnection, Ask, Steps
+from quorum_wal.qsync.coordinator_client import CoordinatorClient
+from quorum_wal.qsync.coordinator_connections import ANSWER_SECONDS
+from quorum_wal.qsync.statements import PLACE, parse_epoch_us, parse_lsn
+from quorum_wal.qsync.steps import AnyConnection, Ask, Steps
 
 
 def read_barrier(

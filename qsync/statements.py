@@ -18,7 +18,7 @@ from typing import Self
 
 import psycopg
 
-from qsync.gid import Gid
+from quorum_wal.qsync.gid import Gid
 
 #: From Postgres' errcodes.txt.
 BUSY = "55000"  # another session is finishing it; of PREPARE: max_prepared_transactions is 0

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 from psycopg.abc import Params, QueryNoTemplate
 
-from qsync.blocking_driver import give_back, run, take
-from qsync.errors import UsageError
-from qsync.gid import Gid
-from qsync.outcome import Committed, Outcome, Pending
-from qsync.two_phase import TwoPhase, note_interruption
+from quorum_wal.qsync.blocking_driver import give_back, run, take
+from quorum_wal.qsync.errors import UsageError
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.qsync.outcome import Committed, Outcome, Pending
+from quorum_wal.qsync.two_phase import TwoPhase, note_interruption
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool

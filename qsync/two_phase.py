@@ -27,9 +27,9 @@ from contextlib import contextmanager
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from qsync.coordinator_client import CoordinatorClient, Verdict
-from qsync.coordinator_connections import ANSWER_SECONDS, Row
-from qsync.errors import (
+from quorum_wal.qsync.coordinator_client import CoordinatorClient, Verdict
+from quorum_wal.qsync.coordinator_connections import ANSWER_SECONDS, Row
+from quorum_wal.qsync.errors import (
     CoordinatorError,
     NotCommitted,
     OutcomeUnknown,
@@ -40,7 +40,7 @@ from qsync.errors import (
     first_line,
     raise_not_committed,
 )
-from qsync.failed_prepare import (
+from quorum_wal.qsync.failed_prepare import (
     DO_NOT_END,
     ENDED_INSIDE,
     PREPARE_HINTS,
@@ -48,10 +48,10 @@ from qsync.failed_prepare import (
     failed_statement,
     rolled_back_by,
 )
-from qsync.gid import UUID_ENTROPY_BYTES, Gid, Policy, uuid7
-from qsync.options import Options
-from qsync.outcome import Committed, Outcome, Pending, RolledBack
-from qsync.statements import (
+from quorum_wal.qsync.gid import UUID_ENTROPY_BYTES, Gid, Policy, uuid7
+from quorum_wal.qsync.options import Options
+from quorum_wal.qsync.outcome import Committed, Outcome, Pending, RolledBack
+from quorum_wal.qsync.statements import (
     BUSY,
     FACTS,
     IN_RECOVERY,
@@ -70,7 +70,7 @@ from qsync.statements import (
     parse_lsn,
     prepare,
 )
-from qsync.steps import AnyConnection, Ask, Commit, Pause, Rollback, Steps
+from quorum_wal.qsync.steps import AnyConnection, Ask, Commit, Pause, Rollback, Steps
 
 #: Time that a ROLLBACK PREPARED waits for its quorum, after the deadline.
 ROLLBACK_SECONDS = 1.0

@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from consensus.codec import append_head, encode_append_response
-from consensus.ids import NodeId
-from consensus.messages import (
+from quorum_wal.consensus.codec import append_head, encode_append_response
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import (
     NO_FEEDBACK,
     Append,
     AppendResponse,
@@ -30,9 +30,9 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from pgwal.lsn import format_lsn
-from safekeeper.control_state import ControlState
-from safekeeper.events import (
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.events import (
     Action,
     BatchEnded,
     ChainedWal,
@@ -51,8 +51,8 @@ from safekeeper.events import (
     TruncateWal,
     WriteWal,
 )
-from safekeeper.named_ends import NamedEnds
-from safekeeper.refusals import (
+from quorum_wal.safekeeper.named_ends import NamedEnds
+from quorum_wal.safekeeper.refusals import (
     PROTOCOL_VIOLATION,
     WRONG_STATE,
     Refusal,

@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
-from pgwal.lsn import format_lsn
-from safekeeper.archive_workers import WORKERS
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.archive_workers import WORKERS
 
 log = structlog.get_logger()
 

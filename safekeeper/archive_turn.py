@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from consensus.ids import TimelineId
+from quorum_wal.consensus.ids import TimelineId
 
 #: Wait of the last in line; twice as long if its first check finds WAL that it did not know of.
 TAKEOVER_SECONDS = 4.0

@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
-from objectstore.archive import TimelineArchive
-from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import ObjectStore
-from pgwal.lsn import format_lsn
-from safekeeper.errors import SafekeeperError
-from safekeeper.timeline import Timeline
-from safekeeper.unpacked_segment import UnpackedSegment
-from storage import durable
-from storage.durable import DISK_FULL
-from storage.errors import StorageError
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.errors import ObjectNotFound, ObjectStoreError
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.unpacked_segment import UnpackedSegment
+from quorum_wal.storage import durable
+from quorum_wal.storage.durable import DISK_FULL
+from quorum_wal.storage.errors import StorageError
 
 IO_ERROR = "58030"
 UNDEFINED_FILE = "58P01"

@@ -19,19 +19,19 @@ from concurrent.futures import Executor
 
 import structlog
 
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.errors import ObjectStoreError
-from objectstore.keys import ArchivedWal
-from objectstore.store import ObjectStore
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import format_lsn
-from safekeeper.archive_progress import ArchiveProgress, ArchiverState
-from safekeeper.archive_turn import ArchiveTurn, rank_of
-from safekeeper.archive_workers import UPLOADS_MAX
-from safekeeper.read_wal import read_wal
-from safekeeper.replica import committed_tli
-from safekeeper.timeline import Timeline
-from storage.errors import StorageError
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiverState
+from quorum_wal.safekeeper.archive_turn import ArchiveTurn, rank_of
+from quorum_wal.safekeeper.archive_workers import UPLOADS_MAX
+from quorum_wal.safekeeper.read_wal import read_wal
+from quorum_wal.safekeeper.replica import committed_tli
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.storage.errors import StorageError
 
 log = structlog.get_logger()
 

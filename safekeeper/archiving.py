@@ -12,13 +12,13 @@ from threading import Event, Thread
 
 import structlog
 
-from objectstore.store import ObjectStore, open_store
-from safekeeper.archive_progress import ArchiveSettings
-from safekeeper.archive_workers import ArchiveWorkers
-from safekeeper.archived_wal import ArchivedWalReader
-from safekeeper.archiver import Archiver
-from safekeeper.timeline import Timeline
-from safekeeper.timelines import Timelines
+from quorum_wal.objectstore.store import ObjectStore, open_store
+from quorum_wal.safekeeper.archive_progress import ArchiveSettings
+from quorum_wal.safekeeper.archive_workers import ArchiveWorkers
+from quorum_wal.safekeeper.archived_wal import ArchivedWalReader
+from quorum_wal.safekeeper.archiver import Archiver
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timelines import Timelines
 
 log = structlog.get_logger()
 

@@ -20,16 +20,16 @@ import psycopg
 import structlog
 from psycopg.conninfo import conninfo_to_dict
 
-from pgclient.connection import connect_safekeeper
-from pgclient.errors import ConnectionLost, PgClientError
-from pgclient.stream import ReplicationStream, start_copy
-from pgwal.lsn import Lsn, format_lsn
-from pgwire.commands import StartReplication, format_start_replication
-from pgwire.startup import format_options
-from safekeeper.errors import SafekeeperError
-from safekeeper.events import ChainedWal, TakeWal
-from safekeeper.timeline import Timeline
-from storage.errors import StorageError
+from quorum_wal.pgclient.connection import connect_safekeeper
+from quorum_wal.pgclient.errors import ConnectionLost, PgClientError
+from quorum_wal.pgclient.stream import ReplicationStream, start_copy
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwire.commands import StartReplication, format_start_replication
+from quorum_wal.pgwire.startup import format_options
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.events import ChainedWal, TakeWal
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.storage.errors import StorageError
 
 log = structlog.get_logger()
 

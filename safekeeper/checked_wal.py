@@ -17,18 +17,18 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
-from pgwal.page import LONG_HEADER_SIZE, parse_page_header
-from pgwal.segment import format_segment_name
-from safekeeper.block_sums import (
+from quorum_wal.pgwal.page import LONG_HEADER_SIZE, parse_page_header
+from quorum_wal.pgwal.segment import format_segment_name
+from quorum_wal.safekeeper.block_sums import (
     BLOCK_BYTES,
     BlockSums,
     decode_block_sums,
     encode_block_sums,
 )
-from safekeeper.errors import WalDamaged
-from safekeeper.record_check import SLICE_BYTES, Read, WalFacts, check_records
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.safekeeper.errors import WalDamaged
+from quorum_wal.safekeeper.record_check import SLICE_BYTES, Read, WalFacts, check_records
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 
 #: Bytes of an XLOG_SWITCH record that continue in the next segment. The rest of that segment may
 #: be its padding, which holds no records.

@@ -9,10 +9,15 @@ import re
 from collections.abc import Mapping
 from typing import get_args
 
-from access.roles import Role
-from pgwire import commands
-from pgwire.commands import Command, OptionCommand, StartLogicalReplication, StartReplication
-from pgwire.monitoring_query import MonitoringQuery
+from quorum_wal.access.roles import Role
+from quorum_wal.pgwire import commands
+from quorum_wal.pgwire.commands import (
+    Command,
+    OptionCommand,
+    StartLogicalReplication,
+    StartReplication,
+)
+from quorum_wal.pgwire.monitoring_query import MonitoringQuery
 
 #: The proposers' default user name: walproposer/safekeeper_client.py.
 PROPOSER_USER = "walproposer"

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from access.access import TRUST, AccessConfig
-from safekeeper.archive_progress import ArchiveSettings
-from safekeeper.metrics import SERIES_TIMELINES_MAX
-from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
-from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
-from safekeeper.scrub import DEFAULT_SCRUB, ScrubSettings
-from safekeeper.sleep import IDLE_SECONDS
-from safekeeper.tenant_limits import NO_LIMITS, TenantLimits
+from quorum_wal.access.access import TRUST, AccessConfig
+from quorum_wal.safekeeper.archive_progress import ArchiveSettings
+from quorum_wal.safekeeper.metrics import SERIES_TIMELINES_MAX
+from quorum_wal.safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
+from quorum_wal.safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
+from quorum_wal.safekeeper.scrub import DEFAULT_SCRUB, ScrubSettings
+from quorum_wal.safekeeper.sleep import IDLE_SECONDS
+from quorum_wal.safekeeper.tenant_limits import NO_LIMITS, TenantLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from safekeeper.control_state import ControlState, decode_control_state, encode_control_state
-from safekeeper.errors import ControlFileError
-from storage import durable
+from quorum_wal.safekeeper.control_state import (
+    ControlState,
+    decode_control_state,
+    encode_control_state,
+)
+from quorum_wal.safekeeper.errors import ControlFileError
+from quorum_wal.storage import durable
 
 CONTROL_FILE_NAME = "control"
 

@@ -25,15 +25,24 @@ from dataclasses import dataclass, replace
 
 import crc32c
 
-from consensus.errors import MessageError
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
-from consensus.membership_codec import encode_membership, read_membership, read_membership_v1
-from consensus.messages import ServerFacts
-from consensus.term_history import TermHistory
-from consensus.wire import Reader, encode_node_id, encode_term_history, encode_tli_history
-from pgwal.history import TimelineHistory
-from safekeeper.errors import ControlFileError
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.membership_codec import (
+    encode_membership,
+    read_membership,
+    read_membership_v1,
+)
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.consensus.wire import (
+    Reader,
+    encode_node_id,
+    encode_term_history,
+    encode_tli_history,
+)
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.errors import ControlFileError
 
 MAGIC = b"QWAL"
 FORMAT_VERSION = 3

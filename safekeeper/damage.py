@@ -17,10 +17,10 @@ from threading import Lock
 
 import structlog
 
-from pgwal.lsn import format_lsn
-from pgwal.segment import format_segment_name, segno_of
-from safekeeper.wal_store import WalStore
-from storage import durable
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.segment import format_segment_name, segno_of
+from quorum_wal.safekeeper.wal_store import WalStore
+from quorum_wal.storage import durable
 
 log = structlog.get_logger()
 

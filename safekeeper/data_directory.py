@@ -22,13 +22,13 @@ from pathlib import Path
 
 import msgspec
 
-from consensus.errors import MessageError
-from consensus.ids import TimelineId, parse_id
-from consensus.membership import INSTANCE_BYTES
-from safekeeper.control_file import CONTROL_FILE_NAME
-from safekeeper.errors import DataDirError, TimelineError
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import TimelineId, parse_id
+from quorum_wal.consensus.membership import INSTANCE_BYTES
+from quorum_wal.safekeeper.control_file import CONTROL_FILE_NAME
+from quorum_wal.safekeeper.errors import DataDirError, TimelineError
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 
 FORMAT = 2
 #: Has no instance; one is drawn when the directory is opened.

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from consensus.ids import NodeId
-from safekeeper.errors import SafekeeperError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.safekeeper.errors import SafekeeperError
 
 WRONG_STATE = "55000"
 

@@ -12,8 +12,8 @@ WalDamaged: a read did not return the bytes that were written.
 
 from __future__ import annotations
 
-from pgwal.lsn import format_lsn
-from storage.errors import StorageError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.storage.errors import StorageError
 
 
 class SafekeeperError(Exception):

@@ -11,9 +11,9 @@ from typing import final
 
 from msgspec import Struct
 
-from consensus.ids import NodeId
-from consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
-from safekeeper.control_state import ControlState
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
+from quorum_wal.safekeeper.control_state import ControlState
 
 # ---- events
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from consensus.membership import Membership
-from pgwal.lsn import format_lsn
-from safekeeper.control_state import ControlState
-from safekeeper.errors import TimelineError
-from safekeeper.refusals import DATA_CORRUPTED, WRONG_STATE, absence, membership_refusal
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.errors import TimelineError
+from quorum_wal.safekeeper.refusals import DATA_CORRUPTED, WRONG_STATE, absence, membership_refusal
 
 INVALID_PARAMETER = "22023"
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from consensus.ids import TimelineId
-from consensus.join import TimelineOffer
-from consensus.membership import Membership
-from pgwal.lsn import format_lsn
-from pgwal.segment import check_wal_seg_size
-from pgwal.versions import wal_version
-from safekeeper.control_state import ControlState
-from safekeeper.errors import TimelineError
-from safekeeper.refusals import WRONG_STATE, departure, membership_refusal
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.segment import check_wal_seg_size
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.errors import TimelineError
+from quorum_wal.safekeeper.refusals import WRONG_STATE, departure, membership_refusal
 
 INVALID_PARAMETER = "22023"
 DUPLICATE_OBJECT = "42710"

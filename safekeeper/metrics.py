@@ -19,17 +19,17 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from access.admission import Admission
-from access.roles import Role
-from safekeeper.data_directory import DataDirectory
-from safekeeper.flush_times import BOUNDS_SECONDS, FlushTimes
-from safekeeper.refusal_log import RefusalLog
-from safekeeper.scrub import Scrub
-from safekeeper.status import is_in_danger, pageserver_held_bytes
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import Timelines
-from safekeeper.wal_removal import log_extent
+from quorum_wal.access.admission import Admission
+from quorum_wal.access.roles import Role
+from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.flush_times import BOUNDS_SECONDS, FlushTimes
+from quorum_wal.safekeeper.refusal_log import RefusalLog
+from quorum_wal.safekeeper.scrub import Scrub
+from quorum_wal.safekeeper.status import is_in_danger, pageserver_held_bytes
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.timelines import Timelines
+from quorum_wal.safekeeper.wal_removal import log_extent
 
 #: Timelines with series of their own: about twenty each.
 SERIES_TIMELINES_MAX = 100

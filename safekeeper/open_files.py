@@ -12,10 +12,10 @@ segments, and its timelines would stop one after another. Timelines that sleep h
 
 from __future__ import annotations
 
-from access.admission import ConnectionLimits
-from access.open_files import FILES_OF_UNAUTHENTICATED
-from safekeeper.archive_workers import UPLOADS_MAX
-from telemetry.status_server import HTTP_CONNECTIONS_MAX
+from quorum_wal.access.admission import ConnectionLimits
+from quorum_wal.access.open_files import FILES_OF_UNAUTHENTICATED
+from quorum_wal.safekeeper.archive_workers import UPLOADS_MAX
+from quorum_wal.telemetry.status_server import HTTP_CONNECTIONS_MAX
 
 FILES_OTHER = 100
 FILES_OF_CONNECTION = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from safekeeper.events import TakeWal
+from quorum_wal.safekeeper.events import TakeWal
 
 
 class ProposerConnection(Protocol):

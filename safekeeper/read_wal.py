@@ -7,10 +7,10 @@ an error before it gets a bad byte.
 
 from __future__ import annotations
 
-from pgwal.segment import segno_of
-from safekeeper.errors import WalDamaged
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
+from quorum_wal.pgwal.segment import segno_of
+from quorum_wal.safekeeper.errors import WalDamaged
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
 
 
 def read_wal(timeline: Timeline, lsn: int, length: int) -> bytes:

@@ -16,16 +16,16 @@ from datetime import UTC, datetime
 
 import structlog
 
-from consensus.errors import MessageError
-from pgwire.blocking import Session
-from pgwire.copy_stream import CopyStream
-from pgwire.errors import CopyEnded, ProtocolError
-from safekeeper.chained_wal import ChainedReader
-from safekeeper.errors import SafekeeperError
-from safekeeper.events import TakeWal
-from safekeeper.steady_path import SteadyPath
-from safekeeper.timeline import Timeline
-from storage.errors import StorageError
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.pgwire.blocking import Session
+from quorum_wal.pgwire.copy_stream import CopyStream
+from quorum_wal.pgwire.errors import CopyEnded, ProtocolError
+from quorum_wal.safekeeper.chained_wal import ChainedReader
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.events import TakeWal
+from quorum_wal.safekeeper.steady_path import SteadyPath
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.storage.errors import StorageError
 
 log = structlog.get_logger()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pgwal.errors import WalFormatError
-from pgwal.walker import RecordWalker
-from safekeeper.errors import WalDamaged
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.walker import RecordWalker
+from quorum_wal.safekeeper.errors import WalDamaged
 
 #: Bytes decoded at a time: about 0.4 ms in which no other thread runs.
 SLICE_BYTES = 64 * 1024

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from pgwal.end_of_wal import EndOfWal
-from pgwal.lsn import format_lsn
-from safekeeper.control_file import ControlFile
-from safekeeper.errors import SafekeeperError
+from quorum_wal.pgwal.end_of_wal import EndOfWal
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.control_file import ControlFile
+from quorum_wal.safekeeper.errors import SafekeeperError
 
 if TYPE_CHECKING:
-    from safekeeper.timeline import Timeline
+    from quorum_wal.safekeeper.timeline import Timeline
 
 log = structlog.get_logger()
 

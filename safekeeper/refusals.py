@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consensus.errors import HistoryError
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership
-from consensus.messages import PROTOCOL_VERSION, Elected, ProposerGreeting
-from consensus.term_history import highest_common_point
-from consensus.tli_history import clipped_tli_history, first_difference
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from safekeeper.control_state import ControlState
+from quorum_wal.consensus.errors import HistoryError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership
+from quorum_wal.consensus.messages import PROTOCOL_VERSION, Elected, ProposerGreeting
+from quorum_wal.consensus.term_history import highest_common_point
+from quorum_wal.consensus.tli_history import clipped_tli_history, first_difference
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.control_state import ControlState
 
 PROTOCOL_VIOLATION = "08P01"
 WRONG_STATE = "55000"

@@ -17,18 +17,18 @@ from typing import Any
 
 import structlog
 
-from consensus.messages import NO_FEEDBACK, HotStandbyFeedback
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from pgwire import replication
-from pgwire.copy_stream import CopyStream
-from pgwire.errors import CopyEnd, CopyEnded
-from pgwire.replication import StandbyStatus, parse_standby_message
-from safekeeper.errors import SafekeeperError
-from safekeeper.send_wal import WalSender, check_active
-from safekeeper.slots import Slot, check_not_lost
-from safekeeper.timeline import Timeline
-from safekeeper.trim_rule import format_suffix
+from quorum_wal.consensus.messages import NO_FEEDBACK, HotStandbyFeedback
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwire import replication
+from quorum_wal.pgwire.copy_stream import CopyStream
+from quorum_wal.pgwire.errors import CopyEnd, CopyEnded
+from quorum_wal.pgwire.replication import StandbyStatus, parse_standby_message
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.send_wal import WalSender, check_active
+from quorum_wal.safekeeper.slots import Slot, check_not_lost
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.trim_rule import format_suffix
 
 log = structlog.get_logger()
 

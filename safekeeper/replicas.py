@@ -6,8 +6,8 @@ from collections.abc import Callable
 from threading import Condition
 from typing import Any, Protocol
 
-from consensus.messages import NO_FEEDBACK, HotStandbyFeedback
-from consensus.standby_feedback import oldest_feedback
+from quorum_wal.consensus.messages import NO_FEEDBACK, HotStandbyFeedback
+from quorum_wal.consensus.standby_feedback import oldest_feedback
 
 
 class Replica(Protocol):

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 
 import structlog
 
-from consensus.ids import NodeId, TimelineId, parse_id
-from pgwal.history import TimelineHistory, TimelineSwitch, history_file_name
-from pgwal.lsn import format_lsn
-from pgwire.blocking import Session
-from pgwire.commands import (
+from quorum_wal.consensus.ids import NodeId, TimelineId, parse_id
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch, history_file_name
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwire.blocking import Session
+from quorum_wal.pgwire.commands import (
     Command,
     CreateReplicationSlot,
     DropReplicationSlot,
@@ -27,21 +27,21 @@ from pgwire.commands import (
     Show,
     StartReplication,
 )
-from pgwire.commands import TimelineHistory as AskedHistory
-from pgwire.copy_stream import CopyStream
-from pgwire.errors import QUERY_CANCELED, CopyEnd, CopyEnded, ProtocolError
-from pgwire.messages import BOOL_OID, BYTEA_OID, INT4_OID, INT8_OID, TEXT_OID, Column
-from pgwire.monitoring_query import (
+from quorum_wal.pgwire.commands import TimelineHistory as AskedHistory
+from quorum_wal.pgwire.copy_stream import CopyStream
+from quorum_wal.pgwire.errors import QUERY_CANCELED, CopyEnd, CopyEnded, ProtocolError
+from quorum_wal.pgwire.messages import BOOL_OID, BYTEA_OID, INT4_OID, INT8_OID, TEXT_OID, Column
+from quorum_wal.pgwire.monitoring_query import (
     SelectMayMonitor,
     SelectOne,
     SelectSetting,
     SelectSlot,
     SetApplicationName,
 )
-from safekeeper.command_roles import command_name
-from safekeeper.errors import SafekeeperError
-from safekeeper.join_rules import check_not_left
-from safekeeper.replica import (
+from quorum_wal.safekeeper.command_roles import command_name
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.join_rules import check_not_left
+from quorum_wal.safekeeper.replica import (
     Client,
     ReplicaSender,
     check_timeline,
@@ -50,13 +50,13 @@ from safekeeper.replica import (
     first_lsn_of,
     next_tli,
 )
-from safekeeper.send_wal import DonorSender, check_not_ahead
-from safekeeper.server_settings import find_setting, plain_settings, shown_settings
-from safekeeper.slots import Slot
-from safekeeper.timeline import Timeline
-from safekeeper.timelines import Timelines
-from safekeeper.trim_rule import parse_suffix
-from storage.errors import StorageError
+from quorum_wal.safekeeper.send_wal import DonorSender, check_not_ahead
+from quorum_wal.safekeeper.server_settings import find_setting, plain_settings, shown_settings
+from quorum_wal.safekeeper.slots import Slot
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timelines import Timelines
+from quorum_wal.safekeeper.trim_rule import parse_suffix
+from quorum_wal.storage.errors import StorageError
 
 log = structlog.get_logger()
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from pgwal.lsn import format_lsn
+from quorum_wal.pgwal.lsn import format_lsn
 
 GIB = 1 << 30
 WAL_KEEP_BYTES = 1 * GIB

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pgwal.lsn import format_lsn
-from storage import durable
-from storage.durable import DISK_FULL
-from storage.errors import StorageError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.storage import durable
+from quorum_wal.storage.durable import DISK_FULL
+from quorum_wal.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from safekeeper.tenant_limits import WalQuota
-    from safekeeper.timeline import Timeline
+    from quorum_wal.safekeeper.tenant_limits import WalQuota
+    from quorum_wal.safekeeper.timeline import Timeline
 
 #: A timeline that ran out of space resumes with room for the open segment, the next one and the
 #: spare one.

@@ -16,15 +16,15 @@ from typing import Any
 
 import structlog
 
-from pgwal.lsn import format_lsn
-from pgwal.segment import segno_of
-from safekeeper.errors import WalDamaged
-from safekeeper.read_wal import found_damage, read_wal
-from safekeeper.record_check import SLICE_BYTES, RecordCheck
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import Timelines
-from storage.errors import StorageError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.segment import segno_of
+from quorum_wal.safekeeper.errors import WalDamaged
+from quorum_wal.safekeeper.read_wal import found_damage, read_wal
+from quorum_wal.safekeeper.record_check import SLICE_BYTES, RecordCheck
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.timelines import Timelines
+from quorum_wal.storage.errors import StorageError
 
 log = structlog.get_logger()
 

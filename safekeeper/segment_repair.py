@@ -14,15 +14,15 @@ import os
 
 import structlog
 
-from pgwal.lsn import format_lsn
-from pgwire.blocking import Session
-from pgwire.copy_stream import CopyStream
-from pgwire.errors import CopyEnded
-from safekeeper.block_sums import BlockSums
-from safekeeper.errors import SafekeeperError
-from safekeeper.record_check import check_records
-from safekeeper.timeline import Timeline
-from storage import durable
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwire.blocking import Session
+from quorum_wal.pgwire.copy_stream import CopyStream
+from quorum_wal.pgwire.errors import CopyEnded
+from quorum_wal.safekeeper.block_sums import BlockSums
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.record_check import check_records
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.storage import durable
 
 log = structlog.get_logger()
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 
-from consensus.ids import NodeId
-from pgwal.lsn import format_lsn
-from pgwal.page import WAL_PAGE_SIZE
-from pgwal.segment import format_segment_name, segno_of
-from pgwire.copy_stream import CopyStream
-from pgwire.replication import Keepalive, pack_xlog_data_header, postgres_time_us
-from safekeeper.block_sums import BLOCK_BYTES
-from safekeeper.donor_rule import DonorRule
-from safekeeper.errors import SafekeeperError
-from safekeeper.join_rules import check_not_left
-from safekeeper.read_wal import read_wal
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.pgwal.segment import format_segment_name, segno_of
+from quorum_wal.pgwire.copy_stream import CopyStream
+from quorum_wal.pgwire.replication import Keepalive, pack_xlog_data_header, postgres_time_us
+from quorum_wal.safekeeper.block_sums import BLOCK_BYTES
+from quorum_wal.safekeeper.donor_rule import DonorRule
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.join_rules import check_not_left
+from quorum_wal.safekeeper.read_wal import read_wal
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
 
 SEND_BYTES_MAX = 128 * 1024  # one message, as MAX_SEND_SIZE
 READ_BYTES_MAX = 1024 * 1024  # one read: finding and opening the file costs as much as 100 KiB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consensus.messages import ServerFacts
+from quorum_wal.consensus.messages import ServerFacts
 
 # The version reported while there is no timeline; all our clients accept it.
 FALLBACK_VERSION = "16.0"

@@ -22,42 +22,42 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client import CollectorRegistry
 
-from access.access import Access
-from access.open_files import raise_limit
-from consensus.errors import ConsensusError
-from pgwire.blocking import ServerConfig, Session, accept_connection
-from pgwire.errors import ConnectionRefused, WireError
-from safekeeper.command_roles import TRUSTED
-from safekeeper.config import SafekeeperConfig
-from safekeeper.data_directory import DataDirectory
-from safekeeper.errors import SafekeeperError
-from safekeeper.flush_times import FlushTimes
-from safekeeper.metrics import FlushCollector, StateCollector
-from safekeeper.open_files import files_needed
-from safekeeper.refusal_log import RefusalLog
-from safekeeper.replica import stop_replicas
-from safekeeper.replication_server import select_timeline
-from safekeeper.scrub import Scrub
-from safekeeper.server_settings import FALLBACK_VERSION, version_text
-from safekeeper.session import ClientSession
-from safekeeper.start_check import StartCheck
-from safekeeper.startup_parameters import check_may_stream, check_startup_parameters
-from safekeeper.status import damage_of, timeline_numbers, timeline_status
-from safekeeper.tenant_limits import TenantConnections
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_hooks import TimelineHooks
-from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import TimelinePolicy, Timelines
-from safekeeper.wal_removal import remove_old_wal
-from storage.compiled import how_it_runs
-from storage.errors import StorageError
-from telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
-from telemetry.status_server import HttpListener, Pages, StatusServer, http_listener
-from telemetry.watched_files import unusable_files
+from quorum_wal.access.access import Access
+from quorum_wal.access.open_files import raise_limit
+from quorum_wal.consensus.errors import ConsensusError
+from quorum_wal.pgwire.blocking import ServerConfig, Session, accept_connection
+from quorum_wal.pgwire.errors import ConnectionRefused, WireError
+from quorum_wal.safekeeper.command_roles import TRUSTED
+from quorum_wal.safekeeper.config import SafekeeperConfig
+from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.flush_times import FlushTimes
+from quorum_wal.safekeeper.metrics import FlushCollector, StateCollector
+from quorum_wal.safekeeper.open_files import files_needed
+from quorum_wal.safekeeper.refusal_log import RefusalLog
+from quorum_wal.safekeeper.replica import stop_replicas
+from quorum_wal.safekeeper.replication_server import select_timeline
+from quorum_wal.safekeeper.scrub import Scrub
+from quorum_wal.safekeeper.server_settings import FALLBACK_VERSION, version_text
+from quorum_wal.safekeeper.session import ClientSession
+from quorum_wal.safekeeper.start_check import StartCheck
+from quorum_wal.safekeeper.startup_parameters import check_may_stream, check_startup_parameters
+from quorum_wal.safekeeper.status import damage_of, timeline_numbers, timeline_status
+from quorum_wal.safekeeper.tenant_limits import TenantConnections
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_hooks import TimelineHooks
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.timelines import TimelinePolicy, Timelines
+from quorum_wal.safekeeper.wal_removal import remove_old_wal
+from quorum_wal.storage.compiled import how_it_runs
+from quorum_wal.storage.errors import StorageError
+from quorum_wal.telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
+from quorum_wal.telemetry.status_server import HttpListener, Pages, StatusServer, http_listener
+from quorum_wal.telemetry.watched_files import unusable_files
 
 if TYPE_CHECKING:
-    from safekeeper.archiving import Archiving
-    from telemetry.page.page_view import WebPage
+    from quorum_wal.safekeeper.archiving import Archiving
+    from quorum_wal.telemetry.page.page_view import WebPage
 
 log = structlog.get_logger()
 
@@ -157,7 +157,7 @@ class Safekeeper:
             log.error("timeline is damaged", timeline=name, reason=reason)
         log.info(
             "safekeeper started", id=config.safekeeper_id, listen=self.address,
-            http=self.http_address, steady_path=how_it_runs("safekeeper.steady_path"),
+            http=self.http_address, steady_path=how_it_runs("quorum_wal.safekeeper.steady_path"),
         )  # fmt: skip
         return self
 
@@ -355,7 +355,9 @@ class Safekeeper:
         """Raises ObjectStoreError."""
         if self.config.archive is None:
             return None
-        from safekeeper.archiving import Archiving  # its dependencies are not always needed
+        from quorum_wal.safekeeper.archiving import (
+            Archiving,  # its dependencies are not always needed
+        )
 
         return Archiving(self.config.archive, self.timelines)
 

@@ -11,33 +11,33 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from access.errors import AccessError
-from consensus.errors import ConsensusError
-from consensus.ids import TimelineId, parse_id
-from consensus.join import decode_offer
-from consensus.membership_codec import decode_membership
-from consensus.messages import ServerFacts
-from pgwal.errors import WalError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn, format_lsn
-from pgwire.blocking import Session
-from pgwire.commands import OptionCommand, parse_command
-from pgwire.errors import CommandSyntaxError
-from pgwire.messages import Column
-from safekeeper.command_roles import command_name, roles_for
-from safekeeper.errors import SafekeeperError
-from safekeeper.receive_wal import WalReceiver
-from safekeeper.refusals import members_in_words
-from safekeeper.replica import Client
-from safekeeper.replication_server import ReplicationServer
-from safekeeper.segment_repair import SegmentRepair
-from safekeeper.status import damaged_status, timeline_status
-from safekeeper.timeline import Timeline
-from safekeeper.wal_removal import forget_pageserver
-from storage.errors import StorageError
+from quorum_wal.access.errors import AccessError
+from quorum_wal.consensus.errors import ConsensusError
+from quorum_wal.consensus.ids import TimelineId, parse_id
+from quorum_wal.consensus.join import decode_offer
+from quorum_wal.consensus.membership_codec import decode_membership
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwire.blocking import Session
+from quorum_wal.pgwire.commands import OptionCommand, parse_command
+from quorum_wal.pgwire.errors import CommandSyntaxError
+from quorum_wal.pgwire.messages import Column
+from quorum_wal.safekeeper.command_roles import command_name, roles_for
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.receive_wal import WalReceiver
+from quorum_wal.safekeeper.refusals import members_in_words
+from quorum_wal.safekeeper.replica import Client
+from quorum_wal.safekeeper.replication_server import ReplicationServer
+from quorum_wal.safekeeper.segment_repair import SegmentRepair
+from quorum_wal.safekeeper.status import damaged_status, timeline_status
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.wal_removal import forget_pageserver
+from quorum_wal.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from safekeeper.service import Safekeeper
+    from quorum_wal.safekeeper.service import Safekeeper
 
 log = structlog.get_logger()
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from safekeeper.archive_progress import ArchiverState
-from storage.errors import StorageError
+from quorum_wal.safekeeper.archive_progress import ArchiverState
+from quorum_wal.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from safekeeper.timeline import Timeline
+    from quorum_wal.safekeeper.timeline import Timeline
 
 #: Long enough to stay awake for a proposer that restarts, or for a client that asks periodically.
 IDLE_SECONDS = 60.0

@@ -19,11 +19,11 @@ from threading import Condition
 
 import structlog
 
-from pgwal.lsn import format_lsn
-from safekeeper.errors import SafekeeperError
-from safekeeper.slots_file import SavedHolders, SavedSlot, decode_slots, encode_slots
-from safekeeper.trim_rule import Trim, check_newest, registered, reported
-from storage import durable
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.slots_file import SavedHolders, SavedSlot, decode_slots, encode_slots
+from quorum_wal.safekeeper.trim_rule import Trim, check_newest, registered, reported
+from quorum_wal.storage import durable
 
 log = structlog.get_logger()
 

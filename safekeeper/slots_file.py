@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import crc32c
 
-from safekeeper.errors import SafekeeperError
-from safekeeper.trim_rule import Trim
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.trim_rule import Trim
 
 MAGIC = b"QSLT"
 VERSION_OF_SLOTS, VERSION_WITH_TRIM = 1, 2

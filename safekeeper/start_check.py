@@ -13,7 +13,7 @@ from threading import Event
 
 import structlog
 
-from safekeeper.timelines import Timelines
+from quorum_wal.safekeeper.timelines import Timelines
 
 log = structlog.get_logger()
 

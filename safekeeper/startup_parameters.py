@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from consensus.errors import ConsensusError
-from consensus.ids import parse_id
-from pgwire.errors import INVALID_PARAMETER_VALUE, ConnectionRefused
-from pgwire.startup import parse_options
-from safekeeper.control_state import ControlState
-from safekeeper.refusals import departure
-from safekeeper.session_settings import ENCODINGS, SESSION_SETTINGS
+from quorum_wal.consensus.errors import ConsensusError
+from quorum_wal.consensus.ids import parse_id
+from quorum_wal.pgwire.errors import INVALID_PARAMETER_VALUE, ConnectionRefused
+from quorum_wal.pgwire.startup import parse_options
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.refusals import departure
+from quorum_wal.safekeeper.session_settings import ENCODINGS, SESSION_SETTINGS
 
 UNDEFINED_OBJECT = "42704"
 CANNOT_CONNECT_NOW = "57P03"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from consensus.ids import NodeId
-from consensus.membership_page import membership_page
-from pgwal.lsn import format_lsn
-from safekeeper.retention import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership_page import membership_page
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.retention import (
     WalStatus,
     member_safe_wal_bytes,
     safe_wal_bytes,
     wal_status,
 )
-from safekeeper.slots import Slot
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
-from safekeeper.wal_removal import horizon_of, log_extent
+from quorum_wal.safekeeper.slots import Slot
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.wal_removal import horizon_of, log_extent
 
 
 def node_id_status(node_id: NodeId) -> dict[str, Any]:

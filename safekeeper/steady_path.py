@@ -26,33 +26,33 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from consensus.codec import APPEND, APPEND_HEAD, APPEND_POSITIONS, RESPONSE_POSITIONS
-from consensus.codec import RESPONSE_POSITIONS_AT as ANSWER_AT
-from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, pack_header
-from safekeeper.block_sums import BLOCK_BYTES, BlockSums
-from safekeeper.events import SteadyTaken
-from safekeeper.timeline_state import Positions
-from storage import durable
+from quorum_wal.consensus.codec import APPEND, APPEND_HEAD, APPEND_POSITIONS, RESPONSE_POSITIONS
+from quorum_wal.consensus.codec import RESPONSE_POSITIONS_AT as ANSWER_AT
+from quorum_wal.pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, pack_header
+from quorum_wal.safekeeper.block_sums import BLOCK_BYTES, BlockSums
+from quorum_wal.safekeeper.events import SteadyTaken
+from quorum_wal.safekeeper.timeline_state import Positions
+from quorum_wal.storage import durable
 
 try:
     import cython
 except ImportError:
-    from storage import uncompiled as cython
+    from quorum_wal.storage import uncompiled as cython
 
 if TYPE_CHECKING:
-    from pgwire.copy_stream import CopyStream
-    from safekeeper.acceptor import Acceptor
-    from safekeeper.timeline import Timeline
+    from quorum_wal.pgwire.copy_stream import CopyStream
+    from quorum_wal.safekeeper.acceptor import Acceptor
+    from quorum_wal.safekeeper.timeline import Timeline
 
 if cython.compiled:
-    from cython.cimports.consensus.append_calls import positions_at, put_positions
-    from cython.cimports.pgwire.copy_calls import monotonic, receive, send_all
-    from cython.cimports.storage.big_endian import is_at, u32_at
-    from cython.cimports.storage.durable_calls import sync, write_at
+    from cython.cimports.quorum_wal.consensus.append_calls import positions_at, put_positions
+    from cython.cimports.quorum_wal.pgwire.copy_calls import monotonic, receive, send_all
+    from cython.cimports.quorum_wal.storage.big_endian import is_at, u32_at
+    from cython.cimports.quorum_wal.storage.durable_calls import sync, write_at
 else:
     from time import monotonic
 
-    from storage.big_endian import is_at, u32_at
+    from quorum_wal.storage.big_endian import is_at, u32_at
 
     positions_at = APPEND_POSITIONS.unpack_from
     put_positions = RESPONSE_POSITIONS.pack_into

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 
-from access.admission import RESERVED_FOR, TOO_MANY_CONNECTIONS
-from access.roles import Role
-from consensus.ids import parse_id
-from pgwire.errors import ConnectionRefused
-from safekeeper.errors import TimelineError
-from storage.durable import DISK_FULL
-from storage.errors import StorageError
+from quorum_wal.access.admission import RESERVED_FOR, TOO_MANY_CONNECTIONS
+from quorum_wal.access.roles import Role
+from quorum_wal.consensus.ids import parse_id
+from quorum_wal.pgwire.errors import ConnectionRefused
+from quorum_wal.safekeeper.errors import TimelineError
+from quorum_wal.storage.durable import DISK_FULL
+from quorum_wal.storage.errors import StorageError
 
 CONFIGURATION_LIMIT_EXCEEDED = "53400"
 #: Tenant of a connection that names a timeline and no tenant.

@@ -19,16 +19,16 @@ from typing import assert_never
 import structlog
 from msgspec import structs
 
-from consensus.codec import decode_proposer_message, encode
-from consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
-from pgwal.lsn import format_lsn
-from safekeeper.acceptor import Acceptor
-from safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
-from safekeeper.control_file import ControlFile, Hints
-from safekeeper.control_state import ControlState
-from safekeeper.damage import Holes
-from safekeeper.errors import SafekeeperError, TimelineError
-from safekeeper.events import (
+from quorum_wal.consensus.codec import decode_proposer_message, encode
+from quorum_wal.consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
+from quorum_wal.safekeeper.control_file import ControlFile, Hints
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.damage import Holes
+from quorum_wal.safekeeper.errors import SafekeeperError, TimelineError
+from quorum_wal.safekeeper.events import (
     Action,
     BatchEnded,
     ChainedWal,
@@ -46,21 +46,21 @@ from safekeeper.events import (
     TruncateWal,
     WriteWal,
 )
-from safekeeper.proposer_connection import LastProposers, ProposerConnection
-from safekeeper.recovery import DamagedLog, recovered_end
-from safekeeper.replicas import Replicas
-from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
-from safekeeper.room import Room
-from safekeeper.sleep import Sleep
-from safekeeper.slots import Slots
-from safekeeper.steady_path import HINTS_BYTES_MAX, SteadyPath
-from safekeeper.timeline_hooks import TimelineHooks
-from safekeeper.timeline_state import Positions, TimelineState, healthy_state
-from safekeeper.wal_store import WalStore
-from safekeeper.watchers import Watchers
-from storage.compiled import compiled
-from storage.durable import DISK_FULL
-from storage.errors import StorageError
+from quorum_wal.safekeeper.proposer_connection import LastProposers, ProposerConnection
+from quorum_wal.safekeeper.recovery import DamagedLog, recovered_end
+from quorum_wal.safekeeper.replicas import Replicas
+from quorum_wal.safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
+from quorum_wal.safekeeper.room import Room
+from quorum_wal.safekeeper.sleep import Sleep
+from quorum_wal.safekeeper.slots import Slots
+from quorum_wal.safekeeper.steady_path import HINTS_BYTES_MAX, SteadyPath
+from quorum_wal.safekeeper.timeline_hooks import TimelineHooks
+from quorum_wal.safekeeper.timeline_state import Positions, TimelineState, healthy_state
+from quorum_wal.safekeeper.wal_store import WalStore
+from quorum_wal.safekeeper.watchers import Watchers
+from quorum_wal.storage.compiled import compiled
+from quorum_wal.storage.durable import DISK_FULL
+from quorum_wal.storage.errors import StorageError
 
 log = structlog.get_logger()
 
@@ -73,7 +73,7 @@ class Timeline:
     """Thread-safe; `positions` and `control` may be read without the lock."""
 
     #: Compiled, if possible.
-    steady_path_class: type[SteadyPath] = compiled("safekeeper.steady_path").SteadyPath
+    steady_path_class: type[SteadyPath] = compiled("quorum_wal.safekeeper.steady_path").SteadyPath
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from safekeeper.flush_times import FlushTimes
+from quorum_wal.safekeeper.flush_times import FlushTimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.control_state import ControlState
 
 
 class TimelineState(Enum):

@@ -14,28 +14,28 @@ from time import monotonic
 
 import structlog
 
-from consensus.ids import NodeId, TimelineId
-from consensus.join import TimelineOffer
-from consensus.membership import Membership, Stamp
-from consensus.messages import ServerFacts
-from consensus.term_history import TermHistory
-from pgwal.history import TimelineHistory
-from pgwal.segment import check_wal_seg_size
-from pgwal.versions import wal_version
-from safekeeper.archive_progress import ArchiveSettings
-from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
-from safekeeper.control_state import ControlState, encode_control_state
-from safekeeper.data_directory import DataDirectory, no_such_timeline, parse_folder_name
-from safekeeper.errors import ControlFileError, TimelineError
-from safekeeper.force_rule import forced, streaming_refusal
-from safekeeper.join_rules import activated, departed, joined
-from safekeeper.refusals import WRONG_STATE, departure
-from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
-from safekeeper.tenant_limits import NO_LIMITS, TenantLimits, WalQuota, check_timelines
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_hooks import TimelineHooks
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.segment import check_wal_seg_size
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.safekeeper.archive_progress import ArchiveSettings
+from quorum_wal.safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
+from quorum_wal.safekeeper.control_state import ControlState, encode_control_state
+from quorum_wal.safekeeper.data_directory import DataDirectory, no_such_timeline, parse_folder_name
+from quorum_wal.safekeeper.errors import ControlFileError, TimelineError
+from quorum_wal.safekeeper.force_rule import forced, streaming_refusal
+from quorum_wal.safekeeper.join_rules import activated, departed, joined
+from quorum_wal.safekeeper.refusals import WRONG_STATE, departure
+from quorum_wal.safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
+from quorum_wal.safekeeper.tenant_limits import NO_LIMITS, TenantLimits, WalQuota, check_timelines
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_hooks import TimelineHooks
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 
 log = structlog.get_logger()
 

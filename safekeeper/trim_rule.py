@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.errors import SafekeeperError
 
 OBJECT_IN_USE = "55006"
 INVALID_PARAMETER = "22023"

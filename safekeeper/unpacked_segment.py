@@ -11,9 +11,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from safekeeper.block_sums import BLOCK_BYTES, BlockSums
-from safekeeper.errors import WalDamaged
-from storage import durable
+from quorum_wal.safekeeper.block_sums import BLOCK_BYTES, BlockSums
+from quorum_wal.safekeeper.errors import WalDamaged
+from quorum_wal.storage import durable
 
 
 class UnpackedSegment:

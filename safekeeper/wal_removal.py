@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import structlog
 
-from pgwal.lsn import format_lsn
-from safekeeper.errors import SafekeeperError
-from safekeeper.join_rules import check_not_left
-from safekeeper.retention import Horizon, LogExtent, wal_horizon
-from safekeeper.timeline import Timeline
-from safekeeper.trim_rule import OBJECT_IN_USE
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.join_rules import check_not_left
+from quorum_wal.safekeeper.retention import Horizon, LogExtent, wal_horizon
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.trim_rule import OBJECT_IN_USE
 
 log = structlog.get_logger()
 

@@ -15,14 +15,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from consensus.messages import ServerFacts
-from pgwal.end_of_wal import EndOfWal, find_end_of_wal
-from pgwal.errors import SegmentNameError
-from pgwal.history import TimelineHistory
-from pgwal.segment import SegmentName, format_segment_name, parse_segment_name, segno_of
-from safekeeper.checked_wal import CheckedWal
-from safekeeper.record_check import WalFacts
-from storage import durable
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.end_of_wal import EndOfWal, find_end_of_wal
+from quorum_wal.pgwal.errors import SegmentNameError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.segment import SegmentName, format_segment_name, parse_segment_name, segno_of
+from quorum_wal.safekeeper.checked_wal import CheckedWal
+from quorum_wal.safekeeper.record_check import WalFacts
+from quorum_wal.storage import durable
 
 SPARE_NAME = "next-segment"
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 def register(session: SparkSession) -> None:
     """Makes `format("pg_wal")` and `format("pg_changes")` available."""
-    from spark.sources.pg_changes import PgChangesDataSource
-    from spark.sources.pg_wal import PgWalDataSource
+    from quorum_wal.spark.sources.pg_changes import PgChangesDataSource
+    from quorum_wal.spark.sources.pg_wal import PgWalDataSource
 
     session.dataSource.register(PgWalDataSource)
     session.dataSource.register(PgChangesDataSource)

@@ -18,8 +18,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
-from spark.errors import SparkWalError
-from spark.register import register
+from quorum_wal.spark.errors import SparkWalError
+from quorum_wal.spark.register import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

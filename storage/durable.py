@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from storage.errors import StorageError
+from quorum_wal.storage.errors import StorageError
 
 # Bytes read or written at a time: copying or comparing this many holds the interpreter for less
 # than a millisecond, and the cost of the calls is negligible.

@@ -24,7 +24,7 @@ from threading import Event, Thread
 
 import structlog
 
-from telemetry import hang_killer
+from quorum_wal.telemetry import hang_killer
 
 log = structlog.get_logger()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from storage.private_file import read_private
+from quorum_wal.storage.private_file import read_private
 
 TOKEN_CHARACTERS_MIN = 16
 _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # b64token of RFC 6750

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-from telemetry.recent_events import RECENT_EVENTS
+from quorum_wal.telemetry.recent_events import RECENT_EVENTS
 
 
 @contextmanager

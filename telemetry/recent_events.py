@@ -25,8 +25,8 @@ KEPT_LEVELS = ("info", *URGENT_LEVELS)
 #: Routine, or caused by any client. A unit test checks that each of them is logged.
 NOISE = frozenset({
     "connection refused", "refused", "client broke the protocol", "canceled by its client",
-    "WAL removed", "scrub done", "timeline loaded", "replayed", "old layers were merged",
-    "WAL may go", "commits travel", "all timelines checked",
+    "WAL removed", "scrub done", "timeline loaded", "replayed epoch", "merged old layers",
+    "WAL below this position may be removed", "commit path", "all timelines checked",
 })  # fmt: skip
 _NOT_FIELDS = ("event", "level", "timestamp", "exc_info", "exception", "stack_info")
 

@@ -21,12 +21,12 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from pgwire.transport import prepare_socket, shut_down
-from telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
-from telemetry.loopback import is_loopback
-from telemetry.page.page_handlers import PAGE_PATH, SIGN_IN_PATHS, PageHandlers
-from telemetry.status_server import HttpListener, Pages, Route
-from telemetry.watched_files import WatchedFiles
+from quorum_wal.pgwire.transport import prepare_socket, shut_down
+from quorum_wal.telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
+from quorum_wal.telemetry.loopback import is_loopback
+from quorum_wal.telemetry.page.page_handlers import PAGE_PATH, SIGN_IN_PATHS, PageHandlers
+from quorum_wal.telemetry.status_server import HttpListener, Pages, Route
+from quorum_wal.telemetry.watched_files import WatchedFiles
 
 T = TypeVar("T")
 

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from pgwire.tls import TlsFiles, server_tls_context
-from telemetry.http_token import read_private_token
-from telemetry.watched_files import WatchedFiles
+from quorum_wal.pgwire.tls import TlsFiles, server_tls_context
+from quorum_wal.telemetry.http_token import read_private_token
+from quorum_wal.telemetry.watched_files import WatchedFiles
 
 if TYPE_CHECKING:  # the import would delay votes and commits: see `status_pages.py`
     from prometheus_client import CollectorRegistry
 
-    from telemetry.page.page_view import WebPage
+    from quorum_wal.telemetry.page.page_view import WebPage
 
 log = structlog.get_logger()
 
@@ -185,7 +185,7 @@ class StatusServer:
         if self._has_ended_first():
             self._started.set()
             return
-        from telemetry.status_pages import serve
+        from quorum_wal.telemetry.status_pages import serve
 
         serve(self._socket, self.listener, self._pages, self._on_started)
 

@@ -6,8 +6,8 @@ from functools import cache
 
 from wal_log import PG_VERSION, SYSTEM_ID, WAL_SEG_SIZE, WalLog
 
-from consensus.ids import TimelineId
-from objectstore.archive import ArchivedTimeline
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import ArchivedTimeline
 
 SEG_SIZE = WAL_SEG_SIZE
 TIMELINE = TimelineId(b"tenant".ljust(16), b"timeline".ljust(16))

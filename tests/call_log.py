@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from pg_fixtures.failing_disk import compile_library
-from pg_server.errors import Unavailable
+from quorum_wal.pg_fixtures.failing_disk import compile_library
+from quorum_wal.pg_server.errors import Unavailable
 
 SOURCE = Path(__file__).with_suffix(".c")
 _LOADED = "CALL_LOG_LOADED"

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from quorum_wal.pg_fixtures import processes
+from quorum_wal.pg_fixtures.fork_server import ForkServers
+
 TESTS = Path(__file__).parent
 
 #: rings whose fixtures take minutes to make: an engine and its images, logs of servers, a JVM
@@ -18,7 +21,13 @@ TOGETHER = ("containers", "contract", "spark")
 #: rings whose tests share nothing
 APART = ("simulation",)
 #: What comes last fills the processes evenly: what is small.
-ORDER = dict.fromkeys(TOGETHER, 0) | {"integration": 1}
+ORDER = dict.fromkeys(TOGETHER, 0) | {"integration": 2, "simulation": 3}
+LAST = 4
+#: Files that take minutes, as one process runs all tests of a file: the first of their ring.
+LONG = frozenset({
+    "test_soak.py", "test_members.py", "test_hostile_members.py", "test_pageserver.py",
+    "test_pageserver_failures.py", "test_topologies.py", "test_daisy_chain.py",
+})  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,6 +68,12 @@ class FailuresAtOnce:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailuresAtOnce(config))
+    processes.fork_servers = ForkServers(processes.SK)
+
+
+def pytest_unconfigure() -> None:
+    if processes.fork_servers is not None:
+        processes.fork_servers.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,7 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folders:
             item.add_marker(folders[0])
         rings[item] = folders[0] if folders else ""
-    items.sort(key=lambda item: ORDER.get(rings[item], 2))
+    items.sort(key=lambda item: 1 if item.path.name in LONG else ORDER.get(rings[item], LAST))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership, Stamp
-from consensus.messages import ServerFacts
-from consensus.term_history import TermHistory
-from pgwal.history import TimelineHistory
-from safekeeper.control_state import ControlState
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.control_state import ControlState
 from tests.wal_log import PG_VERSION, SYSTEM_ID, WAL_SEG_SIZE
 
 SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)

@@ -9,9 +9,9 @@ from itertools import count
 from pathlib import Path
 from typing import Self
 
-from objectstore.remote import RemoteStore
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import ServiceProcess
+from quorum_wal.objectstore.remote import RemoteStore
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import ServiceProcess
 
 START_TIMEOUT = 60.0
 SECRET = "s3cr3t-4cc3ss-k3y"

@@ -13,10 +13,10 @@ from pathlib import Path
 from timeline_on_disk import create_timeline
 from wal_log import PG_VERSION, SYSTEM_ID
 
-from consensus.messages import ServerFacts
-from pgwal.segment import format_segment_name
-from safekeeper.block_sums import BlockSums, encode_block_sums
-from safekeeper.timeline import Timeline
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.segment import format_segment_name
+from quorum_wal.safekeeper.block_sums import BlockSums, encode_block_sums
+from quorum_wal.safekeeper.timeline import Timeline
 
 EDGE_BYTES = 64 * 1024
 PIECE_BYTES = 256 * 1024

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import socket
 
-from pgwire.blocking import CopyStream, ServerConfig, Session, accept_connection
-from pgwire.connection import ClientConnection, State
-from pgwire.messages import Message, Query
-from pgwire.startup import StartupMessage
+from quorum_wal.pgwire.blocking import CopyStream, ServerConfig, Session, accept_connection
+from quorum_wal.pgwire.connection import ClientConnection, State
+from quorum_wal.pgwire.messages import Message, Query
+from quorum_wal.pgwire.startup import StartupMessage
 
 CONFIG = ServerConfig(server_version="18.1", handshake_timeout_s=5)
 STARTUP = StartupMessage({"user": "u", "application_name": "standby1"})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pgwire.framing import COPY_DATA, pack_header
-from safekeeper.timeline import Timeline
+from quorum_wal.pgwire.framing import COPY_DATA, pack_header
+from quorum_wal.safekeeper.timeline import Timeline
 
 HEADER_BYTES = 5
 

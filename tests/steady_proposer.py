@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from consensus.codec import decode_proposer_message, encode
-from consensus.messages import Append, AppendResponse
-from pgwire.replication import XLogData
-from tests.steady_batch import HEADER_BYTES, framed
-from walproposer.primary.primary import Primary
-from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.events import (
+from quorum_wal.consensus.codec import decode_proposer_message, encode
+from quorum_wal.consensus.messages import Append, AppendResponse
+from quorum_wal.pgwire.replication import XLogData
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.stream.candidacy import Candidacy
+from quorum_wal.walproposer.stream.events import (
     Action,
     Event,
     PeerMessage,
@@ -23,8 +22,9 @@ from walproposer.stream.events import (
     SteadyEnded,
     WalReceived,
 )
-from walproposer.stream.proposer import Proposer
-from walproposer.stream.steady_leader import CHAINED, SteadyLeader
+from quorum_wal.walproposer.stream.proposer import Proposer
+from quorum_wal.walproposer.stream.steady_leader import CHAINED, SteadyLeader
+from tests.steady_batch import HEADER_BYTES, framed
 
 
 class SteadyProposer(Proposer):

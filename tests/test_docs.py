@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from generations import metrics as generations
-from safekeeper import metrics as keeper
-from walproposer import metrics as proposer
+from quorum_wal.generations import metrics as generations
+from quorum_wal.safekeeper import metrics as keeper
+from quorum_wal.walproposer import metrics as proposer
 
 ROOT = Path(__file__).parent.parent
 
@@ -93,3 +94,23 @@ def test_every_metric_is_documented() -> None:
     names = {name for table in (*ours, *theirs, *numbers) for name in table}
     operations = (ROOT / "docs/operations.md").read_text()
     assert not sorted(name for name in names if f"`{name}`" not in operations)
+
+
+_DEPENDENCY = re.compile(r"^\| `([a-z0-9-]+)` \| ([^|]+) \| ([^|]{5,}) \|$", re.MULTILINE)
+_REQUIREMENT = re.compile(r"[A-Za-z0-9-]+")
+
+
+def test_each_dependency_has_a_reason() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = settings["project"]
+    lists = (
+        settings["build-system"]["requires"],
+        project["dependencies"],
+        *project["optional-dependencies"].values(),
+    )
+    required = {
+        name for names in lists for each in names for name in _REQUIREMENT.findall(each)[:1]
+    }
+    section = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")[2]
+    named = [name for name, _, _ in _DEPENDENCY.findall(section.partition("\n## ")[0])]
+    assert sorted(named) == sorted(required)

@@ -127,3 +127,119 @@ def test_links_in_docs_lead_somewhere() -> None:
             if "://" not in target and not (page.parent / target).exists():
                 problems.append(f"{name_of(page)}: {target}")
     assert not problems, "\n".join(problems)
+
+
+#: Where a pause is what the test is about, and not a wait for something that has no condition.
+PAUSES = {
+    "tests/contract/objectstore/faulty_store.py": "a store that answers late",
+    "tests/integration/qsync_client/test_qsync_cancellations.py": "the moment of a cancellation",
+    "tests/integration/qsync_client/test_qsync_faults.py": "the age of an admission",
+    "tests/integration/test_pg_fixtures_faults.py": "messages that are sent one after another",
+    "tests/integration/test_primary_lifecycle.py": "the moment of a crash",
+    "tests/integration/test_process_faults.py": "the length of a fault",
+    "tests/interpreter_probe.py": "a clock that ticks beside what is measured",
+    "tests/soak/members_run.py": "the time between two looks at a process of minutes",
+    "tests/spark/test_ingest.py": "the moment of a kill",
+    "tests/unit/test_interpreter_probe.py": "a call that waits",
+}
+
+
+def test_tests_wait_for_conditions() -> None:
+    """Each of PAUSES has one pause; any other wait has a condition and a deadline (wait_until)."""
+    pauses = Counter(
+        name_of(path)
+        for path in PYTHON
+        if path.is_relative_to(ROOT / "tests")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")
+    )
+    assert pauses == Counter(dict.fromkeys(PAUSES, 1))
+
+
+#: Files of tests that may use private members, and why.
+INSIDES = {
+    "tests/containers/container_network.py": "testcontainers has no public way",
+    "tests/integration/broken_promotion.py": "plants bugs",
+    "tests/simulation/core_copies.py": "copies cores",
+    "tests/soak/qsync_plants.py": "plants bugs",
+    "tests/spark/java_driver.py": "pyspark has no public way",
+    "tests/spark/test_object_store.py": "pyspark has no public way",
+    "tests/spark/test_pg_wal_batch.py": "pyspark has no public way",
+}
+#: Files written before this rule, and how often they break it. A number may only become smaller.
+INSIDES_LEFT = {
+    "tests/contract/changes/test_gaps.py": 1,
+    "tests/contract/qsync/test_unused_database.py": 1,
+    "tests/integration/test_mending.py": 1,
+    "tests/simulation/file_node.py": 1,
+    "tests/simulation/limbo_primary.py": 1,
+    "tests/spark/test_ingest.py": 1,
+    "tests/spark/test_pg_changes.py": 4,
+    "tests/unit/access/test_admission.py": 2,
+    "tests/unit/backup/test_safekeeper_wal.py": 2,
+    "tests/unit/pgwire/test_wire_copy_stream.py": 3,
+    "tests/unit/qsync/test_coordinator_client.py": 3,
+    "tests/unit/safekeeper/steady_keeper.py": 4,
+    "tests/unit/safekeeper/test_archive_segment_sizes.py": 3,
+    "tests/unit/safekeeper/test_archived_rot.py": 1,
+    "tests/unit/safekeeper/test_archiver.py": 5,
+    "tests/unit/safekeeper/test_archiving_of_many.py": 5,
+    "tests/unit/safekeeper/test_checked_wal.py": 5,
+    "tests/unit/safekeeper/test_control_file.py": 1,
+    "tests/unit/safekeeper/test_quiet_stream.py": 2,
+    "tests/unit/safekeeper/test_refusal_log.py": 1,
+    "tests/unit/safekeeper/test_sleep.py": 2,
+    "tests/unit/safekeeper/test_steady_path.py": 6,
+    "tests/unit/safekeeper/test_steady_stream.py": 4,
+    "tests/unit/safekeeper/test_timeline_failing_disk.py": 1,
+    "tests/unit/telemetry/test_service_pages.py": 1,
+    "tests/unit/walproposer/incarnation_world.py": 15,
+    "tests/unit/walproposer/test_commit_path.py": 1,
+    "tests/unit/walproposer/test_coordination.py": 4,
+    "tests/unit/walproposer/test_event_loop.py": 1,
+    "tests/unit/walproposer/test_failover_completion.py": 1,
+    "tests/unit/walproposer/test_failover_decisions.py": 4,
+    "tests/unit/walproposer/test_limbo.py": 4,
+    "tests/unit/walproposer/test_steady_leader.py": 2,
+    "tests/unit/walproposer/test_steady_loop.py": 5,
+    "tests/unit/walproposer/test_takeover.py": 1,
+    "tests/unit/walproposer/test_verdict_port_access.py": 3,
+    "tests/unit/walproposer/test_verdict_port_load.py": 7,
+}
+
+
+def private_uses(path: Path) -> int:
+    """Of names with one underscore: those of others than `self`, and imports."""
+    count = 0
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr):
+            count += ast.unparse(node.value) not in ("self", "cls", "super()", "os", "other")
+        if isinstance(node, ast.ImportFrom):
+            count += sum(bool(re.match("_[a-z]", name.name)) for name in node.names)
+    return count
+
+
+def test_tests_use_public_interfaces() -> None:
+    """Bugs are planted inside (bugs_of_*); all else goes through what others may call, too."""
+    uses = {
+        name: count
+        for path in PYTHON
+        if path.is_relative_to(ROOT / "tests") and not path.name.startswith("bugs_of_")
+        if (name := name_of(path)) not in INSIDES and (count := private_uses(path))
+    }
+    assert uses == INSIDES_LEFT
+
+
+#: The package of users' imports; by any other name a module would be loaded twice.
+OURS = tuple(link.name for link in (ROOT / "quorum_wal").iterdir() if link.is_symlink())
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name_of)
+def test_packages_have_one_name(path: Path) -> None:
+    problems = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            problems += [alias.name for alias in node.names if alias.name.split(".")[0] in OURS]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            problems += [node.module] if node.module.split(".")[0] in OURS else []
+    assert not problems, f"{name_of(path)}: import these below quorum_wal: {problems}"

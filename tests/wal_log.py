@@ -19,8 +19,8 @@ from typing import Self
 
 from crc32c import crc32c
 
-from pgwal.errors import WalFormatError
-from pgwal.walker import NEED_DATA, RecordWalker
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.walker import NEED_DATA, RecordWalker
 
 PAGE_SIZE = 8192
 WAL_SEG_SIZE = 1024 * 1024

@@ -13,16 +13,16 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from telemetry.service_manager import ServiceManager
-from telemetry.stop_signal import StopSignal
-from walproposer.errors import WalProposerError
-from walproposer.service import WalProposer
-from walproposer.status import WAITING_FOR_PRIMARY, WAITING_FOR_PROMOTION
-from walproposer.supervision.data_directory import DataDirectory
-from walproposer.supervision.server_state import ServerState
-from walproposer.supervision.server_watch import ServerWatch
-from walproposer.takeover import TakeOverListener, ask_predecessor
-from walproposer.timelines.timeline_creation import FoundTimeline
+from quorum_wal.telemetry.service_manager import ServiceManager
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.service import WalProposer
+from quorum_wal.walproposer.status import WAITING_FOR_PRIMARY, WAITING_FOR_PROMOTION
+from quorum_wal.walproposer.supervision.data_directory import DataDirectory
+from quorum_wal.walproposer.supervision.server_state import ServerState
+from quorum_wal.walproposer.supervision.server_watch import ServerWatch
+from quorum_wal.walproposer.takeover import TakeOverListener, ask_predecessor
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
 
 
 class Attachment:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from consensus.membership import Membership
+from quorum_wal.consensus.membership import Membership
 
 
 @dataclass(frozen=True, slots=True)

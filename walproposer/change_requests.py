@@ -16,18 +16,18 @@ from http import HTTPStatus
 
 import msgspec
 
-from consensus.errors import MessageError
-from telemetry.status_server import Answer, Route
-from walproposer.request_page import is_done, outsider_of_page, request_of_page
-from walproposer.status import members_status
-from walproposer.stream.events import (
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.telemetry.status_server import Answer, Route
+from quorum_wal.walproposer.request_page import is_done, outsider_of_page, request_of_page
+from quorum_wal.walproposer.status import members_status
+from quorum_wal.walproposer.stream.events import (
     ChangeCancelled,
     ChangeRequest,
     ChangeRequested,
     ChangeState,
     OutsiderNamed,
 )
-from walproposer.stream.incarnation import Incarnation
+from quorum_wal.walproposer.stream.incarnation import Incarnation
 
 PATH = "/members"
 CHANGE_PATH = "/members/change"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consensus.ids import TimelineId
-from walproposer.chain_rule import NO_CHAINS, ChainRule
-from walproposer.locks.lease import LEASE_SECONDS
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.chain_rule import NO_CHAINS, ChainRule
+from quorum_wal.walproposer.locks.lease import LEASE_SECONDS
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 if TYPE_CHECKING:  # without --qsync it is not imported
-    from access.access import AccessConfig
+    from quorum_wal.access.access import AccessConfig
 
 AGE_MAX_SECONDS = 30.0
 ORPHAN_GRACE_SECONDS = 5.0

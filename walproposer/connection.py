@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from pgclient.connection import connect
-from pgclient.errors import NotConnected, PgClientError, ServerError, first_line
-from walproposer.errors import Refusal, Unreachable, WalProposerError
+from quorum_wal.pgclient.connection import connect
+from quorum_wal.pgclient.errors import NotConnected, PgClientError, ServerError, first_line
+from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
 
 PORT_MAX = 65535
 

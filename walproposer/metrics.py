@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from walproposer.checks.commit_watch import CommitWatch
-from walproposer.status import STATES, open_peers, peer_status
-from walproposer.stream.incarnation import Incarnation
-from walproposer.stream.progress import PeerState
+from quorum_wal.walproposer.checks.commit_watch import CommitWatch
+from quorum_wal.walproposer.status import STATES, open_peers, peer_status
+from quorum_wal.walproposer.stream.incarnation import Incarnation
+from quorum_wal.walproposer.stream.progress import PeerState
 
 if TYPE_CHECKING:  # without --qsync it is not imported
-    from walproposer.qsync.coordination import Coordination
+    from quorum_wal.walproposer.qsync.coordination import Coordination
 
 GAUGES = {
     "sk_proposer_commit_lsn": "Position confirmed by a quorum, in bytes",

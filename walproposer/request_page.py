@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from consensus.errors import MessageError
-from consensus.membership import MEMBERS_MAX, UNKNOWN_INSTANCE, Membership
-from consensus.membership_page import member_of_page, member_page, split_address
-from walproposer.stream.events import ChangeRequest
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.membership import MEMBERS_MAX, UNKNOWN_INSTANCE, Membership
+from quorum_wal.consensus.membership_page import member_of_page, member_page, split_address
+from quorum_wal.walproposer.stream.events import ChangeRequest
 
 GENERATION_MAX = (1 << 32) - 3  # entering and leaving add one each
 

@@ -15,17 +15,17 @@ import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from consensus.ids import TimelineId
-from consensus.join import TimelineOffer, encode_offer
-from consensus.membership import Membership
-from consensus.membership_codec import encode_membership
-from pgclient.connection import connect_safekeeper
-from pgclient.errors import PgClientError
-from pgclient.questions import ask
-from pgwire.commands import format_option_command
-from pgwire.startup import format_options
-from walproposer.connection import connecting, port_number, server_error
-from walproposer.errors import Unreachable, WalProposerError
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.join import TimelineOffer, encode_offer
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.membership_codec import encode_membership
+from quorum_wal.pgclient.connection import connect_safekeeper
+from quorum_wal.pgclient.errors import PgClientError
+from quorum_wal.pgclient.questions import ask
+from quorum_wal.pgwire.commands import format_option_command
+from quorum_wal.pgwire.startup import format_options
+from quorum_wal.walproposer.connection import connecting, port_number, server_error
+from quorum_wal.walproposer.errors import Unreachable, WalProposerError
 
 DEFAULT_PORT = 5454
 

@@ -14,15 +14,15 @@ from contextlib import closing
 import msgspec
 import structlog
 
-from consensus.ids import NodeId, TimelineId
-from pgclient.errors import ConnectionLost
-from pgclient.stream import ReplicationStream
-from pgwal.lsn import Lsn
-from telemetry.stop_signal import StopSignal
-from walproposer.errors import Unreachable, WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
-from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.peer import open_donor, open_repair
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.pgclient.errors import ConnectionLost
+from quorum_wal.pgclient.stream import ReplicationStream
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.errors import Unreachable, WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.peer import open_donor, open_repair
 
 log = structlog.get_logger()
 

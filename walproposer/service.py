@@ -20,28 +20,28 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import structlog
 
-from consensus.ids import NodeId
-from consensus.membership_page import membership_of_page
-from consensus.messages import VoteResponse
-from consensus.term_history import TermHistory, TermStart
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn, format_lsn
-from telemetry.status_server import Pages
-from telemetry.stop_signal import StopSignal
-from walproposer.change_requests import ChangeRequests
-from walproposer.checks.commit_watch import CommitWatch
-from walproposer.config import ProposerConfig
-from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
-from walproposer.failover.completion import FailoverCompletion
-from walproposer.locks.lease import Lease, open_lock
-from walproposer.primary.log_marker import mark_log
-from walproposer.primary.primary import Primary
-from walproposer.primary.slot_guard import slot_dropped_on_failure
-from walproposer.primary.synchronous_standby import configure_when_streaming
-from walproposer.qsync.prepared_setting import limbo_max
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.segment_repair import SegmentRepair
-from walproposer.status import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership_page import membership_of_page
+from quorum_wal.consensus.messages import VoteResponse
+from quorum_wal.consensus.term_history import TermHistory, TermStart
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.telemetry.status_server import Pages
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.change_requests import ChangeRequests
+from quorum_wal.walproposer.checks.commit_watch import CommitWatch
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
+from quorum_wal.walproposer.failover.completion import FailoverCompletion
+from quorum_wal.walproposer.locks.lease import Lease, open_lock
+from quorum_wal.walproposer.primary.log_marker import mark_log
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.primary.slot_guard import slot_dropped_on_failure
+from quorum_wal.walproposer.primary.synchronous_standby import configure_when_streaming
+from quorum_wal.walproposer.qsync.prepared_setting import limbo_max
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.segment_repair import SegmentRepair
+from quorum_wal.walproposer.status import (
     HEALTHY_WAITS,
     STARTING,
     STATE_NAMES,
@@ -50,13 +50,13 @@ from walproposer.status import (
     hung_reason,
     incarnation_status,
 )
-from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.election import behind_problem, fork_problem
-from walproposer.stream.events import Outcome, Stop
-from walproposer.stream.incarnation import Incarnation
-from walproposer.stream.upstream import Upstream
-from walproposer.timelines.primary_log import read_primary_log, warn_of_promotion
-from walproposer.timelines.survey import (
+from quorum_wal.walproposer.stream.candidacy import Candidacy
+from quorum_wal.walproposer.stream.election import behind_problem, fork_problem
+from quorum_wal.walproposer.stream.events import Outcome, Stop
+from quorum_wal.walproposer.stream.incarnation import Incarnation
+from quorum_wal.walproposer.stream.upstream import Upstream
+from quorum_wal.walproposer.timelines.primary_log import read_primary_log, warn_of_promotion
+from quorum_wal.walproposer.timelines.survey import (
     LATE_SECONDS,
     Member,
     check_members,
@@ -65,7 +65,7 @@ from walproposer.timelines.survey import (
     survey,
     wanted_of,
 )
-from walproposer.timelines.timeline_creation import (
+from quorum_wal.walproposer.timelines.timeline_creation import (
     FoundTimeline,
     create_timeline,
     find_timeline,
@@ -76,7 +76,7 @@ from walproposer.timelines.timeline_creation import (
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from walproposer.qsync.coordination import Coordination
+    from quorum_wal.walproposer.qsync.coordination import Coordination
 
 log = structlog.get_logger()
 
@@ -112,7 +112,7 @@ class WalProposer:
         self._coordination: Coordination | None = None
         if config.qsync is not None:
             # Imported here, because a start without --qsync then imports a tenth less.
-            from walproposer.qsync.coordination import Coordination
+            from quorum_wal.walproposer.qsync.coordination import Coordination
 
             self._coordination = Coordination(config, stopping)
 
@@ -138,7 +138,7 @@ class WalProposer:
         return Pages(self.status, self.health, self._registry, requests.routes)
 
     def _registry(self) -> CollectorRegistry:
-        from walproposer.metrics import ProposerCollector  # slow: not at the start
+        from quorum_wal.walproposer.metrics import ProposerCollector  # slow: not at the start
 
         collector = ProposerCollector(
             lambda: self.state, lambda: self._measured, self._coordination, self._commit_watch
@@ -317,7 +317,7 @@ class WalProposer:
             upstream, self._upstream = self._upstream or self._wait_for_primary(found), None
             if upstream is None:
                 return
-            candidacy = _candidacy(self.config, found, self._addresses, predecessor)
+            candidacy = candidacy_of(self.config, found, self._addresses, predecessor)
             incarnation = Incarnation(self.config, candidacy, upstream)
             stop = self._run_incarnation(incarnation, upstream)
             predecessor = incarnation.core.node_id or predecessor
@@ -402,10 +402,10 @@ def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:
 def without_primary(config: ProposerConfig, found: FoundTimeline) -> Incarnation:
     """An incarnation that completes the tail of the log on a quorum, does what it was asked for,
     and stops."""
-    return Incarnation(config, _candidacy(config, found, found.addresses), None)
+    return Incarnation(config, candidacy_of(config, found, found.addresses), None)
 
 
-def _candidacy(
+def candidacy_of(
     config: ProposerConfig,
     found: FoundTimeline,
     addresses: Sequence[SafekeeperAddress],

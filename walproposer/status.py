@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from consensus.ids import NodeId
-from consensus.membership import Membership
-from consensus.membership_page import member_page
-from consensus.quorum import quorum_size
-from pgwal.lsn import format_lsn
-from walproposer.stream.commit_path import commit_path
-from walproposer.stream.events import ChangeView
-from walproposer.stream.incarnation import Incarnation
-from walproposer.stream.leader import Leader
-from walproposer.stream.progress import PeerState, Progress
-from walproposer.stream.proposer import Proposer, State
-from walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.membership_page import member_page
+from quorum_wal.consensus.quorum import quorum_size
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.stream.commit_path import commit_path
+from quorum_wal.walproposer.stream.events import ChangeView
+from quorum_wal.walproposer.stream.incarnation import Incarnation
+from quorum_wal.walproposer.stream.leader import Leader
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
+from quorum_wal.walproposer.stream.proposer import Proposer, State
+from quorum_wal.walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
 
 #: What a proposer does before it has an incarnation, and between two of them.
 STARTING = "starting"

@@ -25,7 +25,7 @@ from threading import Event, Thread
 
 import structlog
 
-from consensus.ids import TimelineId
+from quorum_wal.consensus.ids import TimelineId
 
 log = structlog.get_logger()
 

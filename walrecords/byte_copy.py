@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from walrecords.loads import Bytes, Int
+from quorum_wal.walrecords.loads import Bytes, Int
 
 
 def _intrinsic() -> Callable[[Bytes, Int, Bytes, Int, Int], None]:

@@ -16,7 +16,7 @@ from llvmlite import binding, ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from walrecords.loads import Bytes, Int, load_u32, load_u64
+from quorum_wal.walrecords.loads import Bytes, Int, load_u32, load_u64
 
 POLYNOMIAL = 0x82F63B78
 _ONES = np.uint32(0xFFFFFFFF)

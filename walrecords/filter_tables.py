@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from walrecords.loads import Int, Numbers
+from quorum_wal.walrecords.loads import Int, Numbers
 
 
 class FilterTables(NamedTuple):

@@ -11,8 +11,8 @@ Only the differences between versions are listed by version. Sources: Postgres
 
 from __future__ import annotations
 
-from pgwal.rmgr import RM_MIN_CUSTOM_ID, is_rmgr_id, rmgr_name
-from pgwal.versions import wal_version
+from quorum_wal.pgwal.rmgr import RM_MIN_CUSTOM_ID, is_rmgr_id, rmgr_name
+from quorum_wal.pgwal.versions import wal_version
 
 OPERATIONS_PER_RMGR = 16
 

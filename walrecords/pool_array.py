@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike
 
-from walrecords.loads import Numbers
+from quorum_wal.walrecords.loads import Numbers
 
 _POOL = pa.system_memory_pool()
 

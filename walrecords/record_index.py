@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pgwal.errors import WalFormatError
-from pgwal.lsn import format_lsn
-from pgwal.page import (
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import (
     LONG_HEADER_SIZE,
     WAL_PAGE_SIZE,
     check_continuation,
@@ -27,7 +27,7 @@ from pgwal.page import (
     page_header_size,
     parse_page_header,
 )
-from pgwal.record import (
+from quorum_wal.pgwal.record import (
     HEADER,
     RECORD_HEADER_SIZE,
     RecordHeader,
@@ -36,10 +36,10 @@ from pgwal.record import (
     check_record_header,
     check_record_length,
 )
-from pgwal.segment import check_wal_seg_size
-from pgwal.versions import wal_version
-from walrecords.pool_array import pool_array
-from walrecords.record_walk import (
+from quorum_wal.pgwal.segment import check_wal_seg_size
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.walrecords.pool_array import pool_array
+from quorum_wal.walrecords.record_walk import (
     AT,
     BAD_PAGE,
     BAD_RECORD,

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from pgwal.block_ref import BLOCK_ID_MAX, BLOCK_SIZE
-from pgwal.record import RECORD_HEADER_SIZE
-from pgwal.versions import WalVersion
-from walrecords.filter_tables import FilterTables, is_among
-from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
-from walrecords.pool_array import pool_array
-from walrecords.record_index import RecordIndex
-from walrecords.transaction import (
+from quorum_wal.pgwal.block_ref import BLOCK_ID_MAX, BLOCK_SIZE
+from quorum_wal.pgwal.record import RECORD_HEADER_SIZE
+from quorum_wal.pgwal.versions import WalVersion
+from quorum_wal.walrecords.filter_tables import FilterTables, is_among
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
+from quorum_wal.walrecords.pool_array import pool_array
+from quorum_wal.walrecords.record_index import RecordIndex
+from quorum_wal.walrecords.transaction import (
     ENDS,
     RM_XACT_ID,
     TOP_XID,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from pgwal.page import (
+from quorum_wal.pgwal.page import (
     LONG_HEADER_SIZE,
     SHORT_HEADER_SIZE,
     WAL_PAGE_SIZE,
@@ -18,17 +18,17 @@ from pgwal.page import (
     XLP_LONG_HEADER,
     XLP_OVERWRITE_CONTRECORD,
 )
-from pgwal.record import (
+from quorum_wal.pgwal.record import (
     CRC_OFFSET,
     RECORD_HEADER_SIZE,
     RECORD_LENGTH_MAX,
     XLOG_OVERWRITE_CONTRECORD,
     XLOG_SWITCH,
 )
-from pgwal.rmgr import RM_MAX_BUILTIN_ID, RM_MIN_CUSTOM_ID, RM_XLOG_ID
-from walrecords.byte_copy import copy_bytes
-from walrecords.checksum import extend_crc
-from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
+from quorum_wal.pgwal.rmgr import RM_MAX_BUILTIN_ID, RM_MIN_CUSTOM_ID, RM_XLOG_ID
+from quorum_wal.walrecords.byte_copy import copy_bytes
+from quorum_wal.walrecords.checksum import extend_crc
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
 
 UNKNOWN = -1
 #: why the compiled loop returned, or that it continues

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from pgwal.versions import WalVersion
-from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
+from quorum_wal.pgwal.versions import WalVersion
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
 
 RM_XACT_ID = 1
 _OPMASK = 0x70

@@ -13,13 +13,13 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from cluster.member_view import MemberState, MemberView, Status
-from cluster.timeline_view import ProposerView, TimelineView
-from pgwal.lsn import Lsn
-from telemetry.page.picture import Link, Node, Picture
-from telemetry.page.tone import Tone
-from telemetry.size import bytes_text
-from walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
+from quorum_wal.cluster.member_view import MemberState, MemberView, Status
+from quorum_wal.cluster.timeline_view import ProposerView, TimelineView
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.telemetry.page.picture import Link, Node, Picture
+from quorum_wal.telemetry.page.tone import Tone
+from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
 
 #: Boxes of readers; the table below the picture names more of them.
 READERS_MAX = 6

@@ -14,8 +14,8 @@ from threading import Condition, Thread
 
 import structlog
 
-from walproposer.errors import WalProposerError
-from walproposer.timelines.discovery import SafekeeperReport
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.timelines.discovery import SafekeeperReport
 
 ASK_SECONDS = 3.0
 ASK_SHARE = 0.1

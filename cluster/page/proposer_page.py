@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-from cluster.page.cluster_picture import cluster_picture
-from cluster.page.cluster_watch import Asked, ClusterWatch
-from cluster.page.state_changes import state_changes
-from cluster.page.timeline_page import (
+from quorum_wal.cluster.page.cluster_picture import cluster_picture
+from quorum_wal.cluster.page.cluster_watch import Asked, ClusterWatch
+from quorum_wal.cluster.page.state_changes import state_changes
+from quorum_wal.cluster.page.timeline_page import (
     EVENTS_SHOWN,
     headline_of,
     page_link,
@@ -27,16 +27,16 @@ from cluster.page.timeline_page import (
     unknown,
     version_text,
 )
-from cluster.timeline_view import TimelineView, timeline_views
-from cluster.verdict import judge
-from consensus.ids import NodeId
-from telemetry.page.chart import Chart, chart
-from telemetry.page.history import History
-from telemetry.page.page_view import Headline, PageView, Setting, WebPage
-from telemetry.recent_events import RECENT_EVENTS
-from telemetry.size import bytes_text
-from walproposer.service import WalProposer
-from walproposer.timelines.discovery import (
+from quorum_wal.cluster.timeline_view import TimelineView, timeline_views
+from quorum_wal.cluster.verdict import judge
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.telemetry.page.chart import Chart, chart
+from quorum_wal.telemetry.page.history import History
+from quorum_wal.telemetry.page.page_view import Headline, PageView, Setting, WebPage
+from quorum_wal.telemetry.recent_events import RECENT_EVENTS
+from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.walproposer.service import WalProposer
+from quorum_wal.walproposer.timelines.discovery import (
     Discovery,
     ProposerReport,
     SafekeeperReport,

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from cluster.page.cluster_picture import cluster_picture
-from cluster.page.timeline_page import (
+from quorum_wal.cluster.page.cluster_picture import cluster_picture
+from quorum_wal.cluster.page.timeline_page import (
     EVENTS_SHOWN,
     headline_of,
     page_link,
@@ -27,21 +27,21 @@ from cluster.page.timeline_page import (
     unknown,
     version_text,
 )
-from cluster.timeline_view import TimelineView, timeline_views
-from cluster.verdict import judge
-from consensus.errors import MessageError
-from consensus.ids import TimelineId, parse_id
-from consensus.membership_page import membership_of_page
-from telemetry.loopback import is_loopback
-from telemetry.page.chart import Chart, chart
-from telemetry.page.history import History
-from telemetry.page.page_view import Choice, Headline, PageView, Setting, WebPage
-from telemetry.page.tone import Tone
-from telemetry.recent_events import RECENT_EVENTS
-from telemetry.size import bytes_text
-from walproposer.errors import WalProposerError
-from walproposer.timelines.discovery import Discovery, ProposerReport, SafekeeperReport
-from walproposer.timelines.status_page import PageAccess, PageAddress, read_status_page
+from quorum_wal.cluster.timeline_view import TimelineView, timeline_views
+from quorum_wal.cluster.verdict import judge
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import TimelineId, parse_id
+from quorum_wal.consensus.membership_page import membership_of_page
+from quorum_wal.telemetry.loopback import is_loopback
+from quorum_wal.telemetry.page.chart import Chart, chart
+from quorum_wal.telemetry.page.history import History
+from quorum_wal.telemetry.page.page_view import Choice, Headline, PageView, Setting, WebPage
+from quorum_wal.telemetry.page.tone import Tone
+from quorum_wal.telemetry.recent_events import RECENT_EVENTS
+from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.timelines.discovery import Discovery, ProposerReport, SafekeeperReport
+from quorum_wal.walproposer.timelines.status_page import PageAccess, PageAddress, read_status_page
 
 CHOICES_MAX = 50
 #: Of timelines, each with some numbers.

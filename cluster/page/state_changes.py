@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from cluster.member_view import Status
-from telemetry.recent_events import Event
+from quorum_wal.cluster.member_view import Status
+from quorum_wal.telemetry.recent_events import Event
 
 CATCHING_UP, LEFT_BEHIND = "catching up", "left behind"
 FOLLOWING = ("streaming", "chained")

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cluster.member_view import MemberView, Status
-from cluster.page.cluster_picture import member_text, member_tone
-from cluster.timeline_view import TimelineView
-from cluster.verdict import Condition, Verdict
-from telemetry.page.page_view import Cell, Headline, Table
-from telemetry.page.tone import Tone
-from telemetry.size import bytes_text
-from walproposer.errors import WalProposerError
-from walproposer.timelines.status_page import PageAddress
+from quorum_wal.cluster.member_view import MemberView, Status
+from quorum_wal.cluster.page.cluster_picture import member_text, member_tone
+from quorum_wal.cluster.timeline_view import TimelineView
+from quorum_wal.cluster.verdict import Condition, Verdict
+from quorum_wal.telemetry.page.page_view import Cell, Headline, Table
+from quorum_wal.telemetry.page.tone import Tone
+from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.timelines.status_page import PageAddress
 
 UNKNOWN = "UNKNOWN"
 NOTHING = "-"

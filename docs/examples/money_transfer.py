@@ -31,7 +31,7 @@ from collections.abc import Iterator
 import psycopg
 from psycopg_pool import ConnectionPool
 
-import qsync
+from quorum_wal import qsync
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS account (name text PRIMARY KEY, amount int NOT NULL CHECK (amount >= 0));

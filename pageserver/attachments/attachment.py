@@ -41,8 +41,8 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import assert_never
 
-from generations.suffix import Suffix
-from pageserver.attachments.attachment_events import (
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments.attachment_events import (
     Action,
     Alarm,
     AlarmKind,
@@ -82,12 +82,12 @@ from pageserver.attachments.attachment_events import (
     Validated,
     ValidationBegun,
 )
-from pageserver.attachments.attachment_writes import Batch, Pending, Writing
-from pageserver.attachments.compaction import Compaction, CompactionEvent
-from pageserver.attachments.garbage import next_horizon_lsn, without_garbage
-from pageserver.objects.attachment_id import Verdict
-from pageserver.objects.page_index import FrameRef, LayerRef, PageIndex
-from pageserver.objects.page_keys import IndexName, ListName, StoredName
+from quorum_wal.pageserver.attachments.attachment_writes import Batch, Pending, Writing
+from quorum_wal.pageserver.attachments.compaction import Compaction, CompactionEvent
+from quorum_wal.pageserver.attachments.garbage import next_horizon_lsn, without_garbage
+from quorum_wal.pageserver.objects.attachment_id import Verdict
+from quorum_wal.pageserver.objects.page_index import FrameRef, LayerRef, PageIndex
+from quorum_wal.pageserver.objects.page_keys import IndexName, ListName, StoredName
 
 #: Alarms for the verdicts that end an attachment.
 _ALARMS = {
@@ -226,7 +226,7 @@ class Attachment:
         if incarnation == self.incarnation:
             self._list()
         else:
-            self._refuse(f"generation {self.suffix} is in use by incarnation {incarnation}")
+            self._refuse(f"generation {self.suffix} is already claimed by {incarnation}")
 
     def _refuse(self, message: str, hint: str = _HINT_ADVANCE) -> None:
         self.phase = Phase.REFUSED

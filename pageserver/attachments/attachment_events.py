@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from generations.suffix import Suffix
-from pageserver.objects.attachment_id import Verdict
-from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
-from pageserver.objects.page_keys import IndexName, ListName, StoredName
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.objects.attachment_id import Verdict
+from quorum_wal.pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
+from quorum_wal.pageserver.objects.page_keys import IndexName, ListName, StoredName
 
 
 class Mode(Enum):

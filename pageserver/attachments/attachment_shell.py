@@ -15,18 +15,18 @@ from typing import Protocol, TypeVar, assert_never
 
 import structlog
 
-from objectstore.errors import ObjectDamaged
-from pageserver.attachments import attachment_events as events
-from pageserver.attachments import scrub as scrubbing
-from pageserver.attachments.attachment import Attachment, Phase
-from pageserver.attachments.compaction_shell import CompactionShell
-from pageserver.attachments.deletion_events import Condemned
-from pageserver.attachments.event_loop import EventLoop
-from pageserver.attachments.scrub import Scrub
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.layers.fork_table import ForkTable
-from pageserver.objects.attachment_id import AttachmentId
-from pageserver.objects.page_index import Cut
+from quorum_wal.objectstore.errors import ObjectDamaged
+from quorum_wal.pageserver.attachments import attachment_events as events
+from quorum_wal.pageserver.attachments import scrub as scrubbing
+from quorum_wal.pageserver.attachments.attachment import Attachment, Phase
+from quorum_wal.pageserver.attachments.compaction_shell import CompactionShell
+from quorum_wal.pageserver.attachments.deletion_events import Condemned
+from quorum_wal.pageserver.attachments.event_loop import EventLoop
+from quorum_wal.pageserver.attachments.scrub import Scrub
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId
+from quorum_wal.pageserver.objects.page_index import Cut
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pageserver.attachments.attachment_events import Changed
-from pageserver.objects.page_index import FrameRef, LayerRef, PageIndex
-from pageserver.objects.page_keys import IndexName, StoredName
+from quorum_wal.pageserver.attachments.attachment_events import Changed
+from quorum_wal.pageserver.objects.page_index import FrameRef, LayerRef, PageIndex
+from quorum_wal.pageserver.objects.page_keys import IndexName, StoredName
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from pageserver.attachments.attachment_events import (
+from quorum_wal.pageserver.attachments.attachment_events import (
     Action,
     CompactDue,
     LayersMerged,
@@ -29,8 +29,8 @@ from pageserver.attachments.attachment_events import (
     SurveyLayers,
     Upload,
 )
-from pageserver.objects.page_index import Cut, LayerRef, PageIndex
-from pageserver.objects.page_keys import LayerName, StoredName
+from quorum_wal.pageserver.objects.page_index import Cut, LayerRef, PageIndex
+from quorum_wal.pageserver.objects.page_keys import LayerName, StoredName
 
 #: Share of dead pages in the layers up to the horizon. A greater share starts a merge.
 DEAD_SHARE_MAX = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pageserver.attachments.attachment_shell import AttachmentShell
+from quorum_wal.pageserver.attachments.attachment_shell import AttachmentShell
 
 
 class CompactionRound:

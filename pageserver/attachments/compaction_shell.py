@@ -19,12 +19,17 @@ from typing import TypeVar
 
 import structlog
 
-from pageserver.attachments import attachment_events as events
-from pageserver.attachments.attachment import Attachment
-from pageserver.attachments.event_loop import EventLoop
-from pageserver.attachments.layer_merger import LayerMerger, LayerSurvey, MergeCancelled, MergeOrder
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.attachments import attachment_events as events
+from quorum_wal.pageserver.attachments.attachment import Attachment
+from quorum_wal.pageserver.attachments.event_loop import EventLoop
+from quorum_wal.pageserver.attachments.layer_merger import (
+    LayerMerger,
+    LayerSurvey,
+    MergeCancelled,
+    MergeOrder,
+)
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.layers.fork_table import ForkTable
 
 T = TypeVar("T")
 

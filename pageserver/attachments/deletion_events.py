@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from consensus.ids import TimelineId
-from pageserver.objects.attachment_id import AttachmentId, Verdict
-from pageserver.objects.deletion_list import DeletionList, QueueHeader
-from pageserver.objects.page_keys import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId, Verdict
+from quorum_wal.pageserver.objects.deletion_list import DeletionList, QueueHeader
+from quorum_wal.pageserver.objects.page_keys import (
     FrameName,
     HeaderName,
     IndexName,

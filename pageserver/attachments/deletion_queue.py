@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from objectstore.delete_requests import delete_requests
-from pageserver.attachments.deletion_events import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.delete_requests import delete_requests
+from quorum_wal.pageserver.attachments.deletion_events import (
     Condemned,
     CreateHeader,
     DeleteKeys,
@@ -60,9 +60,9 @@ from pageserver.attachments.deletion_events import (
     RoundDue,
     TimelineDetached,
 )
-from pageserver.objects.attachment_id import AttachmentId, Verdict
-from pageserver.objects.deletion_list import DeletionList, QueueHeader
-from pageserver.objects.page_keys import (
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId, Verdict
+from quorum_wal.pageserver.objects.deletion_list import DeletionList, QueueHeader
+from quorum_wal.pageserver.objects.page_keys import (
     FrameName,
     HeaderName,
     IndexName,

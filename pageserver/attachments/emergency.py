@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from generations.suffix import Suffix
-from pageserver.objects.page_keys import PageName, QueueName, TombstoneName
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.objects.page_keys import PageName, QueueName, TombstoneName
 
 
 def emergency_suffix(names: Iterable[PageName | QueueName], node_id: int) -> Suffix:

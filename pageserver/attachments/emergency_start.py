@@ -21,21 +21,27 @@ from typing import Protocol
 
 import structlog
 
-from consensus.ids import TimelineId
-from generations.errors import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.errors import (
     GenerationDatabaseError,
     GenerationRefused,
     GenerationServiceUnavailable,
 )
-from generations.messages import AttachmentMode
-from generations.protocol import GenerationService
-from generations.suffix import Suffix
-from objectstore.archive import find_timelines
-from objectstore.store import ObjectStore
-from pageserver.attachments.emergency import emergency_suffix
-from pageserver.attachments.event_loop import EventLoop
-from pageserver.errors import PageserverError
-from pageserver.objects.page_keys import ClaimName, PageKeys, PageName, QueueKeys, TombstoneName
+from quorum_wal.generations.messages import AttachmentMode
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.archive import find_timelines
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.attachments.emergency import emergency_suffix
+from quorum_wal.pageserver.attachments.event_loop import EventLoop
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.objects.page_keys import (
+    ClaimName,
+    PageKeys,
+    PageName,
+    QueueKeys,
+    TombstoneName,
+)
 
 ADVANCE_RETRY_SECONDS = 2.0
 NOTICE = (

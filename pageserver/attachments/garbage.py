@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from generations.suffix import Suffix
-from pageserver.objects.page_index import FrameRef, PageIndex
-from pageserver.objects.page_keys import IndexName
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.objects.page_index import FrameRef, PageIndex
+from quorum_wal.pageserver.objects.page_keys import IndexName
 
 #: Newest indices of its own generation that are kept for manual inspection.
 KEPT_INDICES = 3

@@ -15,16 +15,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO
 
-from pageserver.cuts.cut_pages import fetch_frame
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.errors import PageserverError
-from pageserver.layers.fork_table import ForkTable
-from pageserver.layers.layer_file import PART_BYTES, Epoch, write_layer
-from pageserver.layers.layer_merge import live_pages, merged_limits, merged_pages
-from pageserver.layers.page_run import PageRun
-from pageserver.layers.page_stack import Layer
-from pageserver.layers.read_ahead import ReadAhead
-from pageserver.objects.page_index import Cut, LayerRef, PageIndex
+from quorum_wal.pageserver.cuts.cut_pages import fetch_frame
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.layers.layer_file import PART_BYTES, Epoch, write_layer
+from quorum_wal.pageserver.layers.layer_merge import live_pages, merged_limits, merged_pages
+from quorum_wal.pageserver.layers.page_run import PageRun
+from quorum_wal.pageserver.layers.page_stack import Layer
+from quorum_wal.pageserver.layers.read_ahead import ReadAhead
+from quorum_wal.pageserver.objects.page_index import Cut, LayerRef, PageIndex
 
 
 class MergeCancelled(PageserverError):

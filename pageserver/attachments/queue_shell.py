@@ -8,19 +8,19 @@ from typing import TypeVar, assert_never
 
 import structlog
 
-from objectstore.errors import ObjectDamaged, ObjectNotFound
-from objectstore.store import ObjectStore
-from pageserver.attachments import deletion_events as events
-from pageserver.attachments.deletion_queue import DeletionQueue
-from pageserver.attachments.event_loop import EventLoop
-from pageserver.objects.deletion_list import (
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.attachments import deletion_events as events
+from quorum_wal.pageserver.attachments.deletion_queue import DeletionQueue
+from quorum_wal.pageserver.attachments.event_loop import EventLoop
+from quorum_wal.pageserver.objects.deletion_list import (
     DeletionList,
     decode_header,
     decode_list,
     encode_header,
     encode_list,
 )
-from pageserver.objects.page_keys import ListName, QueueKeys, QueueName
+from quorum_wal.pageserver.objects.page_keys import ListName, QueueKeys, QueueName
 
 T = TypeVar("T")
 

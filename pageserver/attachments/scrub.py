@@ -16,10 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from generations.suffix import Suffix
-from pageserver.attachments.garbage import kept_indices
-from pageserver.objects.page_index import PageIndex
-from pageserver.objects.page_keys import ClaimName, IndexName, PageName, StoredName, TombstoneName
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments.garbage import kept_indices
+from quorum_wal.pageserver.objects.page_index import PageIndex
+from quorum_wal.pageserver.objects.page_keys import (
+    ClaimName,
+    IndexName,
+    PageName,
+    StoredName,
+    TombstoneName,
+)
 
 # ---- events
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from consensus.ids import TimelineId
-from generations.messages import TenantAttachment
-from generations.protocol import GenerationService
-from generations.suffix import NODE_GENERATION_MAX, NODE_ID_MAX, Suffix
-from objectstore.store import ObjectStore
-from pageserver.attachments.timeline_removal import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.messages import TenantAttachment
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.generations.suffix import NODE_GENERATION_MAX, NODE_ID_MAX, Suffix
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.attachments.timeline_removal import (
     Action,
     AllListed,
     BatchDeleted,
@@ -34,9 +34,9 @@ from pageserver.attachments.timeline_removal import (
     TimelineRemoved,
     TombstoneCreated,
 )
-from pageserver.cuts.tombstone import create_tombstone
-from pageserver.errors import PageserverError
-from pageserver.objects.page_keys import CLAIMS, ClaimName, PageKeys
+from quorum_wal.pageserver.cuts.tombstone import create_tombstone
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.objects.page_keys import CLAIMS, ClaimName, PageKeys
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from generations.suffix import Suffix
-from objectstore.delete_requests import delete_requests
-from pageserver.objects.page_keys import TOMBSTONE
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.delete_requests import delete_requests
+from quorum_wal.pageserver.objects.page_keys import TOMBSTONE
 
 # ---- events
 

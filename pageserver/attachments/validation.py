@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from generations.suffix import Suffix
-from pageserver.objects.attachment_id import AttachmentId, Verdict
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId, Verdict
 
 #: Tenant (16 bytes) and attachment generation, as the service knows them.
 TenantGeneration: TypeAlias = tuple[bytes, int]

@@ -9,14 +9,14 @@ from typing import Any, Protocol, assert_never
 
 import structlog
 
-from generations.messages import TenantGeneration
-from generations.protocol import GenerationService
-from objectstore.store import ObjectStore
-from pageserver.attachments import validation as events
-from pageserver.attachments.event_loop import EventLoop
-from pageserver.attachments.validation import Validation
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.objects.attachment_id import AttachmentId, Verdict
+from quorum_wal.generations.messages import TenantGeneration
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.attachments import validation as events
+from quorum_wal.pageserver.attachments.event_loop import EventLoop
+from quorum_wal.pageserver.attachments.validation import Validation
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId, Verdict
 
 RETRY_SECONDS = 2.0
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from pageserver.branches.branch_folder import BranchFolder
-from pageserver.branches.branch_settings import (
+from quorum_wal.pageserver.branches.branch_folder import BranchFolder
+from quorum_wal.pageserver.branches.branch_settings import (
     AUTO_CONF,
     CLUSTER_SUFFIX,
     CONF,
@@ -26,12 +26,12 @@ from pageserver.branches.branch_settings import (
     configuration,
     own_settings,
 )
-from pageserver.epochs.redo import RedoServer
-from pageserver.errors import BranchError
-from pageserver.layers.frame import Frame
-from pageserver.pitr.restore_points import RecoveryTarget
-from pg_server.program import run_program
-from storage import durable
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.errors import BranchError
+from quorum_wal.pageserver.layers.frame import Frame
+from quorum_wal.pageserver.pitr.restore_points import RecoveryTarget
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.storage import durable
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _LOG_PREFIX = re.compile(r".*?(?:LOG|FATAL):\s+")

@@ -21,26 +21,26 @@ from pathlib import Path
 
 import psycopg
 
-from backup.wal_source import WalSource
-from objectstore.archive import TimelineArchive
-from pageserver.branches.branch_configuration import BranchConfiguration, BranchRequest
-from pageserver.branches.branch_folder import BranchFolder
-from pageserver.branches.branch_record import Branch
-from pageserver.branches.branch_settings import check_user_settings
-from pageserver.cuts.cut_files import CutFiles
-from pageserver.cuts.virtual_full import write_virtual_full
-from pageserver.epochs.in_place_tablespaces import WAL_FOLDER, link_range
-from pageserver.epochs.redo import CONF_FOLDER, RedoServer
-from pageserver.errors import BranchError
-from pageserver.layers.control_file import CONTROL_FILE, ControlFile
-from pageserver.layers.fork import PAGE_BYTES
-from pageserver.layers.touches import Touches
-from pageserver.pitr.catalog_files import pages_in_directory
-from pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
-from pageserver.pitr.restore_points import RestorePoints
-from pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
-from storage import durable
-from telemetry.size import bytes_text
+from quorum_wal.backup.wal_source import WalSource
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.pageserver.branches.branch_configuration import BranchConfiguration, BranchRequest
+from quorum_wal.pageserver.branches.branch_folder import BranchFolder
+from quorum_wal.pageserver.branches.branch_record import Branch
+from quorum_wal.pageserver.branches.branch_settings import check_user_settings
+from quorum_wal.pageserver.cuts.cut_files import CutFiles
+from quorum_wal.pageserver.cuts.virtual_full import write_virtual_full
+from quorum_wal.pageserver.epochs.in_place_tablespaces import WAL_FOLDER, link_range
+from quorum_wal.pageserver.epochs.redo import CONF_FOLDER, RedoServer
+from quorum_wal.pageserver.errors import BranchError
+from quorum_wal.pageserver.layers.control_file import CONTROL_FILE, ControlFile
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES
+from quorum_wal.pageserver.layers.touches import Touches
+from quorum_wal.pageserver.pitr.catalog_files import pages_in_directory
+from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from quorum_wal.pageserver.pitr.restore_points import RestorePoints
+from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
+from quorum_wal.storage import durable
+from quorum_wal.telemetry.size import bytes_text
 
 SYNC_THREADS = 8
 #: For new WAL, logs, and pages that the replay adds.

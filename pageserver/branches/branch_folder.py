@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-from pageserver.branches.branch_record import NAME, Branch, check_name, decode_branch
-from pageserver.errors import BranchError
-from storage import durable
+from quorum_wal.pageserver.branches.branch_record import NAME, Branch, check_name, decode_branch
+from quorum_wal.pageserver.errors import BranchError
+from quorum_wal.storage import durable
 
 RECORD, MARKER = "branch.json", "incomplete"
 DATA, SOCKET, WORK = "data", "socket", "work"

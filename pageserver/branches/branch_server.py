@@ -12,14 +12,14 @@ from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
 
-from pageserver.branches.branch_folder import BranchFolder, BranchState
-from pageserver.branches.branch_record import Branch
-from pageserver.branches.branch_settings import command_line, fixed_settings
-from pageserver.errors import BranchError
-from pg_server.account import account_of
-from pg_server.binaries import PostgresBinaries
-from pg_server.postmaster_file import PostmasterFile, read_postmaster_file
-from pg_server.restored_server import RestoredServer
+from quorum_wal.pageserver.branches.branch_folder import BranchFolder, BranchState
+from quorum_wal.pageserver.branches.branch_record import Branch
+from quorum_wal.pageserver.branches.branch_settings import command_line, fixed_settings
+from quorum_wal.pageserver.errors import BranchError
+from quorum_wal.pg_server.account import account_of
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.postmaster_file import PostmasterFile, read_postmaster_file
+from quorum_wal.pg_server.restored_server import RestoredServer
 
 HOST = "127.0.0.1"
 LOG_FILE = "branch.log"

@@ -14,9 +14,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from backup.recovery_settings import quoted
-from pageserver.branches.branch_folder import SOCKET
-from pageserver.errors import BranchError
+from quorum_wal.backup.recovery_settings import quoted
+from quorum_wal.pageserver.branches.branch_folder import SOCKET
+from quorum_wal.pageserver.errors import BranchError
 
 #: The cluster's configuration files are kept with this extension.
 CLUSTER_SUFFIX = ".cluster"

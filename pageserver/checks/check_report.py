@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pageserver.layers.fork import Fork
+from quorum_wal.pageserver.layers.fork import Fork
 
 
 class Skip(Enum):

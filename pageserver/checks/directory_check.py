@@ -20,30 +20,30 @@ from random import Random
 
 import numpy as np
 
-from consensus.messages import ServerFacts
-from pageserver.checks.check_report import CheckReport, DamagedPage, Skip
-from pageserver.checks.page_comparison import (
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pageserver.checks.check_report import CheckReport, DamagedPage, Skip
+from quorum_wal.pageserver.checks.page_comparison import (
     Expectation,
     Finding,
     Verdict,
     compare,
     page_damage,
 )
-from pageserver.checks.page_sample import choose_pages
-from pageserver.checks.visibility_bits import are_bits_valid
-from pageserver.errors import PageserverError
-from pageserver.layers.control_file import CONTROL_FILE, ControlFile
-from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
-from pageserver.layers.fork_table import relation_files, relation_folders
-from pageserver.layers.page_header import PageHeader
-from pageserver.layers.touches import Numbers
-from pageserver.pitr.page_at import PageReader, PagesAt
-from pageserver.pitr.restore_points import RecoveryTarget
-from pageserver.pitr.sparse_restore import RestorePoint
-from pg_server.postmaster_file import POSTMASTER_FILE
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from walrecords.record_index import as_boundary
+from quorum_wal.pageserver.checks.page_sample import choose_pages
+from quorum_wal.pageserver.checks.visibility_bits import are_bits_valid
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.layers.control_file import CONTROL_FILE, ControlFile
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
+from quorum_wal.pageserver.layers.fork_table import relation_files, relation_folders
+from quorum_wal.pageserver.layers.page_header import PageHeader
+from quorum_wal.pageserver.layers.touches import Numbers
+from quorum_wal.pageserver.pitr.page_at import PageReader, PagesAt
+from quorum_wal.pageserver.pitr.restore_points import RecoveryTarget
+from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint
+from quorum_wal.pg_server.postmaster_file import POSTMASTER_FILE
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walrecords.record_index import as_boundary
 
 BACKUP_LABEL = "backup_label"
 READ_BLOCKS = 4096

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from pageserver.checks.page_mask import is_blank, masked
-from pageserver.checks.visibility_bits import extra_bits
-from pageserver.layers.fork import PAGE_BYTES, ForkKind
-from pageserver.layers.page_header import PageHeader, page_checksum
-from pageserver.layers.page_stack import ZERO_PAGE
-from pgwal.lsn import format_lsn
+from quorum_wal.pageserver.checks.page_mask import is_blank, masked
+from quorum_wal.pageserver.checks.visibility_bits import extra_bits
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, ForkKind
+from quorum_wal.pageserver.layers.page_header import PageHeader, page_checksum
+from quorum_wal.pageserver.layers.page_stack import ZERO_PAGE
+from quorum_wal.pgwal.lsn import format_lsn
 
 
 class Verdict(Enum):

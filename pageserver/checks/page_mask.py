@@ -23,7 +23,7 @@ from __future__ import annotations
 import struct
 from enum import Enum
 
-from pageserver.layers.fork import PAGE_BYTES
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES
 
 _HEADER_BYTES = 24
 _LSN_AND_CHECKSUM_BYTES = 10

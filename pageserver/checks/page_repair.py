@@ -24,17 +24,23 @@ from pathlib import Path
 
 import numpy as np
 
-from pageserver.checks.directory_check import DataDirectory, OpenPoint
-from pageserver.checks.page_comparison import Expectation, Verdict, compare
-from pageserver.errors import PageNotFound, PageserverError
-from pageserver.layers.control_file import CONTROL_FILE, ControlFile
-from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
-from pageserver.layers.fork_table import fork_blocks
-from pageserver.layers.page_header import PageHeader, page_checksum
-from pageserver.layers.page_stack import ZERO_PAGE
-from pageserver.pitr.page_at import PageReader
-from pg_server.postmaster_file import POSTMASTER_FILE, is_process_alive
-from storage.durable import replace_file, storage_errors, sync_data, sync_directory, write_all
+from quorum_wal.pageserver.checks.directory_check import DataDirectory, OpenPoint
+from quorum_wal.pageserver.checks.page_comparison import Expectation, Verdict, compare
+from quorum_wal.pageserver.errors import PageNotFound, PageserverError
+from quorum_wal.pageserver.layers.control_file import CONTROL_FILE, ControlFile
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
+from quorum_wal.pageserver.layers.fork_table import fork_blocks
+from quorum_wal.pageserver.layers.page_header import PageHeader, page_checksum
+from quorum_wal.pageserver.layers.page_stack import ZERO_PAGE
+from quorum_wal.pageserver.pitr.page_at import PageReader
+from quorum_wal.pg_server.postmaster_file import POSTMASTER_FILE, is_process_alive
+from quorum_wal.storage.durable import (
+    replace_file,
+    storage_errors,
+    sync_data,
+    sync_directory,
+    write_all,
+)
 
 KEPT_FOLDER = "page-repair"
 _CHECKSUM_AT = 8

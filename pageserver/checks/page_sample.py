@@ -10,8 +10,8 @@ from random import Random
 
 import numpy as np
 
-from pageserver.layers.fork import Fork
-from pageserver.layers.touches import Numbers
+from quorum_wal.pageserver.layers.fork import Fork
+from quorum_wal.pageserver.layers.touches import Numbers
 
 
 def choose_pages(

@@ -22,23 +22,23 @@ from typing import Any
 
 import structlog
 
-from backup.archived_wal import ArchivedWalSource
-from backup.errors import BackupError
-from backup.safekeeper_wal import SafekeeperWalSource
-from backup.wal_source import WalSource
-from consensus.ids import TimelineId
-from objectstore.archive import TimelineArchive
-from objectstore.errors import ObjectStoreError
-from objectstore.store import ObjectStore
-from pageserver.checks.check_report import CheckReport, DamagedPage, Skip
-from pageserver.checks.server_check import ServerCheck, check_server
-from pageserver.checks.server_pages import ServerPages
-from pageserver.errors import PageserverError
-from pageserver.ingest.ingest import IngestConfig
-from pageserver.pitr.page_at import PageReader
-from pageserver.pitr.restore_points import point_opener
-from pg_server.errors import PgServerError
-from pgwal.lsn import format_lsn
+from quorum_wal.backup.archived_wal import ArchivedWalSource
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.safekeeper_wal import SafekeeperWalSource
+from quorum_wal.backup.wal_source import WalSource
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.checks.check_report import CheckReport, DamagedPage, Skip
+from quorum_wal.pageserver.checks.server_check import ServerCheck, check_server
+from quorum_wal.pageserver.checks.server_pages import ServerPages
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.ingest.ingest import IngestConfig
+from quorum_wal.pageserver.pitr.page_at import PageReader
+from quorum_wal.pageserver.pitr.restore_points import point_opener
+from quorum_wal.pg_server.errors import PgServerError
+from quorum_wal.pgwal.lsn import format_lsn
 
 CHECK_SECONDS = 3600.0
 CHECK_PAGES = 1000

@@ -17,20 +17,20 @@ from random import Random
 
 import numpy as np
 
-from pageserver.checks.check_report import CheckReport, DamagedPage, Skip
-from pageserver.checks.directory_check import OpenPoint
-from pageserver.checks.page_comparison import Expectation, Verdict, compare
-from pageserver.checks.page_sample import choose_pages
-from pageserver.checks.server_pages import Batch, ServedFork, ServerPages
-from pageserver.epochs.touch_survey import TouchSurveyor
-from pageserver.errors import PageserverError
-from pageserver.layers.fork import Fork
-from pageserver.layers.touches import Numbers, Touches
-from pageserver.pitr.page_at import PageReader, PagesAt
-from pageserver.pitr.restore_points import RecoveryTarget
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from walrecords.record_index import as_boundary
+from quorum_wal.pageserver.checks.check_report import CheckReport, DamagedPage, Skip
+from quorum_wal.pageserver.checks.directory_check import OpenPoint
+from quorum_wal.pageserver.checks.page_comparison import Expectation, Verdict, compare
+from quorum_wal.pageserver.checks.page_sample import choose_pages
+from quorum_wal.pageserver.checks.server_pages import Batch, ServedFork, ServerPages
+from quorum_wal.pageserver.epochs.touch_survey import TouchSurveyor
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.layers.fork import Fork
+from quorum_wal.pageserver.layers.touches import Numbers, Touches
+from quorum_wal.pageserver.pitr.page_at import PageReader, PagesAt
+from quorum_wal.pageserver.pitr.restore_points import RecoveryTarget
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walrecords.record_index import as_boundary
 
 #: number of pages in memory; each batch replays the WAL after the newest cut once
 BATCH_PAGES = 16384

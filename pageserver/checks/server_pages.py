@@ -25,11 +25,11 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pageserver.checks.check_report import Skip
-from pageserver.checks.visibility_bits import are_bits_valid, bits_of
-from pageserver.errors import PageserverError, ServerUnreachable
-from pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
-from pgwal.lsn import Lsn
+from quorum_wal.pageserver.checks.check_report import Skip
+from quorum_wal.pageserver.checks.visibility_bits import are_bits_valid, bits_of
+from quorum_wal.pageserver.errors import PageserverError, ServerUnreachable
+from quorum_wal.pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
+from quorum_wal.pgwal.lsn import Lsn
 
 LOCK_MS = 200
 #: attempts to confirm visibility map bits that seem wrong

@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from pageserver.layers.fork import PAGE_BYTES
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES
 
 ALL_VISIBLE, ALL_FROZEN = 1, 2
 _HEADER_BYTES = 24

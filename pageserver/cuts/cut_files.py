@@ -16,16 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup, BackupArchive
-from backup.tar_members import members
-from backup.unpack import BASE, TABLESPACES
-from pageserver.errors import LayerDamaged
-from pageserver.layers.backup_base import archive_reader
-from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, parse_file
-from pageserver.layers.fork_table import ForkTable
-from pageserver.layers.page_stack import IN_BASE, ZEROED, LayerStack, Owners
-from pageserver.layers.touches import Numbers
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup, BackupArchive
+from quorum_wal.backup.tar_members import members
+from quorum_wal.backup.unpack import BASE, TABLESPACES
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.backup_base import archive_reader
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, parse_file
+from quorum_wal.pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.layers.page_stack import IN_BASE, ZEROED, LayerStack, Owners
+from quorum_wal.pageserver.layers.touches import Numbers
 
 CHUNK_BLOCKS = 1024
 ZEROS = memoryview(bytes(CHUNK_BLOCKS * PAGE_BYTES))

@@ -7,19 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
-from backup.backup_catalog import BackupCatalog
-from objectstore.archive import TimelineArchive
-from pageserver.cuts.cut_files import CutFiles
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.errors import PageNotFound
-from pageserver.layers.backup_base import BackupBase
-from pageserver.layers.base_cache import cached_backup, stored_places
-from pageserver.layers.frame import Frame
-from pageserver.layers.layer_file import LayerPart
-from pageserver.layers.page_stack import Layer, LayerStack, PageStack
-from pageserver.layers.range_cache import RangeCache
-from pageserver.objects.page_index import Cut, LayerRef, PageIndex
-from pgwal.lsn import format_lsn
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.pageserver.cuts.cut_files import CutFiles
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.errors import PageNotFound
+from quorum_wal.pageserver.layers.backup_base import BackupBase
+from quorum_wal.pageserver.layers.base_cache import cached_backup, stored_places
+from quorum_wal.pageserver.layers.frame import Frame
+from quorum_wal.pageserver.layers.layer_file import LayerPart
+from quorum_wal.pageserver.layers.page_stack import Layer, LayerStack, PageStack
+from quorum_wal.pageserver.layers.range_cache import RangeCache
+from quorum_wal.pageserver.objects.page_index import Cut, LayerRef, PageIndex
+from quorum_wal.pgwal.lsn import format_lsn
 
 OPENING_THREADS = 8
 

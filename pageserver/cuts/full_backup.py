@@ -17,23 +17,23 @@ from dataclasses import replace
 
 from crc32c import crc32c
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_label import standby_label
-from backup.backup_record import Backup, format_backup_id
-from backup.base_backup import MANIFEST
-from backup.errors import BackupError
-from backup.manifest import ManifestWriter
-from backup.parts import PartWriter
-from backup.tar_members import BLOCK_BYTES
-from backup.unpack import BASE, TABLESPACES
-from objectstore.sealed import ZSTD_LEVEL
-from pageserver.cuts.cut_files import CutFiles
-from pageserver.errors import PageserverError
-from pageserver.layers.backup_base import BACKUP_LABEL
-from pageserver.layers.control_file import CONTROL_FILE
-from pageserver.layers.fork import PAGE_BYTES
-from pageserver.layers.frame import FILE_MODE, FOLDER_MODE, Frame
-from pgwal.lsn import format_lsn
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_label import standby_label
+from quorum_wal.backup.backup_record import Backup, format_backup_id
+from quorum_wal.backup.base_backup import MANIFEST
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.manifest import ManifestWriter
+from quorum_wal.backup.parts import PartWriter
+from quorum_wal.backup.tar_members import BLOCK_BYTES
+from quorum_wal.backup.unpack import BASE, TABLESPACES
+from quorum_wal.objectstore.sealed import ZSTD_LEVEL
+from quorum_wal.pageserver.cuts.cut_files import CutFiles
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.layers.backup_base import BACKUP_LABEL
+from quorum_wal.pageserver.layers.control_file import CONTROL_FILE
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES
+from quorum_wal.pageserver.layers.frame import FILE_MODE, FOLDER_MODE, Frame
+from quorum_wal.pgwal.lsn import format_lsn
 
 #: The end of a tar archive.
 END = bytes(2 * BLOCK_BYTES)

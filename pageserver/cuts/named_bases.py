@@ -6,11 +6,11 @@ Imports only packages that every installation has: `sk backup delete` and `sk ba
 
 from __future__ import annotations
 
-from consensus.ids import TimelineId
-from objectstore.errors import ObjectNotFound
-from objectstore.store import ObjectStore
-from pageserver.objects.page_index import PageIndex, decode_index
-from pageserver.objects.page_keys import INDICES, IndexName, PageKeys
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.errors import ObjectNotFound
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.objects.page_index import PageIndex, decode_index
+from quorum_wal.pageserver.objects.page_keys import INDICES, IndexName, PageKeys
 
 
 def named_base_backups(store: ObjectStore, timeline: TimelineId) -> frozenset[str]:

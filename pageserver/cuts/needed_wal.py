@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup
-from objectstore.archive import TimelineArchive
-from objectstore.errors import ObjectDamaged
-from pageserver.cuts.named_bases import read_indices
-from pageserver.errors import PageserverError
-from pageserver.objects.page_index import PageIndex
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.errors import ObjectDamaged
+from quorum_wal.pageserver.cuts.named_bases import read_indices
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.objects.page_index import PageIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,26 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from objectstore.errors import ObjectNotFound
-from objectstore.sealed import SEAL, Seal, SealedPieces, unseal_pieces
-from objectstore.store import ObjectInfo, ObjectStore
-from pageserver.cuts.tombstone import has_tombstone
-from pageserver.errors import PagesDeleted, PageserverError
-from pageserver.layers.frame import Frame, open_frame
-from pageserver.layers.layer_file import LayerPart
-from pageserver.layers.range_cache import RangeCache
-from pageserver.layers.read_ahead import ReadAhead
-from pageserver.objects.deletion_list import decode_claim, encode_claim
-from pageserver.objects.page_index import FrameRef, LayerRef, PageIndex, decode_index, encode_index
-from pageserver.objects.page_keys import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.errors import ObjectNotFound
+from quorum_wal.objectstore.sealed import SEAL, Seal, SealedPieces, unseal_pieces
+from quorum_wal.objectstore.store import ObjectInfo, ObjectStore
+from quorum_wal.pageserver.cuts.tombstone import has_tombstone
+from quorum_wal.pageserver.errors import PagesDeleted, PageserverError
+from quorum_wal.pageserver.layers.frame import Frame, open_frame
+from quorum_wal.pageserver.layers.layer_file import LayerPart
+from quorum_wal.pageserver.layers.range_cache import RangeCache
+from quorum_wal.pageserver.layers.read_ahead import ReadAhead
+from quorum_wal.pageserver.objects.deletion_list import decode_claim, encode_claim
+from quorum_wal.pageserver.objects.page_index import (
+    FrameRef,
+    LayerRef,
+    PageIndex,
+    decode_index,
+    encode_index,
+)
+from quorum_wal.pageserver.objects.page_keys import (
     CLAIMS,
     INDICES,
     ClaimName,

@@ -5,11 +5,11 @@ Imports only packages that every installation has: `sk restore` checks for it.
 
 from __future__ import annotations
 
-from consensus.ids import TimelineId
-from objectstore.errors import ObjectNotFound
-from objectstore.sealed import seal
-from objectstore.store import ObjectStore
-from pageserver.objects.page_keys import PageKeys, TombstoneName
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.errors import ObjectNotFound
+from quorum_wal.objectstore.sealed import seal
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pageserver.objects.page_keys import PageKeys, TombstoneName
 
 
 def create_tombstone(store: ObjectStore, timeline: TimelineId) -> None:

@@ -15,21 +15,21 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backup.backup_record import Backup, BackupArchive
-from backup.file_sync import FileSync
-from backup.unpack import BASE, TABLESPACES, Unpacking, make_folder, require_empty
-from objectstore.archive import TimelineArchive
-from pageserver.cuts.cut_files import CutFiles
-from pageserver.cuts.cut_pages import fetch_frame, open_files
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.cuts.virtual_full import write_virtual_full
-from pageserver.errors import PageNotFound
-from pageserver.layers.control_file import CONTROL_FILE
-from pageserver.layers.fork import PAGE_BYTES
-from pageserver.layers.frame import Frame
-from pageserver.objects.page_index import Cut
-from pg_server.account import give
-from storage import durable
+from quorum_wal.backup.backup_record import Backup, BackupArchive
+from quorum_wal.backup.file_sync import FileSync
+from quorum_wal.backup.unpack import BASE, TABLESPACES, Unpacking, make_folder, require_empty
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.pageserver.cuts.cut_files import CutFiles
+from quorum_wal.pageserver.cuts.cut_pages import fetch_frame, open_files
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.cuts.virtual_full import write_virtual_full
+from quorum_wal.pageserver.errors import PageNotFound
+from quorum_wal.pageserver.layers.control_file import CONTROL_FILE
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES
+from quorum_wal.pageserver.layers.frame import Frame
+from quorum_wal.pageserver.objects.page_index import Cut
+from quorum_wal.pg_server.account import give
+from quorum_wal.storage import durable
 
 PREFIX = "cut-"
 LABEL = "virtual full"

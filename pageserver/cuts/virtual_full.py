@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pageserver.cuts.cut_files import CutFile, CutFiles
-from pageserver.layers.fork import PAGE_BYTES
-from pageserver.layers.frame import FILE_MODE, Frame
-from storage import durable
+from quorum_wal.pageserver.cuts.cut_files import CutFile, CutFiles
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES
+from quorum_wal.pageserver.layers.frame import FILE_MODE, Frame
+from quorum_wal.storage import durable
 
 #: minimum size of zeros that become a hole
 HOLE_BYTES = 1 << 20

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from consensus.messages import ServerFacts
-from pageserver.errors import SurveyError
-from pageserver.layers.touches import Checkpoint
-from pgwal.errors import WalFormatError
-from pgwal.record import RECORD_HEADER_SIZE
-from walrecords.record_index import RecordIndex, RecordIndexer
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pageserver.errors import SurveyError
+from quorum_wal.pageserver.layers.touches import Checkpoint
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.record import RECORD_HEADER_SIZE
+from quorum_wal.walrecords.record_index import RecordIndex, RecordIndexer
 
 _RM_XLOG = 0
 #: CHECKPOINT_SHUTDOWN and CHECKPOINT_ONLINE, info >> 4.

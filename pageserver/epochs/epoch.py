@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pageserver.epochs.in_place_tablespaces import link_range
-from pageserver.epochs.redo import RedoServer
-from pageserver.epochs.sparse_files import SparseFiles
-from pageserver.epochs.touch_survey import TouchSurveyor
-from pageserver.epochs.wal_folder import WalFolder
-from pageserver.layers.control_file import ControlFile
-from pageserver.layers.fork_table import ForkTable
-from pageserver.layers.frame import Frame, write_frame
-from pageserver.layers.layer_file import PART_BYTES, Epoch, Limits, write_layer
-from pageserver.layers.page_stack import PageBase
-from pageserver.layers.touches import Checkpoint, Touches
+from quorum_wal.pageserver.epochs.in_place_tablespaces import link_range
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.epochs.sparse_files import SparseFiles
+from quorum_wal.pageserver.epochs.touch_survey import TouchSurveyor
+from quorum_wal.pageserver.epochs.wal_folder import WalFolder
+from quorum_wal.pageserver.layers.control_file import ControlFile
+from quorum_wal.pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.layers.frame import Frame, write_frame
+from quorum_wal.pageserver.layers.layer_file import PART_BYTES, Epoch, Limits, write_layer
+from quorum_wal.pageserver.layers.page_stack import PageBase
+from quorum_wal.pageserver.layers.touches import Checkpoint, Touches
 
 
 @dataclass(frozen=True, slots=True)

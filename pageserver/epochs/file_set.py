@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pageserver.layers.fork import GLOBAL_TABLESPACE, Fork, ForkKind
-from pageserver.layers.fork_table import ForkTable
-from pageserver.layers.touches import Database, Touches
+from quorum_wal.pageserver.layers.fork import GLOBAL_TABLESPACE, Fork, ForkKind
+from quorum_wal.pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.layers.touches import Database, Touches
 
 
 @dataclass(frozen=True, slots=True)

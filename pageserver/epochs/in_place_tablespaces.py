@@ -17,10 +17,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from pageserver.epochs.wal_folder import WalFolder
-from pageserver.layers.touches import NewTablespace
-from pgwal.page import WAL_PAGE_SIZE, page_header_size
-from pgwal.record import CRC_OFFSET, RECORD_HEADER_SIZE
+from quorum_wal.pageserver.epochs.wal_folder import WalFolder
+from quorum_wal.pageserver.layers.touches import NewTablespace
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE, page_header_size
+from quorum_wal.pgwal.record import CRC_OFFSET, RECORD_HEADER_SIZE
 
 WAL_FOLDER = "pg_wal"
 _U32 = struct.Struct("<I")

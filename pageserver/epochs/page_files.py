@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pageserver.errors import PageserverError
-from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork
-from pageserver.layers.page_run import RUN_BLOCKS_MAX, Run, consecutive
-from pageserver.layers.page_stack import PageBase
-from pageserver.layers.touches import Numbers
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork
+from quorum_wal.pageserver.layers.page_run import RUN_BLOCKS_MAX, Run, consecutive
+from quorum_wal.pageserver.layers.page_stack import PageBase
+from quorum_wal.pageserver.layers.touches import Numbers
 
 Give = Callable[[Path], None]
 #: number of pages read from a source at once

@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pageserver.errors import RedoError
-from pageserver.layers.control_file import CONTROL_FILE, ControlFile
-from pageserver.layers.touches import Checkpoint
-from pg_server.account import Account, give
-from pg_server.binaries import PostgresBinaries
-from pg_server.errors import DeadlineExceeded
-from pg_server.program import run_program
-from pgwal.lsn import format_lsn
+from quorum_wal.pageserver.errors import RedoError
+from quorum_wal.pageserver.layers.control_file import CONTROL_FILE, ControlFile
+from quorum_wal.pageserver.layers.touches import Checkpoint
+from quorum_wal.pg_server.account import Account, give
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.lsn import format_lsn
 
 CONF_FOLDER = ".redo"  # in the data directory; frames omit names that begin with a dot
 LOG_TAIL_LINES = 8

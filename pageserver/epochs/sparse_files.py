@@ -18,14 +18,25 @@ from pathlib import Path
 
 import numpy as np
 
-from pageserver.epochs.file_set import FileSet
-from pageserver.epochs.page_files import READ_BLOCKS, Give, PageFiles
-from pageserver.errors import RedoError
-from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind, database_path
-from pageserver.layers.fork_table import ForkTable, fork_blocks, relation_files, relation_folders
-from pageserver.layers.page_run import PageRun
-from pageserver.layers.page_stack import PageBase
-from pageserver.layers.touches import Database, ForkPages, Numbers, Touches
+from quorum_wal.pageserver.epochs.file_set import FileSet
+from quorum_wal.pageserver.epochs.page_files import READ_BLOCKS, Give, PageFiles
+from quorum_wal.pageserver.errors import RedoError
+from quorum_wal.pageserver.layers.fork import (
+    PAGE_BYTES,
+    SEGMENT_BLOCKS,
+    Fork,
+    ForkKind,
+    database_path,
+)
+from quorum_wal.pageserver.layers.fork_table import (
+    ForkTable,
+    fork_blocks,
+    relation_files,
+    relation_folders,
+)
+from quorum_wal.pageserver.layers.page_run import PageRun
+from quorum_wal.pageserver.layers.page_stack import PageBase
+from quorum_wal.pageserver.layers.touches import Database, ForkPages, Numbers, Touches
 
 
 class SparseFiles:

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from pageserver.layers.fork import ForkKind
-from walrecords.loads import Bytes, Int, Numbers, load_u32
-from walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT
+from quorum_wal.pageserver.layers.fork import ForkKind
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u32
+from quorum_wal.walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT
 
 #: flag of a touched page: redo reads the page before the WAL replaces all of it
 NEEDS_BASE = 1

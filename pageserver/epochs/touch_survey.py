@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from pageserver.epochs.touch_kernel import (
+from quorum_wal.pageserver.epochs.touch_kernel import (
     KIND_SHIFT,
     NEEDS_BASE,
     RARE,
@@ -33,14 +33,20 @@ from pageserver.epochs.touch_kernel import (
     refill_touches,
     touch,
 )
-from pageserver.errors import SurveyError
-from pageserver.layers.fork import Fork, ForkKind
-from pageserver.layers.touches import Checkpoint, Database, ForkPages, NewTablespace, Touches
-from pgwal.lsn import format_lsn
-from pgwal.versions import wal_version
-from walrecords.filter_tables import pass_all
-from walrecords.record_index import RecordIndex
-from walrecords.record_survey import RecordFacts, RecordSurveyor
+from quorum_wal.pageserver.errors import SurveyError
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind
+from quorum_wal.pageserver.layers.touches import (
+    Checkpoint,
+    Database,
+    ForkPages,
+    NewTablespace,
+    Touches,
+)
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.walrecords.filter_tables import pass_all
+from quorum_wal.walrecords.record_index import RecordIndex
+from quorum_wal.walrecords.record_survey import RecordFacts, RecordSurveyor
 
 #: initial number of slots of hash tables
 SLOTS_MIN = 1 << 12

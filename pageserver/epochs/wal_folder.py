@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
 
-from consensus.messages import ServerFacts
-from pageserver.errors import SurveyError
-from pgwal.errors import SegmentNameError, WalFormatError
-from pgwal.lsn import format_lsn
-from pgwal.page import WAL_PAGE_SIZE
-from pgwal.segment import parse_segment_name
-from walrecords.record_index import RecordIndex, RecordIndexer
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pageserver.errors import SurveyError
+from quorum_wal.pgwal.errors import SegmentNameError, WalFormatError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.pgwal.segment import parse_segment_name
+from quorum_wal.walrecords.record_index import RecordIndex, RecordIndexer
 
 #: size of WAL read at once
 PIECE_BYTES = 512 * WAL_PAGE_SIZE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pageserver.layers.touches import Checkpoint
+from quorum_wal.pageserver.layers.touches import Checkpoint
 
 CUT_BYTES = 1 << 30
 CUT_SECONDS = 15 * 60.0

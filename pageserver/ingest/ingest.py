@@ -21,34 +21,34 @@ from typing import TypeAlias
 
 import structlog
 
-from backup.archived_wal import ArchivedWalSource
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup
-from backup.safekeeper_wal import Safekeeper
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from objectstore.archive import TimelineArchive
-from pageserver.cuts.cut_pages import OpenLayers, fetch_frame
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.epochs.checkpoint_scan import CheckpointScan
-from pageserver.epochs.epoch import EpochInput, EpochOutput, EpochReplay
-from pageserver.epochs.redo import RedoServer
-from pageserver.epochs.wal_folder import WalFolder
-from pageserver.errors import PageserverError
-from pageserver.ingest.cut_rule import CutRule
-from pageserver.ingest.trim_report import TrimReport
-from pageserver.ingest.wal_receiver import WalReceiver
-from pageserver.layers.backup_base import BackupBase
-from pageserver.layers.base_cache import cached_backup, store_places
-from pageserver.layers.fork_table import ForkTable
-from pageserver.layers.frame import Frame
-from pageserver.layers.page_stack import PageStack
-from pageserver.layers.touches import Checkpoint
-from pageserver.objects.page_index import Cut, PageIndex
-from pgwal.errors import SegmentNameError
-from pgwal.lsn import format_lsn
-from pgwal.page import WAL_PAGE_SIZE
-from pgwal.segment import parse_segment_name
+from quorum_wal.backup.archived_wal import ArchivedWalSource
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.backup.safekeeper_wal import Safekeeper
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.pageserver.cuts.cut_pages import OpenLayers, fetch_frame
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.epochs.checkpoint_scan import CheckpointScan
+from quorum_wal.pageserver.epochs.epoch import EpochInput, EpochOutput, EpochReplay
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.epochs.wal_folder import WalFolder
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.ingest.cut_rule import CutRule
+from quorum_wal.pageserver.ingest.trim_report import TrimReport
+from quorum_wal.pageserver.ingest.wal_receiver import WalReceiver
+from quorum_wal.pageserver.layers.backup_base import BackupBase
+from quorum_wal.pageserver.layers.base_cache import cached_backup, store_places
+from quorum_wal.pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.layers.frame import Frame
+from quorum_wal.pageserver.layers.page_stack import PageStack
+from quorum_wal.pageserver.layers.touches import Checkpoint
+from quorum_wal.pageserver.objects.page_index import Cut, PageIndex
+from quorum_wal.pgwal.errors import SegmentNameError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.pgwal.segment import parse_segment_name
 
 WAL_FOLDER, EPOCH_FOLDER = "wal", "epoch"
 FEED_BYTES = 4 << 20

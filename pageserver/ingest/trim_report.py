@@ -19,14 +19,14 @@ from contextlib import closing
 
 import structlog
 
-from backup.safekeeper_wal import Safekeeper
-from generations.suffix import Suffix
-from pageserver.errors import PageserverError
-from pgclient.questions import identify_system
-from pgclient.stream import ReplicationStream, start_copy
-from pgwal.lsn import Lsn, format_lsn
-from pgwire.commands import StartReplication, format_start_replication
-from pgwire.replication import StandbyStatus, postgres_time_us
+from quorum_wal.backup.safekeeper_wal import Safekeeper
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pgclient.questions import identify_system
+from quorum_wal.pgclient.stream import ReplicationStream, start_copy
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwire.commands import StartReplication, format_start_replication
+from quorum_wal.pgwire.replication import StandbyStatus, postgres_time_us
 
 #: SQLSTATE of a safekeeper that has seen a newer pageserver (object_in_use)
 STALE = "55006"

@@ -24,17 +24,17 @@ from pathlib import Path
 
 import structlog
 
-from backup.safekeeper_wal import Safekeeper
-from backup.wal_source import WalSource, check_same_server
-from consensus.messages import ServerFacts
-from pageserver.errors import PageserverError
-from pageserver.ingest.trim_report import STALE, TrimReport
-from pgclient.errors import UNDEFINED_FILE, ServerError
-from pgclient.questions import identify_system, read_server_facts, read_timeline_history
-from pgclient.stream import ReplicationStream, start_copy
-from pgwal.history import TimelineHistory, history_file_name
-from pgwal.lsn import format_lsn
-from pgwal.segment import format_segment_name
+from quorum_wal.backup.safekeeper_wal import Safekeeper
+from quorum_wal.backup.wal_source import WalSource, check_same_server
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.ingest.trim_report import STALE, TrimReport
+from quorum_wal.pgclient.errors import UNDEFINED_FILE, ServerError
+from quorum_wal.pgclient.questions import identify_system, read_server_facts, read_timeline_history
+from quorum_wal.pgclient.stream import ReplicationStream, start_copy
+from quorum_wal.pgwal.history import TimelineHistory, history_file_name
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.segment import format_segment_name
 
 SILENCE_SECONDS = 20.0
 STATUS_SECONDS = 1.0

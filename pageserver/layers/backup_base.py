@@ -19,18 +19,18 @@ from pathlib import Path
 
 import msgspec
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup, BackupArchive
-from backup.base_backup import MANIFEST
-from backup.parts import PART_BYTES, PartReader
-from backup.unpack import BASE
-from objectstore.sealed import unseal
-from pageserver.errors import LayerDamaged
-from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind, parse_file
-from pageserver.layers.fork_table import ForkTable
-from pageserver.layers.frame import AUTO_CONF, Frame, FrameWriter
-from pageserver.layers.page_run import Run, consecutive
-from pageserver.layers.touches import Numbers
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup, BackupArchive
+from quorum_wal.backup.base_backup import MANIFEST
+from quorum_wal.backup.parts import PART_BYTES, PartReader
+from quorum_wal.backup.unpack import BASE
+from quorum_wal.objectstore.sealed import unseal
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind, parse_file
+from quorum_wal.pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.layers.frame import AUTO_CONF, Frame, FrameWriter
+from quorum_wal.pageserver.layers.page_run import Run, consecutive
+from quorum_wal.pageserver.layers.touches import Numbers
 
 #: Defines where recovery begins and when it is consistent. So the first cut is after the backup.
 BACKUP_LABEL = "backup_label"

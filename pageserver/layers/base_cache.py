@@ -17,14 +17,14 @@ from pathlib import Path
 
 import msgspec
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup
-from objectstore.errors import ObjectDamaged, ObjectNotFound
-from objectstore.sealed import ZSTD_LEVEL, seal, unseal
-from pageserver.errors import LayerDamaged
-from pageserver.layers.backup_base import BackupFiles, FilePlace, read_backup
-from pageserver.layers.fork import Fork, ForkKind
-from pageserver.layers.frame import Frame, open_frame
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound
+from quorum_wal.objectstore.sealed import ZSTD_LEVEL, seal, unseal
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.backup_base import BackupFiles, FilePlace, read_backup
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind
+from quorum_wal.pageserver.layers.frame import Frame, open_frame
 
 PLACES = "places"
 Row = tuple[int, int, int, int, int, int, int, int]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.errors import LayerDamaged
 
 CONTROL_FILE = "global/pg_control"
 _HEAD = struct.Struct("<QIII4xqQQI")

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pageserver.errors import LayerDamaged
-from pageserver.layers.fork import (
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.fork import (
     PAGE_BYTES,
     SEGMENT_BLOCKS,
     Fork,
@@ -20,7 +20,7 @@ from pageserver.layers.fork import (
     database_path,
     parse_file,
 )
-from pageserver.layers.touches import Database, Touches
+from quorum_wal.pageserver.layers.touches import Database, Touches
 
 _ROW = struct.Struct("<5I")
 

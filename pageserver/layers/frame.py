@@ -21,10 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pageserver.errors import LayerDamaged
-from pageserver.layers.control_file import CONTROL_FILE, ControlFile
-from pageserver.layers.fork import parse_file
-from pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.control_file import CONTROL_FILE, ControlFile
+from quorum_wal.pageserver.layers.fork import parse_file
+from quorum_wal.pageserver.layers.fork_table import ForkTable
 
 FORKS, TABLESPACES = ".forks", ".tablespaces"
 AUTO_CONF = "postgresql.auto.conf"

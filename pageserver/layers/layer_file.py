@@ -25,11 +25,11 @@ import numpy as np
 import zstandard
 from crc32c import crc32c
 
-from objectstore.sealed import ZSTD_LEVEL
-from pageserver.errors import LayerDamaged
-from pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
-from pageserver.layers.page_run import PageRun, Run
-from pageserver.layers.touches import Database, Numbers
+from quorum_wal.objectstore.sealed import ZSTD_LEVEL
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
+from quorum_wal.pageserver.layers.page_run import PageRun, Run
+from quorum_wal.pageserver.layers.touches import Database, Numbers
 
 MAGIC = b"QWPL"
 VERSION = 1

@@ -21,10 +21,10 @@ from typing import Protocol
 
 import numpy as np
 
-from pageserver.layers.fork import PAGE_BYTES, Fork
-from pageserver.layers.layer_file import Limits
-from pageserver.layers.page_run import RUN_BLOCKS_MAX, PageRun, Run
-from pageserver.layers.touches import Database, Numbers
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, Fork
+from quorum_wal.pageserver.layers.layer_file import Limits
+from quorum_wal.pageserver.layers.page_run import RUN_BLOCKS_MAX, PageRun, Run
+from quorum_wal.pageserver.layers.touches import Database, Numbers
 
 
 class MergedLayer(Protocol):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pageserver.errors import LayerDamaged
-from pageserver.layers.fork import PAGE_BYTES
-from pageserver.layers.touches import Numbers
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES
+from quorum_wal.pageserver.layers.touches import Numbers
 
 _HEADER = struct.Struct("<IIHHHHHHI")
 _CHECKSUM_AT = 8

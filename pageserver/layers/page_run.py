@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork
-from pageserver.layers.touches import Numbers
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork
+from quorum_wal.pageserver.layers.touches import Numbers
 
 #: Limit for one run read from a file.
 RUN_BLOCKS_MAX = 512

@@ -17,10 +17,10 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pageserver.layers.fork import PAGE_BYTES, Fork
-from pageserver.layers.layer_file import LayerPart, Limits
-from pageserver.layers.page_run import Run
-from pageserver.layers.touches import Numbers
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, Fork
+from quorum_wal.pageserver.layers.layer_file import LayerPart, Limits
+from quorum_wal.pageserver.layers.page_run import Run
+from quorum_wal.pageserver.layers.touches import Numbers
 
 ZERO_PAGE = bytes(PAGE_BYTES)
 #: A page that is in no layer: either in the base, if it has it, or removed and all zeros.

@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from pageserver.layers.fork import PAGE_BYTES
-from pageserver.layers.layer_file import FRAME_PAGES, ReadRange
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES
+from quorum_wal.pageserver.layers.layer_file import FRAME_PAGES, ReadRange
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pageserver.errors import SurveyError
-from pageserver.layers.fork import Fork, ForkKind
-from pgwal.lsn import format_lsn
+from quorum_wal.pageserver.errors import SurveyError
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind
+from quorum_wal.pgwal.lsn import format_lsn
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 

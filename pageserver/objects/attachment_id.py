@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
 
 
 @dataclass(frozen=True, slots=True, order=True)

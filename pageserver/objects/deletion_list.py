@@ -19,14 +19,20 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from consensus.errors import MessageError
-from consensus.ids import TimelineId
-from generations.errors import GenerationError
-from generations.suffix import Suffix
-from objectstore.errors import ObjectDamaged
-from objectstore.sealed import seal, unseal
-from pageserver.objects.attachment_id import AttachmentId
-from pageserver.objects.page_keys import SEQ_MAX, FrameName, IndexName, LayerName, parse_page_name
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.errors import GenerationError
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.errors import ObjectDamaged
+from quorum_wal.objectstore.sealed import seal, unseal
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId
+from quorum_wal.pageserver.objects.page_keys import (
+    SEQ_MAX,
+    FrameName,
+    IndexName,
+    LayerName,
+    parse_page_name,
+)
 
 FORMAT = 1
 T = TypeVar("T")

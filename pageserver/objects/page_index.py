@@ -26,11 +26,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from generations.errors import GenerationError
-from generations.suffix import Suffix
-from objectstore.errors import ObjectDamaged
-from objectstore.sealed import seal, unseal
-from pageserver.objects.page_keys import (
+from quorum_wal.generations.errors import GenerationError
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.errors import ObjectDamaged
+from quorum_wal.objectstore.sealed import seal, unseal
+from quorum_wal.pageserver.objects.page_keys import (
     LSN_MAX,
     PART_MAX,
     SEQ_MAX,

@@ -25,9 +25,9 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from objectstore.keys import timeline_prefix
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.keys import timeline_prefix
 
 CLAIMS = "attachments/"
 FRAMES = "frames/"

@@ -20,15 +20,15 @@ from pathlib import Path
 
 import numpy as np
 
-from pageserver.epochs.page_files import READ_BLOCKS, PageFiles
-from pageserver.errors import LayerDamaged
-from pageserver.layers.fork import GLOBAL_TABLESPACE, Fork, ForkKind, database_path
-from pageserver.layers.fork_table import ForkTable, read_fork_table
-from pageserver.layers.frame import Frame
-from pageserver.layers.page_run import PageRun
-from pageserver.layers.page_stack import PageBase
-from pageserver.layers.touches import Database
-from pageserver.pitr.catalog_rows import (
+from quorum_wal.pageserver.epochs.page_files import READ_BLOCKS, PageFiles
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.fork import GLOBAL_TABLESPACE, Fork, ForkKind, database_path
+from quorum_wal.pageserver.layers.fork_table import ForkTable, read_fork_table
+from quorum_wal.pageserver.layers.frame import Frame
+from quorum_wal.pageserver.layers.page_run import PageRun
+from quorum_wal.pageserver.layers.page_stack import PageBase
+from quorum_wal.pageserver.layers.touches import Database
+from quorum_wal.pageserver.pitr.catalog_rows import (
     FIRST_NORMAL_OID,
     LARGE_OBJECTS,
     PG_AUTHID,
@@ -46,9 +46,9 @@ from pageserver.pitr.catalog_rows import (
     parse_pair_row,
     parse_role_row,
 )
-from pageserver.pitr.heap_page import heap_rows
-from pageserver.pitr.relation_map import MAP_FILE, parse_relation_map
-from pageserver.pitr.table_name import TableName
+from quorum_wal.pageserver.pitr.heap_page import heap_rows
+from quorum_wal.pageserver.pitr.relation_map import MAP_FILE, parse_relation_map
+from quorum_wal.pageserver.pitr.table_name import TableName
 
 _SEQUENCE, _TOAST, _MATVIEW = b"S", b"t", b"m"
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.errors import LayerDamaged
 
 PG_CLASS, PG_NAMESPACE, PG_INHERITS, PG_INDEX = 1259, 2615, 2611, 2610
 PG_DATABASE, PG_AUTHID = 1262, 1260

@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from pageserver.errors import SurveyError
-from pgwal.lsn import format_lsn
-from pgwal.versions import wal_version
-from walrecords.filter_tables import pass_all
-from walrecords.record_index import RecordIndex
-from walrecords.record_survey import RecordSurveyor
-from walrecords.transaction import ENDS, ROW, TIME_US, read_ends
+from quorum_wal.pageserver.errors import SurveyError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.walrecords.filter_tables import pass_all
+from quorum_wal.walrecords.record_index import RecordIndex
+from quorum_wal.walrecords.record_survey import RecordSurveyor
+from quorum_wal.walrecords.transaction import ENDS, ROW, TIME_US, read_ends
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: info >> 4 of a PREPARE, which does not end a transaction.

@@ -14,8 +14,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from pageserver.errors import LayerDamaged
-from pageserver.layers.fork import PAGE_BYTES
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES
 
 _BOUNDS = struct.Struct("<HH")
 _BOUNDS_AT = 12

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pageserver.epochs.page_files import PageFiles
-from pageserver.epochs.redo import RedoServer
-from pageserver.errors import PageNotFound
-from pageserver.layers.fork import PAGE_BYTES, Fork
-from pageserver.layers.fork_table import fork_blocks
-from pageserver.layers.page_stack import ZERO_PAGE
-from pageserver.layers.touches import Database, Numbers, Touches
-from pageserver.pitr.sparse_restore import RestorePoint, promoted_at, survey_up_to
+from quorum_wal.pageserver.epochs.page_files import PageFiles
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.errors import PageNotFound
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, Fork
+from quorum_wal.pageserver.layers.fork_table import fork_blocks
+from quorum_wal.pageserver.layers.page_stack import ZERO_PAGE
+from quorum_wal.pageserver.layers.touches import Database, Numbers, Touches
+from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint, promoted_at, survey_up_to
 
 
 class PageOrigin(Enum):

@@ -16,27 +16,35 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from backup.backup_catalog import BackupCatalog
-from backup.wal_source import WalSource
-from objectstore.archive import TimelineArchive
-from pageserver.cuts.cut_pages import open_layers
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.errors import PageNotFound, SurveyError
-from pageserver.layers.fork import Fork
-from pageserver.objects.page_index import Cut, PageIndex
-from pageserver.pitr.end_times import EndTimes
-from pageserver.pitr.page_touch_scan import Touch, page_touches
-from pageserver.pitr.restore_points import RecoveryTarget
-from pageserver.pitr.sourced_wal import SourcedWal
-from pgwal.lsn import format_lsn
-from pgwal.rmgr import rmgr_name
-from pgwal.versions import wal_version
-from walrecords.filter_tables import pass_all
-from walrecords.loads import load_u32
-from walrecords.operation import operation_name
-from walrecords.record_index import RecordIndex
-from walrecords.record_survey import RecordSurvey, RecordSurveyor
-from walrecords.transaction import ENDS, ROW, SUBXIDS, SUBXIDS_AT, TIME_US, TOP_XID, read_ends
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.wal_source import WalSource
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.pageserver.cuts.cut_pages import open_layers
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.errors import PageNotFound, SurveyError
+from quorum_wal.pageserver.layers.fork import Fork
+from quorum_wal.pageserver.objects.page_index import Cut, PageIndex
+from quorum_wal.pageserver.pitr.end_times import EndTimes
+from quorum_wal.pageserver.pitr.page_touch_scan import Touch, page_touches
+from quorum_wal.pageserver.pitr.restore_points import RecoveryTarget
+from quorum_wal.pageserver.pitr.sourced_wal import SourcedWal
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.rmgr import rmgr_name
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.walrecords.filter_tables import pass_all
+from quorum_wal.walrecords.loads import load_u32
+from quorum_wal.walrecords.operation import operation_name
+from quorum_wal.walrecords.record_index import RecordIndex
+from quorum_wal.walrecords.record_survey import RecordSurvey, RecordSurveyor
+from quorum_wal.walrecords.transaction import (
+    ENDS,
+    ROW,
+    SUBXIDS,
+    SUBXIDS_AT,
+    TIME_US,
+    TOP_XID,
+    read_ends,
+)
 
 ENDS_BYTES_MAX = 256 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,14 +16,14 @@ from enum import IntFlag
 import numpy as np
 from numba import njit
 
-from pageserver.epochs.touch_kernel import VM_HEAP_BLOCKS, VM_KIND, cleared_blocks
-from pageserver.epochs.touch_survey import dropped_relations
-from pageserver.errors import SurveyError
-from pageserver.layers.fork import Fork
-from pgwal.lsn import format_lsn
-from walrecords.loads import Bytes, Int, Numbers, load_u32
-from walrecords.record_index import RecordIndex
-from walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT, RecordSurvey
+from quorum_wal.pageserver.epochs.touch_kernel import VM_HEAP_BLOCKS, VM_KIND, cleared_blocks
+from quorum_wal.pageserver.epochs.touch_survey import dropped_relations
+from quorum_wal.pageserver.errors import SurveyError
+from quorum_wal.pageserver.layers.fork import Fork
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u32
+from quorum_wal.walrecords.record_index import RecordIndex
+from quorum_wal.walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT, RecordSurvey
 
 _XACT, _SMGR, _HEAP2, _HEAP = 1, 2, 9, 10
 _SMGR_CREATE, _SMGR_TRUNCATE = 0x1, 0x2

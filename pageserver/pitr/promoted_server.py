@@ -27,16 +27,21 @@ from typing import Self
 
 from psycopg.conninfo import make_conninfo
 
-from pageserver.epochs.in_place_tablespaces import WAL_FOLDER
-from pageserver.epochs.redo import CONF_FOLDER, LOG_TAIL_LINES, REDO_SECONDS_MAX, RedoServer
-from pageserver.errors import RedoError
-from pageserver.layers.control_file import CONTROL_FILE, ControlFile
-from pageserver.layers.fork import Fork, ForkKind, parse_file
-from pg_server.postmaster_file import read_postmaster_file
-from pg_server.program import launcher_argv
-from pgwal.errors import TimelineHistoryError
-from pgwal.history import TimelineHistory, history_file_name
-from pgwal.lsn import format_lsn
+from quorum_wal.pageserver.epochs.in_place_tablespaces import WAL_FOLDER
+from quorum_wal.pageserver.epochs.redo import (
+    CONF_FOLDER,
+    LOG_TAIL_LINES,
+    REDO_SECONDS_MAX,
+    RedoServer,
+)
+from quorum_wal.pageserver.errors import RedoError
+from quorum_wal.pageserver.layers.control_file import CONTROL_FILE, ControlFile
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind, parse_file
+from quorum_wal.pg_server.postmaster_file import read_postmaster_file
+from quorum_wal.pg_server.program import launcher_argv
+from quorum_wal.pgwal.errors import TimelineHistoryError
+from quorum_wal.pgwal.history import TimelineHistory, history_file_name
+from quorum_wal.pgwal.lsn import format_lsn
 
 PORT = 5432  # only part of the socket's file name; the folder has no other socket
 POLL_SECONDS = 0.02

@@ -13,7 +13,7 @@ import struct
 
 from crc32c import crc32c
 
-from pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.errors import LayerDamaged
 
 MAP_FILE = "pg_filenode.map"
 _MAGIC = 0x592717

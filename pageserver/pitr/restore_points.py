@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from backup.wal_source import WalSource
-from objectstore.archive import TimelineArchive
-from pageserver.cuts.cut_files import CutFiles
-from pageserver.cuts.cut_pages import fetch_frame, open_files, open_stack
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.epochs.wal_folder import WalFolder
-from pageserver.errors import PageNotFound, SurveyError
-from pageserver.objects.page_index import Cut, PageIndex
-from pageserver.pitr.end_times import EndTimes
-from pageserver.pitr.sourced_wal import SourcedWal
-from pageserver.pitr.sparse_restore import RestorePoint
-from pgwal.history import TimelineHistory, history_file_name
-from pgwal.lsn import format_lsn
-from walrecords.record_index import as_boundary
+from quorum_wal.backup.wal_source import WalSource
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.pageserver.cuts.cut_files import CutFiles
+from quorum_wal.pageserver.cuts.cut_pages import fetch_frame, open_files, open_stack
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.epochs.wal_folder import WalFolder
+from quorum_wal.pageserver.errors import PageNotFound, SurveyError
+from quorum_wal.pageserver.objects.page_index import Cut, PageIndex
+from quorum_wal.pageserver.pitr.end_times import EndTimes
+from quorum_wal.pageserver.pitr.sourced_wal import SourcedWal
+from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint
+from quorum_wal.pgwal.history import TimelineHistory, history_file_name
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walrecords.record_index import as_boundary
 
 
 @dataclass(frozen=True, slots=True)

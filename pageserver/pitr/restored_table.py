@@ -21,13 +21,13 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from pageserver.errors import PageNotFound, PageserverError, RedoError
-from pageserver.layers.fork import Fork, parse_file
-from pageserver.pitr.catalog_rows import FIRST_NORMAL_OID, LARGE_OBJECTS
-from pageserver.pitr.table_name import TableName, quote_name
-from pg_server.binaries import PostgresBinaries
-from pg_server.errors import PgServerError
-from pg_server.program import run_program
+from quorum_wal.pageserver.errors import PageNotFound, PageserverError, RedoError
+from quorum_wal.pageserver.layers.fork import Fork, parse_file
+from quorum_wal.pageserver.pitr.catalog_rows import FIRST_NORMAL_OID, LARGE_OBJECTS
+from quorum_wal.pageserver.pitr.table_name import TableName, quote_name
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.errors import PgServerError
+from quorum_wal.pg_server.program import run_program
 
 DUMP_SECONDS_MAX = 24 * 3600.0
 SIMILAR_MAX = 5

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from backup.wal_source import WalSource
-from consensus.messages import ServerFacts
-from pageserver.errors import SurveyError
-from pgwal.errors import WalFormatError
-from pgwal.history import TimelineHistory
-from pgwal.segment import format_segment_name
-from walrecords.record_index import RecordIndex, RecordIndexer
+from quorum_wal.backup.wal_source import WalSource
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pageserver.errors import SurveyError
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.segment import format_segment_name
+from quorum_wal.walrecords.record_index import RecordIndex, RecordIndexer
 
 
 class SourcedWal:

@@ -24,27 +24,32 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from pageserver.epochs.file_set import FileSet, copied_from
-from pageserver.epochs.in_place_tablespaces import link_range
-from pageserver.epochs.redo import RedoServer
-from pageserver.epochs.sparse_files import SparseFiles
-from pageserver.epochs.touch_survey import TouchSurveyor
-from pageserver.epochs.wal_folder import WalFolder
-from pageserver.errors import PageNotFound, RedoError, SurveyError, TableIncomplete
-from pageserver.layers.fork import Fork, ForkKind
-from pageserver.layers.frame import Frame
-from pageserver.layers.page_stack import PageBase
-from pageserver.layers.touches import Touches
-from pageserver.pitr.catalog_files import (
+from quorum_wal.pageserver.epochs.file_set import FileSet, copied_from
+from quorum_wal.pageserver.epochs.in_place_tablespaces import link_range
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.epochs.sparse_files import SparseFiles
+from quorum_wal.pageserver.epochs.touch_survey import TouchSurveyor
+from quorum_wal.pageserver.epochs.wal_folder import WalFolder
+from quorum_wal.pageserver.errors import PageNotFound, RedoError, SurveyError, TableIncomplete
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind
+from quorum_wal.pageserver.layers.frame import Frame
+from quorum_wal.pageserver.layers.page_stack import PageBase
+from quorum_wal.pageserver.layers.touches import Touches
+from quorum_wal.pageserver.pitr.catalog_files import (
     CatalogPages,
     DatabaseCatalogs,
     pages_at_cut,
     pages_in_directory,
 )
-from pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
-from pageserver.pitr.restored_table import DumpFormat, Relation, RelationFile, RestoredDatabase
-from pageserver.pitr.table_name import TableName, quote_name
-from pgwal.lsn import format_lsn
+from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from quorum_wal.pageserver.pitr.restored_table import (
+    DumpFormat,
+    Relation,
+    RelationFile,
+    RestoredDatabase,
+)
+from quorum_wal.pageserver.pitr.table_name import TableName, quote_name
+from quorum_wal.pgwal.lsn import format_lsn
 
 #: One is sufficient unless the WAL renames or attaches tables. Each round adds files, or is last.
 ROUNDS_MAX = 4

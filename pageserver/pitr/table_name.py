@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pageserver.errors import TableNameError
+from quorum_wal.pageserver.errors import TableNameError
 
 _PART = r'("(?:[^"\0]|"")+"|[^".\0]+)'
 _NAME = re.compile(rf"{_PART}\.{_PART}\.{_PART}")

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pgwal.versions import wal_version
-from spark.changes.alterations import Alterations, CatalogKeys
-from spark.changes.catalog import Catalog
-from spark.changes.heap_scan import scan_heap
-from spark.inputs.wal_input import LostWal, WalInput
-from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.spark.changes.alterations import Alterations, CatalogKeys
+from quorum_wal.spark.changes.catalog import Catalog
+from quorum_wal.spark.changes.heap_scan import scan_heap
+from quorum_wal.spark.inputs.wal_input import LostWal, WalInput
+from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
 #: searching more takes minutes, and a new catalog snapshot takes a second
 SEARCH_BYTES_MAX = 32 << 30

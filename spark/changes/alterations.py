@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pgwal.lsn import format_lsn
-from spark.changes.catalog import ENUM, Catalog, Table
-from spark.changes.heap_scan import INVALIDATIONS, INVALIDATIONS_AT, MARK_LSN, HeapScan
-from walrecords.record_index import Array
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.changes.catalog import ENUM, Catalog, Table
+from quorum_wal.spark.changes.heap_scan import INVALIDATIONS, INVALIDATIONS_AT, MARK_LSN, HeapScan
+from quorum_wal.walrecords.record_index import Array
 
 _MESSAGE = np.dtype(
     {

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import msgspec
 
-from pgwal.errors import LsnSyntaxError
-from pgwal.lsn import Lsn
-from spark.errors import CatalogError
+from quorum_wal.pgwal.errors import LsnSyntaxError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.errors import CatalogError
 
 FORMAT = 1
 

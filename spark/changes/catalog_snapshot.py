@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgwal.lsn import Lsn
-from spark.changes.catalog import ARRAY, Catalog, Column, Table, Type
-from spark.errors import CatalogError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.changes.catalog import ARRAY, Catalog, Column, Table, Type
+from quorum_wal.spark.errors import CatalogError
 
 _ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
 

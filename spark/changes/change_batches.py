@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.changes.catalog import Catalog, Table
-from spark.changes.change_rows import NO_TABLE, UNDECODED, ChangeRows
-from spark.changes.change_schema import CHANGES_SCHEMA, typed_schema
-from spark.changes.change_set import COMMIT
-from spark.changes.datum import Datums
-from spark.changes.heap_scan import (
+from quorum_wal.spark.changes.catalog import Catalog, Table
+from quorum_wal.spark.changes.change_rows import NO_TABLE, UNDECODED, ChangeRows
+from quorum_wal.spark.changes.change_schema import CHANGES_SCHEMA, typed_schema
+from quorum_wal.spark.changes.change_set import COMMIT
+from quorum_wal.spark.changes.datum import Datums
+from quorum_wal.spark.changes.heap_scan import (
     BLOCK,
     DELETE,
     FLAGS,
@@ -32,11 +32,11 @@ from spark.changes.heap_scan import (
     TRUNCATE,
     UPDATE,
 )
-from spark.changes.toast_chunks import ToastChunks
-from spark.changes.transaction_commits import Commits
-from spark.changes.tuple_cells import Cells, TableFormat, read_cells
-from spark.changes.tuple_columns import struct_of
-from walrecords.record_index import Array
+from quorum_wal.spark.changes.toast_chunks import ToastChunks
+from quorum_wal.spark.changes.transaction_commits import Commits
+from quorum_wal.spark.changes.tuple_cells import Cells, TableFormat, read_cells
+from quorum_wal.spark.changes.tuple_columns import struct_of
+from quorum_wal.walrecords.record_index import Array
 
 ROWS_PER_BATCH = 1 << 15
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark.changes.catalog import Catalog, Table
-from walrecords.record_index import Array
+from quorum_wal.spark.changes.catalog import Catalog, Table
+from quorum_wal.walrecords.record_index import Array
 
 #: codes of files; others are `2 * table`, or `2 * table + 1` for its TOAST
 IGNORED, UNKNOWN, FOREIGN = -1, -2, -3

@@ -23,31 +23,36 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from consensus.messages import ServerFacts
-from pgwal.lsn import format_lsn
-from pgwal.versions import wal_version
-from spark.changes.alteration_search import find_alterations
-from spark.changes.alterations import Alterations, CatalogKeys, alteration_note, unseen_note
-from spark.changes.catalog import Catalog, Table
-from spark.changes.change_batches import ChangeBatches
-from spark.changes.change_files import FileMap
-from spark.changes.change_rows import NO_TABLE, ChangeRows, arrange, is_stale
-from spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
-from spark.changes.heap_pages import HeapPages
-from spark.changes.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
-from spark.changes.toast_chunks import ToastChunks
-from spark.changes.transaction_commits import Commits, find_commits
-from spark.changes.transaction_progress import (
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.spark.changes.alteration_search import find_alterations
+from quorum_wal.spark.changes.alterations import (
+    Alterations,
+    CatalogKeys,
+    alteration_note,
+    unseen_note,
+)
+from quorum_wal.spark.changes.catalog import Catalog, Table
+from quorum_wal.spark.changes.change_batches import ChangeBatches
+from quorum_wal.spark.changes.change_files import FileMap
+from quorum_wal.spark.changes.change_rows import NO_TABLE, ChangeRows, arrange, is_stale
+from quorum_wal.spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
+from quorum_wal.spark.changes.heap_pages import HeapPages
+from quorum_wal.spark.changes.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
+from quorum_wal.spark.changes.toast_chunks import ToastChunks
+from quorum_wal.spark.changes.transaction_commits import Commits, find_commits
+from quorum_wal.spark.changes.transaction_progress import (
     OpenTransactions,
     begun_later,
     last_list_without,
     last_redo,
 )
-from spark.changes.transaction_summary import TransactionSummary
-from spark.errors import CatalogError
-from spark.inputs.wal_input import LostWal, WalInput
-from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
-from walrecords.record_index import Array, RecordIndex
+from quorum_wal.spark.changes.transaction_summary import TransactionSummary
+from quorum_wal.spark.errors import CatalogError
+from quorum_wal.spark.inputs.wal_input import LostWal, WalInput
+from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
+from quorum_wal.walrecords.record_index import Array, RecordIndex
 
 #: bytes of WAL that are decoded at once
 WINDOW_BYTES = 16 << 20

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark.changes.catalog import Catalog, Table
-from spark.changes.change_files import UNKNOWN
-from spark.changes.change_set import CODE, COMMIT, OID, Gathered
-from spark.changes.heap_scan import (
+from quorum_wal.spark.changes.catalog import Catalog, Table
+from quorum_wal.spark.changes.change_files import UNKNOWN
+from quorum_wal.spark.changes.change_set import CODE, COMMIT, OID, Gathered
+from quorum_wal.spark.changes.heap_scan import (
     BLOCK,
     CREATE_FILE,
     DAMAGED,
@@ -38,7 +38,7 @@ from spark.changes.heap_scan import (
     TRUNCATE,
     UPDATE,
 )
-from walrecords.record_index import Array
+from quorum_wal.walrecords.record_index import Array
 
 #: the operation of a row that reports what could not be decoded
 UNDECODED = 0

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark.changes import datum
-from spark.changes.catalog import Column, Table
-from spark.changes.datum import Datums
-from spark.errors import CatalogError
+from quorum_wal.spark.changes import datum
+from quorum_wal.spark.changes.catalog import Column, Table
+from quorum_wal.spark.changes.datum import Datums
+from quorum_wal.spark.errors import CatalogError
 
 _COMMIT_FIELDS = (
     #: the start of the record of the change; changes of one record keep their order

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from pgwal.block_ref import BlockRef
-from pgwal.errors import WalFormatError
-from pgwal.record import HEADER, RecordHeader
-from spark.changes.change_files import FOREIGN, UNKNOWN, FileMap
-from spark.changes.datum_varlena import DatumError
-from spark.changes.heap_page import is_heap_page, joined_tuple, restore_page
-from spark.changes.heap_pages import HeapPages
-from spark.changes.heap_scan import (
+from quorum_wal.pgwal.block_ref import BlockRef
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.record import HEADER, RecordHeader
+from quorum_wal.spark.changes.change_files import FOREIGN, UNKNOWN, FileMap
+from quorum_wal.spark.changes.datum_varlena import DatumError
+from quorum_wal.spark.changes.heap_page import is_heap_page, joined_tuple, restore_page
+from quorum_wal.spark.changes.heap_pages import HeapPages
+from quorum_wal.spark.changes.heap_scan import (
     BLOCK,
     CHANGE_FIELDS,
     DATABASE,
@@ -48,10 +48,10 @@ from spark.changes.heap_scan import (
     XID,
     HeapScan,
 )
-from spark.changes.transaction_commits import Commits
-from walrecords.byte_copy import copy_bytes
-from walrecords.loads import Bytes, Int, Numbers
-from walrecords.record_index import Array, RecordIndex
+from quorum_wal.spark.changes.transaction_commits import Commits
+from quorum_wal.walrecords.byte_copy import copy_bytes
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers
+from quorum_wal.walrecords.record_index import Array, RecordIndex
 
 #: rows after those of a scan: the transaction's number, the file's code, the oid of TRUNCATE
 COMMIT, CODE, OID, FIELDS = CHANGE_FIELDS, CHANGE_FIELDS + 1, CHANGE_FIELDS + 2, CHANGE_FIELDS + 3

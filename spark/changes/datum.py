@@ -12,13 +12,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from spark.changes.catalog import ARRAY, DOMAIN, ENUM, Type
-from spark.changes.datum_array import Element, array_json, array_text
-from spark.changes.datum_float import float4_text, float8_text
-from spark.changes.datum_jsonb import json_string, jsonb_text
-from spark.changes.datum_network import cidr_text, inet_text, macaddr_text
-from spark.changes.datum_numeric import numeric_text
-from spark.changes.datum_time import (
+from quorum_wal.spark.changes.catalog import ARRAY, DOMAIN, ENUM, Type
+from quorum_wal.spark.changes.datum_array import Element, array_json, array_text
+from quorum_wal.spark.changes.datum_float import float4_text, float8_text
+from quorum_wal.spark.changes.datum_jsonb import json_string, jsonb_text
+from quorum_wal.spark.changes.datum_network import cidr_text, inet_text, macaddr_text
+from quorum_wal.spark.changes.datum_numeric import numeric_text
+from quorum_wal.spark.changes.datum_time import (
     date_text,
     interval_text,
     time_text,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from spark.changes.datum_varlena import plain_varlena
+from quorum_wal.spark.changes.datum_varlena import plain_varlena
 
 _HEADER = struct.Struct("<iiI")
 _LENGTH_SIZE = 4

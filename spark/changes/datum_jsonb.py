@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark.changes.datum_numeric import numeric_text
+from quorum_wal.spark.changes.datum_numeric import numeric_text
 
 _COUNT = 0x0FFFFFFF
 _SCALAR, _OBJECT = 0x10000000, 0x20000000

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from walrecords.loads import Bytes, Int
+from quorum_wal.walrecords.loads import Bytes, Int
 
 _EXTERNAL = 1
 _ON_DISK = 18

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import struct
 
-from pgwal.block_ref import BLOCK_SIZE, PageImage
-from spark.changes.datum_varlena import DatumError, decompress, decompress_pglz
+from quorum_wal.pgwal.block_ref import BLOCK_SIZE, PageImage
+from quorum_wal.spark.changes.datum_varlena import DatumError, decompress, decompress_pglz
 
 _HEADER_SIZE = 24
 _BOUNDS = struct.Struct("<HHH")

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from pgwal.block_ref import PageImage
-from spark.changes.heap_page import restore_page, tuple_on_page
+from quorum_wal.pgwal.block_ref import PageImage
+from quorum_wal.spark.changes.heap_page import restore_page, tuple_on_page
 
 #: pages of 8 KiB; the least recently changed ones are forgotten
 PAGES_MAX = 1 << 15

@@ -16,18 +16,25 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from pgwal.block_ref import RecordBody, decode_body
-from pgwal.errors import WalFormatError
-from pgwal.lsn import Lsn, format_lsn
-from pgwal.record import HEADER, Record, RecordHeader
-from pgwal.versions import WalVersion
-from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
-from walrecords.record_index import Array, RecordIndex
-from walrecords.transaction import ENDS, TIME_US, TOP_XID, XactFormat, read_end, xact_format
-from walrecords.transaction import INVALIDATIONS as ENDS_INVALIDATIONS
-from walrecords.transaction import INVALIDATIONS_AT as ENDS_INVALIDATIONS_AT
-from walrecords.transaction import SUBXIDS as ENDS_SUBXIDS
-from walrecords.transaction import SUBXIDS_AT as ENDS_AT
+from quorum_wal.pgwal.block_ref import RecordBody, decode_body
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwal.record import HEADER, Record, RecordHeader
+from quorum_wal.pgwal.versions import WalVersion
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
+from quorum_wal.walrecords.record_index import Array, RecordIndex
+from quorum_wal.walrecords.transaction import (
+    ENDS,
+    TIME_US,
+    TOP_XID,
+    XactFormat,
+    read_end,
+    xact_format,
+)
+from quorum_wal.walrecords.transaction import INVALIDATIONS as ENDS_INVALIDATIONS
+from quorum_wal.walrecords.transaction import INVALIDATIONS_AT as ENDS_INVALIDATIONS_AT
+from quorum_wal.walrecords.transaction import SUBXIDS as ENDS_SUBXIDS
+from quorum_wal.walrecords.transaction import SUBXIDS_AT as ENDS_AT
 
 #: rows of `HeapScan.changes`
 (

@@ -13,10 +13,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from spark.changes.catalog import Column
-from spark.changes.datum_varlena import DatumError, decompress_datum, parse_pointer
-from spark.changes.tuple_layout import PLAIN, lay_out
-from walrecords.record_index import Array
+from quorum_wal.spark.changes.catalog import Column
+from quorum_wal.spark.changes.datum_varlena import DatumError, decompress_datum, parse_pointer
+from quorum_wal.spark.changes.tuple_layout import PLAIN, lay_out
+from quorum_wal.walrecords.record_index import Array
 
 _COLUMNS = tuple(
     Column(name, type_oid, -1, length, 4, length > 0, False, None, None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_scan import (
     ABORT,
     COMMIT,
     COMMIT_PREPARED,
@@ -20,7 +20,7 @@ from spark.changes.heap_scan import (
     SUBXIDS_AT,
     HeapScan,
 )
-from walrecords.record_index import Array
+from quorum_wal.walrecords.record_index import Array
 
 
 @dataclass(frozen=True, slots=True)

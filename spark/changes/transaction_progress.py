@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark.changes.transaction_commits import Commits
-from spark.changes.transaction_summary import TransactionSummary
-from walrecords.record_index import Array
+from quorum_wal.spark.changes.transaction_commits import Commits
+from quorum_wal.spark.changes.transaction_summary import TransactionSummary
+from quorum_wal.walrecords.record_index import Array
 
 #: the WAL before a position, the last segment first: (its start, summaries in order)
 Backwards = Iterable[tuple[int, list[TransactionSummary]]]

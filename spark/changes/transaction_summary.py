@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_scan import (
     CHECKPOINT_ONLINE,
     CHECKPOINT_SHUTDOWN,
     LSN,
@@ -25,8 +25,8 @@ from spark.changes.heap_scan import (
     XID,
     HeapScan,
 )
-from spark.changes.transaction_commits import ended_xids
-from walrecords.record_index import Array
+from quorum_wal.spark.changes.transaction_commits import ended_xids
+from quorum_wal.walrecords.record_index import Array
 
 _RUNNING = struct.Struct("<iiB3xIII")
 _REDO = struct.Struct("<Q")

@@ -17,17 +17,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from spark.changes import datum, tuple_print
-from spark.changes.catalog import Column, Table
-from spark.changes.datum import Datums, Reader
-from spark.changes.datum_jsonb import json_string
-from spark.changes.datum_varlena import DatumError, plain_varlena
-from spark.changes.toast_chunks import ToastChunks, UnchangedToastError
-from spark.changes.tuple_layout import DAMAGED, EXTERNAL, MISSING, PACKED, PLAIN, Values, lay_out
-from spark.changes.tuple_layout import NULL as LAID_NULL
-from spark.changes.tuple_print import COPY, NULL, OMIT, PRINT, is_printable, print_rows, room_of
-from walrecords.loads import Bytes, Int, Numbers
-from walrecords.record_index import Array
+from quorum_wal.spark.changes import datum, tuple_print
+from quorum_wal.spark.changes.catalog import Column, Table
+from quorum_wal.spark.changes.datum import Datums, Reader
+from quorum_wal.spark.changes.datum_jsonb import json_string
+from quorum_wal.spark.changes.datum_varlena import DatumError, plain_varlena
+from quorum_wal.spark.changes.toast_chunks import ToastChunks, UnchangedToastError
+from quorum_wal.spark.changes.tuple_layout import (
+    DAMAGED,
+    EXTERNAL,
+    MISSING,
+    PACKED,
+    PLAIN,
+    Values,
+    lay_out,
+)
+from quorum_wal.spark.changes.tuple_layout import NULL as LAID_NULL
+from quorum_wal.spark.changes.tuple_print import (
+    COPY,
+    NULL,
+    OMIT,
+    PRINT,
+    is_printable,
+    print_rows,
+    room_of,
+)
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers
+from quorum_wal.walrecords.record_index import Array
 
 #: types that Arrow stores as Postgres does, except for the epoch
 STORED = {

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from spark.changes import datum
-from spark.changes.change_schema import arrow_type as arrow_type_of
-from spark.changes.tuple_cells import STORED, Cells
-from spark.changes.tuple_print import (
+from quorum_wal.spark.changes import datum
+from quorum_wal.spark.changes.change_schema import arrow_type as arrow_type_of
+from quorum_wal.spark.changes.tuple_cells import STORED, Cells
+from quorum_wal.spark.changes.tuple_print import (
     BYTEA,
     COPY,
     DAY_MAX,
@@ -29,9 +29,9 @@ from spark.changes.tuple_print import (
     print_texts,
     room_of,
 )
-from walrecords.byte_copy import copy_bytes
-from walrecords.loads import Bytes, Int, Numbers
-from walrecords.record_index import Array
+from quorum_wal.walrecords.byte_copy import copy_bytes
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers
+from quorum_wal.walrecords.record_index import Array
 
 #: Postgres counts from 2000-01-01
 _EPOCH_DAYS = 10_957

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from spark.changes.catalog import Column
-from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
-from walrecords.record_index import Array
+from quorum_wal.spark.changes.catalog import Column
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
+from quorum_wal.walrecords.record_index import Array
 
 #: states of a value: PLAIN without its header; PACKED (compressed) and EXTERNAL (out of line) with
 #: their header; MISSING: the tuple is older than the column; DAMAGED: the tuple ends before the

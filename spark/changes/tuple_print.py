@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from walrecords.byte_copy import copy_bytes
-from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
+from quorum_wal.walrecords.byte_copy import copy_bytes
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
 
 #: kinds of columns; NO_KIND: only `datum.py` prints it; floats are printed by Arrow
 (

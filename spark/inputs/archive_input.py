@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from consensus.errors import MessageError
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from objectstore.archive import TimelineArchive, require_archive
-from objectstore.errors import ObjectDamaged, ObjectNotFound, ObjectStoreError
-from objectstore.keys import ArchivedWal
-from objectstore.store import open_store
-from pgwal.errors import WalError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from spark.errors import OptionError, WalInputError
-from spark.inputs.wal_input import LostWal, WalChunk
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.objectstore.archive import TimelineArchive, require_archive
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound, ObjectStoreError
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.store import open_store
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.errors import OptionError, WalInputError
+from quorum_wal.spark.inputs.wal_input import LostWal, WalChunk
 
 #: An archiver may upload this many segments at once, so a later one can arrive first; and the time
 #: that one of them may take.

@@ -6,10 +6,10 @@ every record that starts below the offset ends below it.
 
 from __future__ import annotations
 
-from consensus.messages import ServerFacts
-from pgwal.page import WAL_PAGE_SIZE
-from spark.inputs.wal_input import LostWal, WalInput
-from walrecords.record_index import RecordIndexer, as_boundary
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.spark.inputs.wal_input import LostWal, WalInput
+from quorum_wal.walrecords.record_index import RecordIndexer, as_boundary
 
 
 def next_boundary(

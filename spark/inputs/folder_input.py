@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from consensus.messages import ServerFacts
-from pgwal.lsn import format_lsn
-from spark.inputs.segment_file import RemovedSegment
-from spark.inputs.segment_folder import SegmentFolder, open_folder
-from spark.inputs.wal_input import LostWal, WalChunk
-from walrecords.record_index import RecordIndexer
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.inputs.segment_file import RemovedSegment
+from quorum_wal.spark.inputs.segment_folder import SegmentFolder, open_folder
+from quorum_wal.spark.inputs.wal_input import LostWal, WalChunk
+from quorum_wal.walrecords.record_index import RecordIndexer
 
 #: attempts to read a folder whose files are renamed meanwhile
 TRIES = 3

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from consensus.messages import ServerFacts
-from pgwal.page import WAL_PAGE_SIZE
-from spark.errors import WalInputError
-from spark.inputs.archive_input import ArchiveInput
-from spark.inputs.safekeeper_input import SafekeeperInput
-from spark.inputs.wal_input import WalChunk
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs.archive_input import ArchiveInput
+from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput
+from quorum_wal.spark.inputs.wal_input import WalChunk
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,18 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TypeVar
 
-from consensus.messages import ServerFacts
-from pgclient.errors import UNDEFINED_FILE
-from pgwal.lsn import format_lsn
-from pgwal.page import WAL_PAGE_SIZE
-from spark.errors import WalInputError
-from spark.inputs.safekeeper_session import (
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgclient.errors import UNDEFINED_FILE
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs.safekeeper_session import (
     Position,
     SafekeeperAddress,
     SafekeeperRefused,
     SafekeeperSession,
 )
-from spark.inputs.wal_input import LostWal, WalChunk
+from quorum_wal.spark.inputs.wal_input import LostWal, WalChunk
 
 CHUNK_BYTES = 1 << 20
 #: the longest wait for committed WAL, over all safekeepers

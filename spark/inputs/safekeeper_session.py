@@ -15,26 +15,26 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from consensus.errors import MessageError
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from pgclient.connection import connect_safekeeper
-from pgclient.errors import NotConnected, PgClientError, ServerError
-from pgclient.questions import (
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgclient.connection import connect_safekeeper
+from quorum_wal.pgclient.errors import NotConnected, PgClientError, ServerError
+from quorum_wal.pgclient.questions import (
     ask,
     identify_system,
     read_server_facts,
     read_timeline_history,
     show,
 )
-from pgclient.stream import ReplicationStream, start_copy
-from pgwal.errors import WalError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from pgwire.commands import StartReplication, format_start_replication
-from pgwire.replication import StandbyStatus, postgres_time_us
-from pgwire.startup import format_options
-from spark.errors import OptionError, WalInputError
+from quorum_wal.pgclient.stream import ReplicationStream, start_copy
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.commands import StartReplication, format_start_replication
+from quorum_wal.pgwire.replication import StandbyStatus, postgres_time_us
+from quorum_wal.pgwire.startup import format_options
+from quorum_wal.spark.errors import OptionError, WalInputError
 
 CONNECT_SECONDS = 10
 #: a safekeeper without new WAL sends a keepalive every second

@@ -22,11 +22,11 @@ from typing import BinaryIO
 
 import zstandard
 
-from pgwal.errors import SegmentNameError
-from pgwal.lsn import format_lsn
-from pgwal.segment import parse_segment_name
-from spark.errors import WalInputError
-from spark.inputs.wal_input import LostWal
+from quorum_wal.pgwal.errors import SegmentNameError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.segment import parse_segment_name
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs.wal_input import LostWal
 
 BLOCK_BYTES = 1 << 20
 #: compressed bytes in one read

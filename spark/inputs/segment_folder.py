@@ -17,16 +17,21 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from consensus.messages import ServerFacts
-from pgwal.errors import SegmentNameError, TimelineHistoryError, WalError
-from pgwal.history import TimelineHistory, history_file_name, parse_history_file_name
-from pgwal.lsn import format_lsn
-from pgwal.page import WAL_PAGE_SIZE, PageHeader, parse_page_header
-from pgwal.segment import WAL_SEG_SIZE_MAX, WAL_SEG_SIZE_MIN, check_wal_seg_size
-from pgwal.versions import SUPPORTED_MAJORS, wal_version
-from spark.errors import WalInputError
-from spark.inputs.segment_file import BLOCK_BYTES, RemovedSegment, SegmentFile, parse_segment_file
-from spark.inputs.wal_input import LostWal, WalChunk
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.errors import SegmentNameError, TimelineHistoryError, WalError
+from quorum_wal.pgwal.history import TimelineHistory, history_file_name, parse_history_file_name
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE, PageHeader, parse_page_header
+from quorum_wal.pgwal.segment import WAL_SEG_SIZE_MAX, WAL_SEG_SIZE_MIN, check_wal_seg_size
+from quorum_wal.pgwal.versions import SUPPORTED_MAJORS, wal_version
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs.segment_file import (
+    BLOCK_BYTES,
+    RemovedSegment,
+    SegmentFile,
+    parse_segment_file,
+)
+from quorum_wal.spark.inputs.wal_input import LostWal, WalChunk
 
 _MAJORS = {wal_version(major).page_magic: major for major in SUPPORTED_MAJORS}
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from consensus.messages import ServerFacts
-from spark.errors import WalInputError
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.spark.errors import WalInputError
 
 
 @dataclass(frozen=True, slots=True)

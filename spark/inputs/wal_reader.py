@@ -18,16 +18,16 @@ from enum import Enum
 
 import pyarrow as pa
 
-from consensus.messages import ServerFacts
-from pgwal.errors import WalFormatError
-from pgwal.lsn import format_lsn
-from pgwal.page import WAL_PAGE_SIZE
-from spark.errors import WalInputError
-from spark.inputs.wal_input import LostWal, WalInput
-from spark.records.wal_decoder import WalDecoder
-from spark.records.wal_filter import WalFilter
-from spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
-from walrecords.record_index import RecordIndex, RecordIndexer
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs.wal_input import LostWal, WalInput
+from quorum_wal.spark.records.wal_decoder import WalDecoder
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
+from quorum_wal.walrecords.record_index import RecordIndex, RecordIndexer
 
 #: in bytes of WAL; its rows need several times as much
 PIECE_BYTES = 128 * WAL_PAGE_SIZE

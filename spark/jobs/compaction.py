@@ -22,10 +22,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from objectstore.errors import ObjectNotFound
-from objectstore.store import ObjectInfo, ObjectStore
-from spark.jobs.lake import NONE
-from spark.jobs.lake_writer import parquet_writer
+from quorum_wal.objectstore.errors import ObjectNotFound
+from quorum_wal.objectstore.store import ObjectInfo, ObjectStore
+from quorum_wal.spark.jobs.lake import NONE
+from quorum_wal.spark.jobs.lake_writer import parquet_writer
 
 COMPACTIONS = "_ingest/compactions/"
 SMALL_BYTES = 16 << 20

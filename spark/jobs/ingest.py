@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from objectstore.store import open_store
-from pgwal.lsn import format_lsn
-from spark.errors import LakeError
-from spark.jobs.lake import Batch, CommittedBatch, Job, Lake, LakeFile
-from spark.jobs.lake_writer import write_range
+from quorum_wal.objectstore.store import open_store
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.errors import LakeError
+from quorum_wal.spark.jobs.lake import Batch, CommittedBatch, Job, Lake, LakeFile
+from quorum_wal.spark.jobs.lake_writer import write_range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,13 +9,13 @@ from typing import Self
 import pyarrow as pa
 import structlog
 
-from spark.changes.alteration_search import find_alterations
-from spark.changes.alterations import unseen_note
-from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
-from spark.changes.change_schema import CHANGES_SCHEMA
-from spark.inputs.wal_reader import WalRange
-from spark.jobs.ingested_wal import IngestedRange, hold_slot, range_of
-from spark.jobs.lake import Batch
+from quorum_wal.spark.changes.alteration_search import find_alterations
+from quorum_wal.spark.changes.alterations import unseen_note
+from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
+from quorum_wal.spark.changes.change_schema import CHANGES_SCHEMA
+from quorum_wal.spark.inputs.wal_reader import WalRange
+from quorum_wal.spark.jobs.ingested_wal import IngestedRange, hold_slot, range_of
+from quorum_wal.spark.jobs.lake import Batch
 
 log = structlog.get_logger()
 

@@ -8,14 +8,14 @@ from typing import Self
 
 import pyarrow as pa
 
-from spark.inputs.boundary import boundary_at, next_boundary
-from spark.inputs.wal_reader import WalRange, read_records
-from spark.jobs.ingest import BATCH_BYTES_MAX, RANGE_BYTES, cut
-from spark.jobs.lake import Batch
-from spark.records.wal_schema import schema_of
-from spark.sources.input_options import InputOptions
-from spark.sources.range_plan import plan_start
-from spark.sources.slot import slot_of
+from quorum_wal.spark.inputs.boundary import boundary_at, next_boundary
+from quorum_wal.spark.inputs.wal_reader import WalRange, read_records
+from quorum_wal.spark.jobs.ingest import BATCH_BYTES_MAX, RANGE_BYTES, cut
+from quorum_wal.spark.jobs.lake import Batch
+from quorum_wal.spark.records.wal_schema import schema_of
+from quorum_wal.spark.sources.input_options import InputOptions
+from quorum_wal.spark.sources.range_plan import plan_start
+from quorum_wal.spark.sources.slot import slot_of
 
 TIME = "xact_time"
 RECORD_ALIGNMENT = 8

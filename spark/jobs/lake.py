@@ -21,10 +21,10 @@ from typing import TypeVar
 
 import msgspec
 
-from objectstore.errors import ObjectNotFound
-from objectstore.store import ObjectStore
-from pgwal.lsn import format_lsn
-from spark.errors import LakeError
+from quorum_wal.objectstore.errors import ObjectNotFound
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.errors import LakeError
 
 JOB = "_ingest/job.json"
 PLANS = "_ingest/plans/"

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from objectstore.store import ObjectStore
-from spark.jobs.lake import LakeFile, file_key
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.spark.jobs.lake import LakeFile, file_key
 
 SECONDS_PER_HOUR = 3600
 #: of zstd; higher levels cost more than they save on WAL

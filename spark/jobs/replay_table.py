@@ -17,11 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgwal.lsn import format_lsn
-from spark.changes.catalog import Table
-from spark.changes.datum import BOOL, FLOAT4, FLOAT8, INT2, INT4, INT8, NUMERIC, OID, Datums
-from spark.errors import SparkWalError
-from spark.jobs.table_base import Snapshot, TableBase, read_base
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.changes.catalog import Table
+from quorum_wal.spark.changes.datum import (
+    BOOL,
+    FLOAT4,
+    FLOAT8,
+    INT2,
+    INT4,
+    INT8,
+    NUMERIC,
+    OID,
+    Datums,
+)
+from quorum_wal.spark.errors import SparkWalError
+from quorum_wal.spark.jobs.table_base import Snapshot, TableBase, read_base
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

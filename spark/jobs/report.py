@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pgwal.lsn import format_lsn
+from quorum_wal.pgwal.lsn import format_lsn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,9 +13,9 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from pgwal.lsn import format_lsn
-from spark.jobs.report import Answer, Report
-from telemetry.size import bytes_text
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.jobs.report import Answer, Report
+from quorum_wal.telemetry.size import bytes_text
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; color: #223;

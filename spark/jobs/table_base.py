@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from pgwal.lsn import Lsn
-from spark.errors import CatalogError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.errors import CatalogError
 
 ROWS_PER_BATCH = 10_000
 WAIT_SECONDS = 60.0

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from walrecords.byte_copy import copy_bytes
-from walrecords.loads import Bytes, Int, Numbers
-from walrecords.pool_array import pool_array
+from quorum_wal.walrecords.byte_copy import copy_bytes
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers
+from quorum_wal.walrecords.pool_array import pool_array
 
 #: the room for each name; copying a fixed length is as fast as copying the shortest name
 _NAME_ROOM = 32

@@ -6,11 +6,16 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from spark.records.arrow_columns import NameTable, bool_column, name_column, number_column
-from spark.records.wal_schema import BLOCK, WAL_SCHEMA
-from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
-from walrecords.pool_array import pool_array
-from walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT, BlockPlaces
+from quorum_wal.spark.records.arrow_columns import (
+    NameTable,
+    bool_column,
+    name_column,
+    number_column,
+)
+from quorum_wal.spark.records.wal_schema import BLOCK, WAL_SCHEMA
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
+from quorum_wal.walrecords.pool_array import pool_array
+from quorum_wal.walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT, BlockPlaces
 
 #: `pg_waldump` names the first four; other forks are shown as numbers
 _FORKS = NameTable.of(["main", "fsm", "vm", "init", *(str(fork) for fork in range(4, 16))])

@@ -8,11 +8,19 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from spark.records.arrow_columns import bit_buffer, nullable_column
-from spark.records.wal_schema import WAL_SCHEMA
-from walrecords.loads import Bytes, Int, Numbers, load_u32
-from walrecords.pool_array import pool_array
-from walrecords.transaction import GID_AT, GID_LENGTH, ROW, SUBXIDS, SUBXIDS_AT, TIME_US, TOP_XID
+from quorum_wal.spark.records.arrow_columns import bit_buffer, nullable_column
+from quorum_wal.spark.records.wal_schema import WAL_SCHEMA
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u32
+from quorum_wal.walrecords.pool_array import pool_array
+from quorum_wal.walrecords.transaction import (
+    GID_AT,
+    GID_LENGTH,
+    ROW,
+    SUBXIDS,
+    SUBXIDS_AT,
+    TIME_US,
+    TOP_XID,
+)
 
 #: the columns that are made from ends of transactions
 TRANSACTION_COLUMNS = frozenset({"top_xid", "xact_time", "subxids", "gid"})

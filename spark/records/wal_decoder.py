@@ -16,24 +16,29 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from pgwal.block_ref import decode_body
-from pgwal.errors import WalFormatError
-from pgwal.lsn import Lsn, format_lsn
-from pgwal.record import HEADER, Record, RecordHeader
-from pgwal.rmgr import is_rmgr_id, rmgr_name
-from pgwal.versions import wal_version
-from spark.records.arrow_columns import NameTable, bytes_column, name_column, number_column
-from spark.records.block_columns import block_column
-from spark.records.transaction_columns import TRANSACTION_COLUMNS, transaction_column
-from spark.records.wal_filter import WalFilter, filter_tables
-from spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
-from walrecords.byte_copy import copy_bytes
-from walrecords.loads import Bytes, Numbers
-from walrecords.operation import operation_name, operation_names
-from walrecords.pool_array import pool_array
-from walrecords.record_index import RecordIndex
-from walrecords.record_survey import BlockPlaces, RecordFacts, RecordSurveyor
-from walrecords.transaction import ENDS, read_ends
+from quorum_wal.pgwal.block_ref import decode_body
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwal.record import HEADER, Record, RecordHeader
+from quorum_wal.pgwal.rmgr import is_rmgr_id, rmgr_name
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.spark.records.arrow_columns import (
+    NameTable,
+    bytes_column,
+    name_column,
+    number_column,
+)
+from quorum_wal.spark.records.block_columns import block_column
+from quorum_wal.spark.records.transaction_columns import TRANSACTION_COLUMNS, transaction_column
+from quorum_wal.spark.records.wal_filter import WalFilter, filter_tables
+from quorum_wal.spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
+from quorum_wal.walrecords.byte_copy import copy_bytes
+from quorum_wal.walrecords.loads import Bytes, Numbers
+from quorum_wal.walrecords.operation import operation_name, operation_names
+from quorum_wal.walrecords.pool_array import pool_array
+from quorum_wal.walrecords.record_index import RecordIndex
+from quorum_wal.walrecords.record_survey import BlockPlaces, RecordFacts, RecordSurveyor
+from quorum_wal.walrecords.transaction import ENDS, read_ends
 
 #: Arrow's offsets of lists and strings have 32 bits, and a row is not larger than its record
 INDEX_BYTES_MAX = (1 << 31) - 1

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pgwal.rmgr import is_rmgr_id, rmgr_name
-from pgwal.versions import wal_version
-from spark.errors import FilterError
-from walrecords.filter_tables import FilterTables
-from walrecords.loads import Numbers
+from quorum_wal.pgwal.rmgr import is_rmgr_id, rmgr_name
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.spark.errors import FilterError
+from quorum_wal.walrecords.filter_tables import FilterTables
+from quorum_wal.walrecords.loads import Numbers
 
 
 @dataclass(frozen=True, slots=True)

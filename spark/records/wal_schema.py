@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from spark.errors import ColumnError
+from quorum_wal.spark.errors import ColumnError
 
 #: `block_id` is the number of the reference, as in `blkref #0`; `fork` is main, fsm, vm or init;
 #: `data_length` is the length of the block's own data, without its page image

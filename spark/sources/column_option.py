@@ -6,8 +6,8 @@ the modules that read WAL.
 
 from __future__ import annotations
 
-from spark.errors import OptionError
-from spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
+from quorum_wal.spark.errors import OptionError
+from quorum_wal.spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
 
 
 def parse_columns(text: str | None) -> tuple[str, ...]:

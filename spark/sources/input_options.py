@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from pgwal.errors import LsnSyntaxError
-from pgwal.lsn import Lsn
-from spark.errors import OptionError
-from spark.inputs.archive_input import ArchiveInput
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.joined_input import JoinedInput
-from spark.inputs.safekeeper_input import SafekeeperInput
-from spark.inputs.safekeeper_session import parse_safekeepers
-from spark.inputs.segment_file import is_segment_file_name
-from spark.inputs.wal_input import WalInput
-from spark.inputs.wal_reader import OnDamage
-from spark.records.wal_filter import WalFilter
-from spark.sources.column_option import parse_columns
+from quorum_wal.pgwal.errors import LsnSyntaxError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.errors import OptionError
+from quorum_wal.spark.inputs.archive_input import ArchiveInput
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.joined_input import JoinedInput
+from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput
+from quorum_wal.spark.inputs.safekeeper_session import parse_safekeepers
+from quorum_wal.spark.inputs.segment_file import is_segment_file_name
+from quorum_wal.spark.inputs.wal_input import WalInput
+from quorum_wal.spark.inputs.wal_reader import OnDamage
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.spark.sources.column_option import parse_columns
 
 #: options of the archive's store are given as archive.endpoint, archive.region, ...
 STORE_PREFIX = "archive."

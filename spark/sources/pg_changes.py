@@ -16,10 +16,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark.sources.shown_errors import shown_errors
+from quorum_wal.spark.sources.shown_errors import shown_errors
 
 if TYPE_CHECKING:
-    from spark.sources.pg_changes_readers import ChangeStreamReader
+    from quorum_wal.spark.sources.pg_changes_readers import ChangeStreamReader
 
 
 class PgChangesDataSource(DataSource):
@@ -30,8 +30,8 @@ class PgChangesDataSource(DataSource):
         return "pg_changes"
 
     def schema(self) -> StructType:
-        from spark.changes.change_batches import ChangeBatches
-        from spark.sources.pg_changes_options import parse_change_options
+        from quorum_wal.spark.changes.change_batches import ChangeBatches
+        from quorum_wal.spark.sources.pg_changes_options import parse_change_options
 
         with shown_errors():
             changes = parse_change_options(self.options)
@@ -39,16 +39,22 @@ class PgChangesDataSource(DataSource):
             return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from spark.sources.pg_changes_options import parse_change_options, parse_input_options
-        from spark.sources.pg_changes_readers import ChangeBatchReader
+        from quorum_wal.spark.sources.pg_changes_options import (
+            parse_change_options,
+            parse_input_options,
+        )
+        from quorum_wal.spark.sources.pg_changes_readers import ChangeBatchReader
 
         with shown_errors():
             options = parse_input_options(self.options)
             return ChangeBatchReader(options, parse_change_options(self.options))
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader:
-        from spark.sources.pg_changes_options import parse_change_options, parse_input_options
-        from spark.sources.pg_changes_readers import ChangeStreamReader
+        from quorum_wal.spark.sources.pg_changes_options import (
+            parse_change_options,
+            parse_input_options,
+        )
+        from quorum_wal.spark.sources.pg_changes_readers import ChangeStreamReader
 
         with shown_errors():
             options = parse_input_options(self.options, is_stream=True)

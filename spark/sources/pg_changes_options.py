@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from spark.changes.catalog import load_catalog
-from spark.changes.catalog_snapshot import take_catalog
-from spark.changes.change_reader import ChangeOptions
-from spark.errors import OptionError
-from spark.sources.input_options import InputOptions, parse_options
+from quorum_wal.spark.changes.catalog import load_catalog
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.changes.change_reader import ChangeOptions
+from quorum_wal.spark.errors import OptionError
+from quorum_wal.spark.sources.input_options import InputOptions, parse_options
 
 #: only of this source
 CHANGE_OPTIONS = ("catalog", "dsn", "table")

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark.changes.alteration_search import find_alterations
-from spark.changes.alterations import Alterations
-from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
-from spark.inputs.wal_reader import OnDamage, WalRange
-from spark.records.wal_filter import WalFilter
-from spark.sources.input_options import InputOptions
-from spark.sources.range_plan import plan_range, split
-from spark.sources.shown_errors import shown_errors
-from spark.sources.wal_stream import Offset, WalStreamReader
-from spark.sources.wal_task import WalTask
+from quorum_wal.spark.changes.alteration_search import find_alterations
+from quorum_wal.spark.changes.alterations import Alterations
+from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
+from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.spark.sources.input_options import InputOptions
+from quorum_wal.spark.sources.range_plan import plan_range, split
+from quorum_wal.spark.sources.shown_errors import shown_errors
+from quorum_wal.spark.sources.wal_stream import Offset, WalStreamReader
+from quorum_wal.spark.sources.wal_task import WalTask
 
 
 @dataclass(frozen=True, slots=True)

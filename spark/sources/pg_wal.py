@@ -15,12 +15,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark.records.wal_schema import schema_of
-from spark.sources.column_option import parse_columns
-from spark.sources.shown_errors import shown_errors
+from quorum_wal.spark.records.wal_schema import schema_of
+from quorum_wal.spark.sources.column_option import parse_columns
+from quorum_wal.spark.sources.shown_errors import shown_errors
 
 if TYPE_CHECKING:
-    from spark.sources.wal_stream import WalStreamReader
+    from quorum_wal.spark.sources.wal_stream import WalStreamReader
 
 
 class PgWalDataSource(DataSource):
@@ -36,15 +36,15 @@ class PgWalDataSource(DataSource):
             return from_arrow_schema(schema_of(columns), prefer_timestamp_ntz=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from spark.sources.input_options import parse_options
-        from spark.sources.wal_batch import WalBatchReader
+        from quorum_wal.spark.sources.input_options import parse_options
+        from quorum_wal.spark.sources.wal_batch import WalBatchReader
 
         with shown_errors():
             return WalBatchReader(parse_options(self.options))
 
     def streamReader(self, schema: StructType) -> WalStreamReader:
-        from spark.sources.input_options import parse_options
-        from spark.sources.wal_stream import WalStreamReader
+        from quorum_wal.spark.sources.input_options import parse_options
+        from quorum_wal.spark.sources.wal_stream import WalStreamReader
 
         with shown_errors():
             return WalStreamReader(parse_options(self.options, is_stream=True))

@@ -23,10 +23,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pgwal.rmgr import is_rmgr_id, rmgr_name
-from pgwal.versions import wal_version
-from spark.inputs.wal_reader import WalRange
-from spark.records.wal_filter import WalFilter
+from quorum_wal.pgwal.rmgr import is_rmgr_id, rmgr_name
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.spark.inputs.wal_reader import WalRange
+from quorum_wal.spark.records.wal_filter import WalFilter
 
 T = TypeVar("T")
 _LSN_MAX = 1 << 63

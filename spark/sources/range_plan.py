@@ -20,13 +20,13 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consensus.messages import ServerFacts
-from pgwal.lsn import format_lsn
-from spark.errors import OptionError
-from spark.inputs.wal_input import WalInput
-from spark.inputs.wal_reader import OnDamage, WalRange, read_records
-from spark.records.wal_filter import WalFilter
-from spark.sources.input_options import InputOptions
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.errors import OptionError
+from quorum_wal.spark.inputs.wal_input import WalInput
+from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange, read_records
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.spark.sources.input_options import InputOptions
 
 _COMMITS = ("COMMIT", "COMMIT_PREPARED")
 

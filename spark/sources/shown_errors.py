@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark.errors import SparkWalError
+from quorum_wal.spark.errors import SparkWalError
 
 
 @contextmanager

@@ -17,18 +17,18 @@ from contextlib import closing
 
 import structlog
 
-from pgclient.errors import UNDEFINED_FILE
-from pgwal.lsn import format_lsn
-from pgwire.commands import quote_name
-from spark.errors import WalInputError
-from spark.inputs.joined_input import JoinedInput
-from spark.inputs.safekeeper_input import SafekeeperInput, none_answers
-from spark.inputs.safekeeper_session import (
+from quorum_wal.pgclient.errors import UNDEFINED_FILE
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwire.commands import quote_name
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs.joined_input import JoinedInput
+from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput, none_answers
+from quorum_wal.spark.inputs.safekeeper_session import (
     SafekeeperAddress,
     SafekeeperRefused,
     SafekeeperSession,
 )
-from spark.sources.input_options import InputOptions
+from quorum_wal.spark.sources.input_options import InputOptions
 
 log = structlog.get_logger()
 

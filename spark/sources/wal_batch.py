@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark.inputs.wal_reader import OnDamage
-from spark.sources.input_options import InputOptions
-from spark.sources.pushed_filters import PushedFilters, PushFilters
-from spark.sources.range_plan import plan_range, split
-from spark.sources.shown_errors import shown_errors
-from spark.sources.wal_task import WalTask, run_task
+from quorum_wal.spark.inputs.wal_reader import OnDamage
+from quorum_wal.spark.sources.input_options import InputOptions
+from quorum_wal.spark.sources.pushed_filters import PushedFilters, PushFilters
+from quorum_wal.spark.sources.range_plan import plan_range, split
+from quorum_wal.spark.sources.shown_errors import shown_errors
+from quorum_wal.spark.sources.wal_task import WalTask, run_task
 
 
 class WalBatchReader(DataSourceReader):

@@ -22,17 +22,17 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pgwal.errors import LsnSyntaxError
-from pgwal.lsn import Lsn, format_lsn
-from spark.errors import OptionError
-from spark.inputs.boundary import boundary_at, next_boundary
-from spark.inputs.wal_input import LostWal
-from spark.inputs.wal_reader import OnDamage, WalRange
-from spark.sources.input_options import InputOptions
-from spark.sources.range_plan import plan_start, split
-from spark.sources.shown_errors import shown_errors
-from spark.sources.slot import slot_of
-from spark.sources.wal_task import WalTask, run_task
+from quorum_wal.pgwal.errors import LsnSyntaxError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.spark.errors import OptionError
+from quorum_wal.spark.inputs.boundary import boundary_at, next_boundary
+from quorum_wal.spark.inputs.wal_input import LostWal
+from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
+from quorum_wal.spark.sources.input_options import InputOptions
+from quorum_wal.spark.sources.range_plan import plan_start, split
+from quorum_wal.spark.sources.shown_errors import shown_errors
+from quorum_wal.spark.sources.slot import slot_of
+from quorum_wal.spark.sources.wal_task import WalTask, run_task
 
 Offset = dict[str, str]
 

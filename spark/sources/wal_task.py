@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from spark.inputs.wal_reader import WalRange, read_records
-from spark.records.wal_filter import WalFilter
-from spark.sources.input_options import InputOptions
-from spark.sources.shown_errors import shown_errors
+from quorum_wal.spark.inputs.wal_reader import WalRange, read_records
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.spark.sources.input_options import InputOptions
+from quorum_wal.spark.sources.shown_errors import shown_errors
 
 
 @dataclass(frozen=True, slots=True)

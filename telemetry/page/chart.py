@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from telemetry.page.history import Points
+from quorum_wal.telemetry.page.history import Points
 
 WIDTH, HEIGHT = 300, 80
 SPAN_SECONDS_MIN = 60.0

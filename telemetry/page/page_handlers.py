@@ -23,12 +23,17 @@ from urllib.parse import quote
 import structlog
 from aiohttp import web
 
-from telemetry.page.history import SAMPLE_SECONDS
-from telemetry.page.page_view import PageView, WebPage
-from telemetry.page.sign_in import SESSION_SECONDS, Sessions, cookie_name, parse_token_form
+from quorum_wal.telemetry.page.history import SAMPLE_SECONDS
+from quorum_wal.telemetry.page.page_view import PageView, WebPage
+from quorum_wal.telemetry.page.sign_in import (
+    SESSION_SECONDS,
+    Sessions,
+    cookie_name,
+    parse_token_form,
+)
 
 if TYPE_CHECKING:
-    from telemetry.status_server import HttpListener
+    from quorum_wal.telemetry.status_server import HttpListener
 
 PAGE_PATH, BODY_PATH, LOGIN_PATH, LOGOUT_PATH = "/", "/body", "/login", "/logout"
 SIGN_IN_PATHS = (LOGIN_PATH, LOGOUT_PATH)
@@ -80,7 +85,7 @@ class PageHandlers:
     # ---- the page
 
     async def page(self, request: web.Request) -> web.Response:
-        from telemetry.page.rendering import render_page
+        from quorum_wal.telemetry.page.rendering import render_page
 
         view = await self._view(request)
         nonce, chosen = secrets.token_urlsafe(NONCE_BYTES), request.query.get("timeline", "")
@@ -91,7 +96,7 @@ class PageHandlers:
         return _html(text, nonce)
 
     async def body(self, request: web.Request) -> web.Response:
-        from telemetry.page.rendering import render_body
+        from quorum_wal.telemetry.page.rendering import render_body
 
         return _html(render_body(await self._view(request)), "")
 
@@ -108,7 +113,7 @@ class PageHandlers:
 
     def sign_in_form(self, problem: str, headers: Mapping[str, str]) -> web.Response:
         """`headers`: those of the 401 that it replaces."""
-        from telemetry.page.rendering import render_sign_in
+        from quorum_wal.telemetry.page.rendering import render_sign_in
 
         nonce = secrets.token_urlsafe(NONCE_BYTES)
         response = _html(render_sign_in(nonce=nonce, problem=problem), nonce)

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from telemetry.page.chart import Chart
-from telemetry.page.picture import Picture
-from telemetry.page.tone import Tone
-from telemetry.recent_events import Event
+from quorum_wal.telemetry.page.chart import Chart
+from quorum_wal.telemetry.page.picture import Picture
+from quorum_wal.telemetry.page.tone import Tone
+from quorum_wal.telemetry.recent_events import Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from telemetry.page.tone import Tone
+from quorum_wal.telemetry.page.tone import Tone
 
 BOX_HEIGHT, GAP = 68, 16
 WIDE_BOX, WIDE_GAP = 208, 44

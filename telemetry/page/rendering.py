@@ -12,8 +12,8 @@ from functools import cache
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from telemetry.page.page_view import PageView, event_tone
-from telemetry.page.picture import tall, wide
+from quorum_wal.telemetry.page.page_view import PageView, event_tone
+from quorum_wal.telemetry.page.picture import tall, wide
 
 TEMPLATES = __file__.rpartition("/")[0] + "/templates"
 

@@ -32,8 +32,8 @@ from container_images import (
 )
 from shared_cluster import SharedCluster
 
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
 
 FOLDER_VARIABLE = "SK_CONTAINERS_DIR"  # kept, so that the next run finds its images again
 BUILD_TIMEOUT = 600  # seconds; an engine is silent while it pulls or unpacks

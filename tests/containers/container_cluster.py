@@ -19,12 +19,12 @@ from container_service import READY_TIMEOUT, ServiceContainer
 from firewall import Firewall
 from psycopg.conninfo import make_conninfo
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.data_directory import SUPERUSER, Setting
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.data_directory import SUPERUSER, Setting
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 PRIMARY_HOST = 10
 SAFEKEEPER_HOST_FIRST = 11

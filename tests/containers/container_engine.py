@@ -19,10 +19,10 @@ from docker.errors import APIError, DockerException
 from firewall import FirewallBefore
 from testcontainers.core.labels import LABEL_SESSION_ID, SESSION_ID
 
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.errors import Unavailable
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.errors import Unavailable
+from quorum_wal.pg_server.program import run_program
 
 HOST_VARIABLE = "DOCKER_HOST"
 UNIX = "unix://"

@@ -23,9 +23,9 @@ import docker
 from docker.errors import DockerException, ImageNotFound
 from docker.utils.build import exclude_paths
 
-from pg_fixtures.errors import FixtureError
-from pg_server.errors import Unavailable
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_server.errors import Unavailable
+from quorum_wal.pg_server.program import run_program
 
 ROOT = Path(__file__).parents[2]
 POSTGRES_CONTEXT = Path(__file__).parent / "postgres"

@@ -23,9 +23,9 @@ from container_network import PinnedNetwork
 from docker.models.containers import Container
 from testcontainers.core.container import DockerContainer
 
-from pg_fixtures.errors import FixtureError, ProcessEnded
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.errors import FixtureError, ProcessEnded
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 STATE_TIMEOUT = 30.0  # seconds
 READY_TIMEOUT = 180.0  # a Postgres of a busy machine lets nobody in for long

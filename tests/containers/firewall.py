@@ -10,8 +10,8 @@ import os
 import shutil
 from pathlib import Path
 
-from pg_server.errors import Unavailable
-from pg_server.program import run_program
+from quorum_wal.pg_server.errors import Unavailable
+from quorum_wal.pg_server.program import run_program
 
 USER_CHAIN = "DOCKER-USER"
 TABLES = ("filter", "nat")

@@ -13,9 +13,9 @@ from compose_file import COMPOSE_FILE, ComposeStack
 from container_images import Engine, Images
 from reckoning import TIMEOUT
 
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.ports import free_port
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 PASSWORD = "not the default"
 

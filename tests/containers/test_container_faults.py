@@ -8,8 +8,8 @@ from container_service import ServiceContainer
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_nothing_lost
 
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 FAULTS = {
     "paused": (ServiceContainer.pause, ServiceContainer.resume),

@@ -15,8 +15,8 @@ from container_network import PinnedNetwork
 from container_service import ServiceContainer
 from reckoning import TIMEOUT
 
-from cli.output import ExitCode
-from pgwire.auth import make_verifier
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pgwire.auth import make_verifier
 
 UID = "10001"
 VERIFIER = make_verifier("pencil", b"0123456789abcdef")

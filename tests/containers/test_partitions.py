@@ -10,12 +10,12 @@ from container_service import ServiceContainer
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_nothing_lost
 
-from cli.output import ExitCode
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 
 
 @pytest.fixture

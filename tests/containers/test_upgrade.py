@@ -11,10 +11,10 @@ from container_cluster import DATA_DIR, ContainerCluster
 from container_images import OLDER_VERSION, VERSION, Engine, Images
 from reckoning import TIMEOUT, assert_nothing_lost
 
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.waiting import wait_until
-from safekeeper.control_state import FORMAT_VERSION
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.safekeeper.control_state import FORMAT_VERSION
 
 LABEL = "org.opencontainers.image.version"
 VERSION_OFFSET = 4  # of the control file: magic, then the format's version

@@ -18,82 +18,96 @@ import click
 import psycopg
 from crc32c import crc32c
 
-from access import users
-from backup.backup_record import parse_backup_id
-from backup.base_backup import parse_message
-from backup.errors import BackupError
-from cli import config_file, listening, parameters
-from cli import generations as generation_commands
-from cli.main import cli
-from consensus.codec import decode_proposer_message, decode_safekeeper_message
-from consensus.errors import MessageError
-from consensus.ids import NodeId, TimelineId, parse_id
-from consensus.join import decode_offer
-from consensus.membership_codec import decode_membership
-from consensus.membership_page import split_address
-from generations import messages
-from generations.client import ServiceAddress
-from generations.errors import GenerationError, GenerationServiceUnavailable, RequestInvalid
-from generations.suffix import Suffix
-from objectstore import sealed
-from objectstore.errors import ObjectDamaged
-from objectstore.keys import ArchiveKeys
-from pageserver.branches.branch_record import decode_branch
-from pageserver.checks.page_comparison import Expectation, compare
-from pageserver.checks.visibility_bits import are_bits_valid
-from pageserver.errors import BranchError, LayerDamaged, SurveyError, TableNameError
-from pageserver.layers.base_cache import decode_places
-from pageserver.layers.control_file import ControlFile
-from pageserver.layers.fork import PAGE_BYTES, ForkKind, parse_file
-from pageserver.layers.page_header import PageHeader
-from pageserver.layers.touches import Checkpoint
-from pageserver.objects.deletion_list import decode_claim, decode_header, decode_list
-from pageserver.objects.page_index import decode_index
-from pageserver.objects.page_keys import PageKeys, QueueKeys
-from pageserver.pitr.catalog_rows import (
+from quorum_wal.access import users
+from quorum_wal.backup.backup_record import parse_backup_id
+from quorum_wal.backup.base_backup import parse_message
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.cli import config_file, listening, parameters
+from quorum_wal.cli import generations as generation_commands
+from quorum_wal.cli.main import cli
+from quorum_wal.consensus.codec import decode_proposer_message, decode_safekeeper_message
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import NodeId, TimelineId, parse_id
+from quorum_wal.consensus.join import decode_offer
+from quorum_wal.consensus.membership_codec import decode_membership
+from quorum_wal.consensus.membership_page import split_address
+from quorum_wal.generations import messages
+from quorum_wal.generations.client import ServiceAddress
+from quorum_wal.generations.errors import (
+    GenerationError,
+    GenerationServiceUnavailable,
+    RequestInvalid,
+)
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore import sealed
+from quorum_wal.objectstore.errors import ObjectDamaged
+from quorum_wal.objectstore.keys import ArchiveKeys
+from quorum_wal.pageserver.branches.branch_record import decode_branch
+from quorum_wal.pageserver.checks.page_comparison import Expectation, compare
+from quorum_wal.pageserver.checks.visibility_bits import are_bits_valid
+from quorum_wal.pageserver.errors import BranchError, LayerDamaged, SurveyError, TableNameError
+from quorum_wal.pageserver.layers.base_cache import decode_places
+from quorum_wal.pageserver.layers.control_file import ControlFile
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, ForkKind, parse_file
+from quorum_wal.pageserver.layers.page_header import PageHeader
+from quorum_wal.pageserver.layers.touches import Checkpoint
+from quorum_wal.pageserver.objects.deletion_list import decode_claim, decode_header, decode_list
+from quorum_wal.pageserver.objects.page_index import decode_index
+from quorum_wal.pageserver.objects.page_keys import PageKeys, QueueKeys
+from quorum_wal.pageserver.pitr.catalog_rows import (
     parse_class_row,
     parse_named_row,
     parse_pair_row,
     parse_role_row,
 )
-from pageserver.pitr.heap_page import heap_rows
-from pageserver.pitr.relation_map import parse_relation_map
-from pageserver.pitr.table_name import TableName
-from pg_server.postmaster_file import PostmasterFile
-from pgwal.block_ref import decode_body
-from pgwal.errors import LsnSyntaxError, SegmentNameError, TimelineHistoryError, WalFormatError
-from pgwal.history import TimelineHistory, parse_history_file_name
-from pgwal.lsn import Lsn
-from pgwal.page import parse_page_header
-from pgwal.record import Record
-from pgwal.segment import parse_segment_name
-from pgwire import startup
-from pgwire.auth import MECHANISM_PLUS, ScramClient, ScramServer, ScramVerifier
-from pgwire.certificate import end_point_hash
-from pgwire.commands import parse_command
-from pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
-from pgwire.extended_fields import decode_bind, decode_execute, decode_parse, decode_target
-from pgwire.logical import parse_logical_message
-from pgwire.replication import parse_server_message, parse_standby_message
-from qsync.gid import Gid, GidError
-from qsync.statements import parse_epoch_us, parse_lsn
-from safekeeper import startup_parameters
-from safekeeper.block_sums import decode_block_sums
-from safekeeper.control_state import decode_control_state
-from safekeeper.data_directory import parse_folder_name
-from safekeeper.errors import ControlFileError, SafekeeperError
-from safekeeper.slots_file import decode_slots
-from safekeeper.trim_rule import parse_suffix
-from telemetry.http_token import read_http_token, read_private_token
-from telemetry.page.sign_in import parse_token_form
-from walproposer.errors import Unreachable, WalProposerError
-from walproposer.failover import log_view
-from walproposer.failover.rewind import ControlData, standby_settings
-from walproposer.failover.standby import sources_of
-from walproposer.primary.standby_names import parse_standby_names
-from walproposer.qsync import verbs
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.status_page import PageAddress
+from quorum_wal.pageserver.pitr.heap_page import heap_rows
+from quorum_wal.pageserver.pitr.relation_map import parse_relation_map
+from quorum_wal.pageserver.pitr.table_name import TableName
+from quorum_wal.pg_server.postmaster_file import PostmasterFile
+from quorum_wal.pgwal.block_ref import decode_body
+from quorum_wal.pgwal.errors import (
+    LsnSyntaxError,
+    SegmentNameError,
+    TimelineHistoryError,
+    WalFormatError,
+)
+from quorum_wal.pgwal.history import TimelineHistory, parse_history_file_name
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.page import parse_page_header
+from quorum_wal.pgwal.record import Record
+from quorum_wal.pgwal.segment import parse_segment_name
+from quorum_wal.pgwire import startup
+from quorum_wal.pgwire.auth import MECHANISM_PLUS, ScramClient, ScramServer, ScramVerifier
+from quorum_wal.pgwire.certificate import end_point_hash
+from quorum_wal.pgwire.commands import parse_command
+from quorum_wal.pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
+from quorum_wal.pgwire.extended_fields import (
+    decode_bind,
+    decode_execute,
+    decode_parse,
+    decode_target,
+)
+from quorum_wal.pgwire.logical import parse_logical_message
+from quorum_wal.pgwire.replication import parse_server_message, parse_standby_message
+from quorum_wal.qsync.gid import Gid, GidError
+from quorum_wal.qsync.statements import parse_epoch_us, parse_lsn
+from quorum_wal.safekeeper import startup_parameters
+from quorum_wal.safekeeper.block_sums import decode_block_sums
+from quorum_wal.safekeeper.control_state import decode_control_state
+from quorum_wal.safekeeper.data_directory import parse_folder_name
+from quorum_wal.safekeeper.errors import ControlFileError, SafekeeperError
+from quorum_wal.safekeeper.slots_file import decode_slots
+from quorum_wal.safekeeper.trim_rule import parse_suffix
+from quorum_wal.telemetry.http_token import read_http_token, read_private_token
+from quorum_wal.telemetry.page.sign_in import parse_token_form
+from quorum_wal.walproposer.errors import Unreachable, WalProposerError
+from quorum_wal.walproposer.failover import log_view
+from quorum_wal.walproposer.failover.rewind import ControlData, standby_settings
+from quorum_wal.walproposer.failover.standby import sources_of
+from quorum_wal.walproposer.primary.standby_names import parse_standby_names
+from quorum_wal.walproposer.qsync import verbs
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.status_page import PageAddress
 
 from . import seeds
 from .bounds import bounded
@@ -238,14 +252,18 @@ def _convert(kind: click.ParamType[Any]) -> Callable[[str], object]:
     return lambda text: kind.convert(text, None, None)
 
 
+def _file_of(message: object) -> str:
+    return type(message).__module__.removeprefix("quorum_wal.")
+
+
 def _messages() -> list[Parser]:
     return [
         Parser(
-            f"{type(message).__module__}.{type(message).__name__}",
+            f"{_file_of(message)}.{type(message).__name__}",
             type(message).decode,
             (ProtocolError,),
             seeds=(message.payload(),),
-            covers=(f"{type(message).__module__}.*",),
+            covers=(f"{_file_of(message)}.*",),
         )
         for message in seeds.MESSAGES
     ]

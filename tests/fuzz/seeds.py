@@ -10,12 +10,12 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from consensus.codec import encode
-from consensus.ids import NodeId, TimelineId
-from consensus.join import TimelineOffer, encode_offer
-from consensus.membership import Member, Membership, Stamp
-from consensus.membership_codec import encode_membership
-from consensus.messages import (
+from quorum_wal.consensus.codec import encode
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.join import TimelineOffer, encode_offer
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.consensus.membership_codec import encode_membership
+from quorum_wal.consensus.messages import (
     Append,
     AppendResponse,
     Configure,
@@ -27,20 +27,26 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from consensus.term_history import TermHistory
-from generations.suffix import Suffix
-from objectstore.sealed import seal, unseal
-from pageserver.branches.branch_record import Branch
-from pageserver.objects.attachment_id import AttachmentId
-from pageserver.objects.deletion_list import (
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.sealed import seal, unseal
+from quorum_wal.pageserver.branches.branch_record import Branch
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId
+from quorum_wal.pageserver.objects.deletion_list import (
     DeletionList,
     QueueHeader,
     encode_claim,
     encode_header,
     encode_list,
 )
-from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex, encode_index
-from pageserver.objects.page_keys import (
+from quorum_wal.pageserver.objects.page_index import (
+    Cut,
+    FrameRef,
+    LayerRef,
+    PageIndex,
+    encode_index,
+)
+from quorum_wal.pageserver.objects.page_keys import (
     ClaimName,
     HeaderName,
     IndexName,
@@ -49,14 +55,14 @@ from pageserver.objects.page_keys import (
     QueueKeys,
     TombstoneName,
 )
-from pgwal.history import TimelineHistory
-from pgwire import extended_query, logical, messages, replication, startup
-from pgwire.auth import ScramClient, ScramServer, make_verifier
-from pgwire.messages import Column, Message
-from safekeeper.block_sums import BlockSums, encode_block_sums
-from safekeeper.control_state import ControlState, encode_control_state
-from safekeeper.slots_file import SavedSlot, encode_slots
-from safekeeper.trim_rule import Trim
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwire import extended_query, logical, messages, replication, startup
+from quorum_wal.pgwire.auth import ScramClient, ScramServer, make_verifier
+from quorum_wal.pgwire.messages import Column, Message
+from quorum_wal.safekeeper.block_sums import BlockSums, encode_block_sums
+from quorum_wal.safekeeper.control_state import ControlState, encode_control_state
+from quorum_wal.safekeeper.slots_file import SavedSlot, encode_slots
+from quorum_wal.safekeeper.trim_rule import Trim
 
 A, B = NodeId(1, b"A" * 16), NodeId(3, b"B" * 16)
 TIMELINE = TimelineId(bytes(16), bytes(range(16)))

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from pgwal.boundary import BoundaryFinder
-from pgwal.end_of_wal import READ_LENGTH, find_end_of_wal
-from pgwal.errors import WalFormatError
-from pgwal.page import check_page_header, parse_page_header
-from pgwal.versions import wal_version
-from pgwal.walker import NEED_DATA, RecordWalker
+from quorum_wal.pgwal.boundary import BoundaryFinder
+from quorum_wal.pgwal.end_of_wal import READ_LENGTH, find_end_of_wal
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.page import check_page_header, parse_page_header
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.pgwal.walker import NEED_DATA, RecordWalker
 from tests.odd_wal import MIB, PAGE, random_log
 from tests.wal_log import SYSTEM_ID
 

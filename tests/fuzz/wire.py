@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pgwal.lsn import Lsn
-from pgwire.auth import make_verifier
-from pgwire.commands import OptionCommand, parse_command
-from pgwire.connection import NEED_DATA, PAUSED, ClientConnection, ServerConnection, State
-from pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
-from pgwire.framing import MESSAGE_BYTES_MAX
-from pgwire.handshake import ClientHandshake, ServerHandshake, ServerPolicy, greeting
-from pgwire.messages import (
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.auth import make_verifier
+from quorum_wal.pgwire.commands import OptionCommand, parse_command
+from quorum_wal.pgwire.connection import (
+    NEED_DATA,
+    PAUSED,
+    ClientConnection,
+    ServerConnection,
+    State,
+)
+from quorum_wal.pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
+from quorum_wal.pgwire.framing import MESSAGE_BYTES_MAX
+from quorum_wal.pgwire.handshake import ClientHandshake, ServerHandshake, ServerPolicy, greeting
+from quorum_wal.pgwire.messages import (
     BackendKeyData,
     Column,
     CommandComplete,
@@ -28,7 +34,7 @@ from pgwire.messages import (
     RowDescription,
     Terminate,
 )
-from pgwire.replication import (
+from quorum_wal.pgwire.replication import (
     HotStandbyFeedback,
     Keepalive,
     StandbyStatus,
@@ -36,10 +42,10 @@ from pgwire.replication import (
     parse_server_message,
     parse_standby_message,
 )
-from walproposer.qsync.answers import Admission, Confirmation
-from walproposer.qsync.conversation import Conversation
-from walproposer.qsync.limbo_events import Verdict
-from walproposer.qsync.verbs import Admit, AskOutcome, ShowList, ShowStatus, Verb
+from quorum_wal.walproposer.qsync.answers import Admission, Confirmation
+from quorum_wal.walproposer.qsync.conversation import Conversation
+from quorum_wal.walproposer.qsync.limbo_events import Verdict
+from quorum_wal.walproposer.qsync.verbs import Admit, AskOutcome, ShowList, ShowStatus, Verb
 
 from .seeds import STARTUP
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from psycopg import sql
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 60.0
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import cli.promote
-from cli.main import cli as sk
-from walproposer.failover import client_writes, completion
-from walproposer.failover.failover import Failover
-from walproposer.failover.promotion import Step
-from walproposer.qsync import resolve
+import quorum_wal.cli.promote
+from quorum_wal.cli.main import cli as sk
+from quorum_wal.walproposer.failover import client_writes, completion
+from quorum_wal.walproposer.failover.failover import Failover
+from quorum_wal.walproposer.failover.promotion import Step
+from quorum_wal.walproposer.qsync import resolve
 
 HALF = "half of RESOLVE"
 HALF_CLOSED = "half of CLOSE"
@@ -40,7 +40,7 @@ def main() -> None:
             completion.open_again = die
         case _:
             dying = partial(Failover, began=partial(die_at, at))
-            cli.promote.Failover = dying  # type: ignore[misc]
+            quorum_wal.cli.promote.Failover = dying  # type: ignore[misc]
     sk(["promote", *arguments], prog_name="sk")
 
 

@@ -21,8 +21,8 @@ from typing import Any, Self
 import aiohttp
 import pytest
 
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 60.0  # seconds; a machine with other work starts it slowly
 #: A folder that keeps the screenshots; without it they are in the test's own.

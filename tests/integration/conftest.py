@@ -15,13 +15,13 @@ from secured_cluster import Secrets, write_secrets
 from shared_cluster import TIMEOUT, SharedCluster, repair
 from wire_server import Server
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.data_directory import Setting
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proxy import TcpProxy
-from pg_server.binaries import PostgresBinaries
-from pgwire.blocking import ServerConfig
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.data_directory import Setting
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pgwire.blocking import ServerConfig
 
 SEGMENT_BYTES = 1 << 20
 CLIENTS = 3

@@ -8,10 +8,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import ServiceProcess
-from pg_server.errors import Unavailable
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_server.errors import Unavailable
 
 START_TIMEOUT = 120.0  # seconds
 

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import wait_replayed
-from pg_fixtures.waiting import wait_until
-from pg_server.program import run_program
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import run_sk
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
 
@@ -46,6 +45,8 @@ def failed_over(cluster: QuorumCluster, standby: Postgres) -> Iterator[ProposerP
 
 def elect_until_known(keepers: list[SafekeeperProcess]) -> bool:
     """Complete the log's tail; an election ends when a quorum knows that it is committed."""
-    run_program([*SK, "elect", f"--safekeepers={','.join(k.address for k in keepers)}"])
+    addresses = ",".join(k.address for k in keepers)
+    done = run_sk("elect", "--safekeepers", addresses, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr
     statuses = [timeline_of(keeper) for keeper in keepers]
     return len({s[name] for s in statuses for name in ("commit_lsn", "flush_lsn")}) == 1

@@ -8,11 +8,11 @@ from enum import Enum
 
 from psycopg.conninfo import make_conninfo
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.data_directory import Setting
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.data_directory import Setting
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.proxy import TcpProxy
 
 TIMEOUT = 180.0
 SEG_SIZE = 1 << 20

@@ -12,23 +12,23 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from consensus.codec import decode_safekeeper_message, encode
-from consensus.ids import NodeId, TimelineId, parse_id
-from consensus.membership import Membership, Stamp
-from consensus.membership_codec import encode_membership
-from consensus.membership_page import membership_of_page
-from consensus.messages import (
+from quorum_wal.consensus.codec import decode_safekeeper_message, encode
+from quorum_wal.consensus.ids import NodeId, TimelineId, parse_id
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.membership_codec import encode_membership
+from quorum_wal.consensus.membership_page import membership_of_page
+from quorum_wal.consensus.messages import (
     PROTOCOL_VERSION,
     ProposerGreeting,
     ProposerMessage,
     SafekeeperMessage,
     ServerFacts,
 )
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pgwal.lsn import Lsn
-from walproposer.errors import WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
-from walproposer.stream.peer import open_push
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from quorum_wal.walproposer.stream.peer import open_push
 
 ANSWER_TIMEOUT = 30.0  # seconds
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import secrets
 
-from pg_fixtures.postgres import Postgres
-from pgwal.lsn import Lsn
-from qsync.gid import Gid, Policy, uuid7
-from walproposer.primary.server_facts import START_US
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.qsync.gid import Gid, Policy, uuid7
+from quorum_wal.walproposer.primary.server_facts import START_US
 
 #: Long over, so that a coordinator may act on them at once.
 DEADLINE_MS = 1

@@ -11,15 +11,15 @@ from typing import Any
 
 from sk_command import Done, sk, sk_json
 
-from pg_fixtures.cluster import PRIMARY, QuorumCluster, flush_lsn
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_fixtures.wal_comparison import WalComparison, compare_wal
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import PRIMARY, QuorumCluster, flush_lsn
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.wal_comparison import WalComparison, compare_wal
+from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
 #: No commit may wait longer for a change itself.

@@ -17,15 +17,15 @@ from urllib.request import Request, urlopen
 import yaml
 from psycopg.conninfo import make_conninfo
 
-from pg_fixtures.crash import crash_postmaster
-from pg_fixtures.data_directory import DataDirectory
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ports import free_port
-from pg_fixtures.process_table import family, signal_entry
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_server.account import Account, give
-from pg_server.binaries import PostgresBinaries
-from pg_server.postmaster_file import read_postmaster_file
+from quorum_wal.pg_fixtures.crash import crash_postmaster
+from quorum_wal.pg_fixtures.data_directory import DataDirectory
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.process_table import family, signal_entry
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_server.account import Account, give
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.postmaster_file import read_postmaster_file
 
 SCOPE = "quorum"
 #: Patroni's minimum for `ttl` is 20. The others are as short as it allows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.processes import ServiceProcess
 
 #: What a proposer or a safekeeper may take, whatever the WAL is like: 200 MB.
 RSS_BYTES_MAX = 200 << 20

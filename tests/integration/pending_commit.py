@@ -6,8 +6,8 @@ from threading import Thread
 
 import psycopg
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 # Has a transaction id, so its commit waits; needs no table.
 STATEMENT = "SELECT pg_logical_emit_message(true, 'pending', 'commit')"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pg_server.binaries import PostgresBinaries, all_postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
 
 
 def oldest_and_newest() -> list[PostgresBinaries]:

@@ -14,9 +14,9 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import ServiceProcess
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "monitoring/alerts.yml"

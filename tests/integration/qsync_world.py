@@ -12,13 +12,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.data_directory import Setting
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from qsync.gid import Gid, Policy, uuid7
-from walproposer.primary.server_facts import START_US
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.data_directory import Setting
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.qsync.gid import Gid, Policy, uuid7
+from quorum_wal.walproposer.primary.server_facts import START_US
 
 TIMEOUT = 60.0
 SETTINGS: dict[str, Setting] = {"max_prepared_transactions": 20, "wal_level": "logical"}

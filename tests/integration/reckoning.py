@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pg_fixtures.cluster import PRIMARY, QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_fixtures.wal_comparison import WalComparison, compare_wal
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import PRIMARY, QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.wal_comparison import WalComparison, compare_wal
+from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0  # seconds; what is waited for takes a fraction of one on an idle machine
 

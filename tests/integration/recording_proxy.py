@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -16,7 +15,6 @@ from typing import Self
 RECORDED_BYTES_MAX = 256 << 10
 
 COPY_BOTH_RESPONSE = b"W\0\0\0\x07\0\0\0"
-JOINING_SECONDS = 0.5
 
 
 class RecordingProxy:
@@ -98,7 +96,6 @@ class Pump:
                 if self.recorded is not None and len(self.recorded) < RECORDED_BYTES_MAX:
                     self.recorded.extend(data)
                 if self.joins_streams and data.endswith(COPY_BOTH_RESPONSE):
-                    time.sleep(JOINING_SECONDS)
                     data += self.source.recv(1 << 16)
                 self.sink.sendall(data)
         except OSError:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from pgwire.replication import (
+from quorum_wal.pgwire.replication import (
     HotStandbyFeedback,
     Keepalive,
     StandbyStatus,

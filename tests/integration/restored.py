@@ -9,15 +9,15 @@ from pathlib import Path
 
 from sk_command import Done, sk
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ports import free_port
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.account import server_account
-from pg_server.binaries import PostgresBinaries
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import run_program
 
 TIMEOUT = 120.0
 SEGMENT_BYTES = 1 << 20

@@ -14,9 +14,14 @@ from contextlib import closing
 from types import TracebackType
 from typing import Self
 
-from pgwire.connection import NEED_DATA, ServerConnection, State
-from pgwire.messages import AuthenticationOk, CommandComplete, ParameterStatus, ReadyForQuery
-from pgwire.startup import EncryptionAnswer, StartupMessage
+from quorum_wal.pgwire.connection import NEED_DATA, ServerConnection, State
+from quorum_wal.pgwire.messages import (
+    AuthenticationOk,
+    CommandComplete,
+    ParameterStatus,
+    ReadyForQuery,
+)
+from quorum_wal.pgwire.startup import EncryptionAnswer, StartupMessage
 
 TIMEOUT = 120.0
 #: AuthenticationCleartextPassword, AuthenticationMD5Password.

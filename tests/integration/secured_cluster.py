@@ -13,10 +13,10 @@ from typing import Any
 import trustme
 from psycopg.conninfo import make_conninfo
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
-from pgwire.auth import make_verifier
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
+from quorum_wal.pgwire.auth import make_verifier
 
 TIMEOUT = 120.0
 USER = "walproposer"

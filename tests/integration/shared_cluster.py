@@ -7,9 +7,9 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import pytest
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.waiting import wait_until
-from pg_server.errors import PgServerError
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.errors import PgServerError
 
 TIMEOUT = 120.0
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.processes import run_sk
 
 TIMEOUT = 120.0
 
@@ -17,14 +16,7 @@ Done = subprocess.CompletedProcess[str]
 
 def sk(*arguments: object, env: Mapping[str, str] | None = None, stdin: str = "") -> Done:
     """Run it to its end."""
-    return subprocess.run(
-        [*SK, *map(str, arguments)],
-        env={**os.environ, **(env or {})},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
+    return run_sk(*arguments, env=env, stdin=stdin, timeout=TIMEOUT)
 
 
 def sk_json(*arguments: object) -> Any:

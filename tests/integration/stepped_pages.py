@@ -20,19 +20,19 @@ from typing import Any
 
 import click
 
-from consensus.ids import TimelineId
-from generations.client import GenerationClient
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.store import open_store
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.objects.page_index import PageIndex
-from pageserver.objects.page_keys import ClaimName, IndexName, PageName
-from pg_fixtures.generations import GenerationProcess
-from pg_fixtures.http_status import http_get
-from pg_fixtures.pageserver import PageserverProcess
-from pg_fixtures.process_table import session_members
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.client import GenerationClient
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.store import open_store
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.objects.page_index import PageIndex
+from quorum_wal.pageserver.objects.page_keys import ClaimName, IndexName, PageName
+from quorum_wal.pg_fixtures.generations import GenerationProcess
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.pageserver import PageserverProcess
+from quorum_wal.pg_fixtures.process_table import session_members
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
 STEPPED_SK = Path(__file__).with_name("stepped_sk.py")

@@ -24,12 +24,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-import cli.archive_options
-import cli.main
-from objectstore.store import Data, ObjectInfo, ObjectStore, open_store
-from pageserver.config import ProcessConfig
-from pageserver.ingest.ingest import IngestState
-from pageserver.objects.page_index import Cut, PageIndex
+import quorum_wal.cli.archive_options
+import quorum_wal.cli.main
+from quorum_wal.objectstore.store import Data, ObjectInfo, ObjectStore, open_store
+from quorum_wal.pageserver.config import ProcessConfig
+from quorum_wal.pageserver.ingest.ingest import IngestState
+from quorum_wal.pageserver.objects.page_index import Cut, PageIndex
 
 T = TypeVar("T")
 
@@ -42,7 +42,8 @@ TIMERS: dict[str, Any] = {
 }  # fmt: skip
 RETRYING = (
     "attachments.attachment_shell.RETRY_SECONDS", "attachments.queue_shell.RETRY_SECONDS",
-    "attachments.validation_shell.RETRY_SECONDS", "attachments.emergency_start.TELL_SECONDS",
+    "attachments.validation_shell.RETRY_SECONDS",
+    "attachments.emergency_start.ADVANCE_RETRY_SECONDS",
     "attached_timeline.RETRY_SECONDS", "process.REGISTER_RETRY_SECONDS",
     "process.VALIDATION_DELAY_SECONDS", "process.LATE_SECONDS",
 )  # fmt: skip
@@ -176,16 +177,16 @@ def _opened(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
 
 
 def main() -> None:
-    vars(cli.archive_options)["open_store"] = _opened
+    vars(quorum_wal.cli.archive_options)["open_store"] = _opened
     if "STEP_CUTS" in os.environ:
-        vars(import_module("pageserver.attached_timeline"))["Ingest"] = HandMadeCuts
+        vars(import_module("quorum_wal.pageserver.attached_timeline"))["Ingest"] = HandMadeCuts
         settings = partial(ProcessConfig, **TIMERS)
-        vars(import_module("cli.pageserver_run"))["ProcessConfig"] = settings
+        vars(import_module("quorum_wal.cli.pageserver_run"))["ProcessConfig"] = settings
         for name in RETRYING:
             module, _, constant = name.rpartition(".")
-            assert constant in vars(import_module(f"pageserver.{module}"))
-            vars(import_module(f"pageserver.{module}"))[constant] = RETRY_SECONDS
-    cli.main.main()
+            assert constant in vars(import_module(f"quorum_wal.pageserver.{module}"))
+            vars(import_module(f"quorum_wal.pageserver.{module}"))[constant] = RETRY_SECONDS
+    quorum_wal.cli.main.main()
 
 
 if __name__ == "__main__":

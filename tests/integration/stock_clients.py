@@ -6,12 +6,12 @@ import gzip
 import signal
 from pathlib import Path
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import run_program
 
 TIMEOUT = 120.0
 GZ = ".gz"

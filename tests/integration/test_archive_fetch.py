@@ -15,17 +15,17 @@ from sk_command import sk
 from stock_clients import table_checksums
 from test_archiving import ArchivedCluster
 
-from backup.recovery_settings import restore_command
-from backup.wal_prefetch import FOLDER
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.data_directory import DataDirectory
-from pg_fixtures.errors import ProcessEnded
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name, parse_segment_name
+from quorum_wal.backup.recovery_settings import restore_command
+from quorum_wal.backup.wal_prefetch import FOLDER
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.data_directory import DataDirectory
+from quorum_wal.pg_fixtures.errors import ProcessEnded
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name, parse_segment_name
 
 TIMEOUT = 120.0
 MB = 1 << 20

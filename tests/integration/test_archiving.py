@@ -12,16 +12,16 @@ import pytest
 from archive_folder import give_back, take_away
 from failover_world import FailoverWorld, Loss
 
-from consensus.ids import TimelineId, parse_id
-from objectstore.archive import TimelineArchive
-from objectstore.errors import ObjectNotFound
-from objectstore.local import LocalStore
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name
+from quorum_wal.consensus.ids import TimelineId, parse_id
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.errors import ObjectNotFound
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name
 
 TIMEOUT = 120.0
 MB = 1 << 20

@@ -12,17 +12,17 @@ import pytest
 from restored import SEGMENT_BYTES, TIMEOUT, archiving, new_folder, restored_at, take_backup
 from sk_command import assert_refused, sk, sk_json
 
-from backup.backup_catalog import BackupCatalog
-from backup.base_backup import BackupOptions
-from backup.create import BackedUpServer, create_backup
-from backup.errors import BackupError
-from consensus.ids import TimelineId
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.local import LocalStore
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.standby import wait_replayed
-from pgwal.lsn import Lsn
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.base_backup import BackupOptions
+from quorum_wal.backup.create import BackedUpServer, create_backup
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pgwal.lsn import Lsn
 
 PAGE_BYTES = 8192
 

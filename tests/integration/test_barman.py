@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from stock_clients import TIMEOUT, slots_of, table_checksums
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.account import server_account
-from pg_server.errors import Unavailable
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.errors import Unavailable
+from quorum_wal.pg_server.program import run_program
 
 SEG_SIZE = 1 << 20
 SERVER = "main"

@@ -21,16 +21,16 @@ from restored import SEGMENT_BYTES, TIMEOUT, archiving, new_folder
 from sk_command import Done, assert_refused, sk
 from test_pageserver import Pages, archived
 
-from cli.main import cli
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.crash import crash_postmaster
-from pg_fixtures.data_directory import DataDirectory
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import SK
-from pg_fixtures.small_disk import SmallDisk
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries, all_postgres, find_postgres
-from pgwal.lsn import Lsn
+from quorum_wal.cli.main import cli
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.crash import crash_postmaster
+from quorum_wal.pg_fixtures.data_directory import DataDirectory
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.small_disk import SmallDisk
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres, find_postgres
+from quorum_wal.pgwal.lsn import Lsn
 
 ROWS = "SELECT count(*), md5(string_agg(m, '' ORDER BY g, m)) FROM t"
 PASSWORD = "secret"

@@ -17,23 +17,23 @@ from typing import Any
 
 import pytest
 
-from consensus.membership import Member
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pgwal.lsn import Lsn
-from walproposer.config import ProposerConfig
-from walproposer.errors import Refusal, Unreachable
-from walproposer.members.change import cancel_change, change_members
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.request_page import request_page
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.events import ChangeRequest
-from walproposer.timelines.survey import survey
-from walproposer.timelines.timeline_creation import require_timeline
+from quorum_wal.consensus.membership import Member
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Refusal, Unreachable
+from quorum_wal.walproposer.members.change import cancel_change, change_members
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.request_page import request_page
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.events import ChangeRequest
+from quorum_wal.walproposer.timelines.survey import survey
+from quorum_wal.walproposer.timelines.timeline_creation import require_timeline
 
 SEGMENT_BYTES = 1 << 20
 TIMEOUT = 120.0

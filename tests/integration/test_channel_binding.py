@@ -19,9 +19,9 @@ from cryptography.x509.oid import NameOID
 from psycopg import pq
 from wire_server import PASSWORD, TIMEOUT_S, VERIFIERS, Libpq, LocalListener, Server
 
-from pgwire.blocking import Session
-from pgwire.startup import SSLRequest
-from pgwire.tls import ServerTls, TlsFiles
+from quorum_wal.pgwire.blocking import Session
+from quorum_wal.pgwire.startup import SSLRequest
+from quorum_wal.pgwire.tls import ServerTls, TlsFiles
 
 
 def certificate(

@@ -14,11 +14,11 @@ from failover_world import FailoverWorld, Loss
 from sk_command import assert_refused, assert_wrong_usage, sk, sk_json
 from test_archiving import ArchivedCluster, timeline_of
 
-from cli.archive_fetch import PATIENCE_SECONDS
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name
+from quorum_wal.cli.archive_fetch import PATIENCE_SECONDS
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name
 
 TIMEOUT = 120.0
 MB = 1 << 20

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from sk_command import assert_refused, sk
 
-from pg_fixtures.process_table import family
-from pg_fixtures.processes import SK
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.process_table import family
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 120.0
 

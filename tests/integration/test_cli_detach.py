@@ -8,10 +8,10 @@ import pytest
 from pending_commit import PendingCommit
 from sk_command import Done, assert_refused, sk
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 120.0
 COMMIT = "SELECT pg_logical_emit_message(true, 'a', 'b')"

@@ -13,10 +13,10 @@ from typing import Any
 from pending_commit import PendingCommit
 from sk_command import sk
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get
-from pg_fixtures.process_table import family, signal_entry
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.process_table import family, signal_entry
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 120.0
 

@@ -13,9 +13,9 @@ from altered_setting import altered
 from sk_command import sk
 from stock_clients import WalReceiverProcess
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 120.0
 NAMES = "synchronous_standby_names"

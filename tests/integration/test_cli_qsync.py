@@ -14,16 +14,16 @@ from limbo import prepare
 from qsync_world import SETTINGS, TIMEOUT, QsyncWorld, qsync_arguments
 from sk_command import Done, assert_refused, assert_wrong_usage, sk, sk_json
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ports import free_port
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_fixtures.waiting import wait_until
-from qsync.gid import Policy
-from walproposer.config import ProposerConfig, QsyncConfig
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync.coordinator import Coordinator
-from walproposer.qsync.verdict_server import OPEN_ACCESS
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.qsync.gid import Policy
+from quorum_wal.walproposer.config import ProposerConfig, QsyncConfig
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.qsync.coordinator import Coordinator
+from quorum_wal.walproposer.qsync.verdict_server import OPEN_ACCESS
 
 SEGMENT_BYTES = 1 << 20
 NEVER = f"skq1.d.1.1-1-1-1.{'0' * 32}"
@@ -183,7 +183,7 @@ def test_checks(world: QsyncWorld, standby_factory: Callable[..., Postgres]) -> 
     primary.restart()
     done = sk("qsync", "check", "--primary", primary.dsn())
     assert done.returncode == 3
-    assert "0, at least 10 are needed" in done.stdout
+    assert "0, expected at least 10" in done.stdout
 
 
 def test_foreign_and_wrong(world: QsyncWorld) -> None:

@@ -14,13 +14,13 @@ import trustme
 from replication_client import ReplicationClient
 from sk_command import Done, assert_refused, sk, sk_json
 
-from pg_fixtures.http_status import http_get, http_get_status
-from pg_fixtures.ports import free_port
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo
+from quorum_wal.pg_fixtures.http_status import http_get, http_get_status
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import replica_conninfo
 
 TIMEOUT = 120.0
 PASSWORD = "correct horse"

@@ -18,11 +18,11 @@ from sk_command import sk
 from test_cli_protection import altered, receiver
 from workload import write_wal
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.process_table import family, signal_entry
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.process_table import family, signal_entry
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.errors import DeadlineExceeded
 
 TIMEOUT = 120.0
 

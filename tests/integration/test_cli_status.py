@@ -11,10 +11,10 @@ from typing import Any
 
 from sk_command import assert_refused, sk, sk_json
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.processes import SK
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sk_command import assert_refused, assert_wrong_usage, sk, sk_json
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
 
 TIMEOUT = 120.0
 NAME = "00000000000000000000000000000000/000000000000000000000000000000ab"

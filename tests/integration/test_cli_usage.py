@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sk_command import assert_refused, assert_wrong_usage, sk
 
-from cli.reference import reference
+from quorum_wal.cli.reference import reference
 
 ROOT = Path(__file__).parent.parent.parent
 NOBODY = "127.0.0.1:1"  # refuses every connection
@@ -76,7 +76,7 @@ def test_a_password_is_never_printed() -> None:
 
 def test_the_manual_is_current() -> None:
     page = (ROOT / "docs/cli.md").read_text()
-    assert page == reference(), "run: python -m cli.reference > docs/cli.md"
+    assert page == reference(), "run: python -m quorum_wal.cli.reference > docs/cli.md"
 
 
 def test_the_console_script_is_installed() -> None:

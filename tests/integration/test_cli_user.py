@@ -8,9 +8,9 @@ from pathlib import Path
 
 from sk_command import assert_refused, assert_wrong_usage, sk, sk_json
 
-from access.roles import Role
-from access.users import parse_users
-from pgwire.auth import make_verifier
+from quorum_wal.access.roles import Role
+from quorum_wal.access.users import parse_users
+from quorum_wal.pgwire.auth import make_verifier
 
 PASSWORD = "correct horse"
 

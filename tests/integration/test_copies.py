@@ -10,12 +10,12 @@ import pytest
 from pending_commit import PendingCommit
 from sk_command import sk, sk_json
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.errors import ProcessEnded
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.standby import wait_replayed
-from pg_fixtures.waiting import wait_until
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.errors import ProcessEnded
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.program import run_program
 
 TIMEOUT = 120.0
 WARNING = "canceling wait for synchronous replication due to user request"

@@ -16,14 +16,14 @@ from members_world import MembersWorld, longest_wait
 from reckoning import TIMEOUT, assert_equal_logs, assert_nothing_lost
 from sk_command import sk
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.proxy import Direction
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.proxy import Direction
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SEGMENT_BYTES = 1 << 20
 CHAINED = (4, 5)

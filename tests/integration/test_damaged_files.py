@@ -21,20 +21,24 @@ import pytest
 from hand_written_proposer import HandWrittenProposer, command, create_timeline, named
 from reckoning import assert_nothing_lost
 
-from consensus.ids import NodeId, TimelineId
-from consensus.messages import SafekeeperGreeting, VoteRequest, VoteResponse
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.processes import SK
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.program import run_program
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name, segno_of
-from safekeeper.control_state import ControlState, decode_control_state, encode_control_state
-from safekeeper.data_directory import folder_name
-from walproposer.errors import WalProposerError
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.messages import SafekeeperGreeting, VoteRequest, VoteResponse
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name, segno_of
+from quorum_wal.safekeeper.control_state import (
+    ControlState,
+    decode_control_state,
+    encode_control_state,
+)
+from quorum_wal.safekeeper.data_directory import folder_name
+from quorum_wal.walproposer.errors import WalProposerError
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0

@@ -22,9 +22,9 @@ from restored import (
     take_backup,
 )
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pgwal.lsn import Lsn
 
 RUNS = int(os.environ.get("SK_DISASTER_RUNS", "2"))
 SLACK_SECONDS = 5.0  # an upload on a busy machine

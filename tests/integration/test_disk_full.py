@@ -13,17 +13,17 @@ from pending_commit import PendingCommit
 from reckoning import assert_nothing_lost
 from replication_client import ReplicationClient
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.small_disk import SmallDisk
-from pg_fixtures.standby import replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pgwal.lsn import Lsn
-from safekeeper.retention import DISK_RESERVE_BYTES
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.small_disk import SmallDisk
+from quorum_wal.pg_fixtures.standby import replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.safekeeper.retention import DISK_RESERVE_BYTES
 
 SEG_SIZE = 1 << 20
 DISK_BYTES = 128 << 20

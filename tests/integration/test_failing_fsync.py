@@ -13,14 +13,14 @@ import pytest
 from pending_commit import PendingCommit
 from reckoning import assert_nothing_lost
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.failing_disk import FailingDisk
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.failing_disk import FailingDisk
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0

@@ -14,9 +14,9 @@ import pytest
 from failover_world import TIMEOUT, FailoverWorld, Loss
 from pending_commit import PendingCommit
 
-from cli.output import ExitCode
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 CLIENTS = 4
 ROWS_BEFORE_MAX = 300

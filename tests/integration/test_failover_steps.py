@@ -11,18 +11,18 @@ from failover_world import TIMEOUT, FailoverWorld, Loss
 from pending_commit import PendingCommit
 from sk_command import assert_refused, sk
 
-from cli.elect import elect_within
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.standby import replayed_lsn, replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from walproposer.config import ProposerConfig
-from walproposer.failover.failover import Failover
-from walproposer.failover.promotion import Step
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.cli.elect import elect_within
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.standby import replayed_lsn, replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.failover.failover import Failover
+from quorum_wal.walproposer.failover.promotion import Step
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 NOBODY = "host=127.0.0.1 port=1 connect_timeout=1"
 THREE_SEGMENTS = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 3 << 20))"

@@ -16,20 +16,19 @@ from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_equal_logs, assert_nothing_lost
 from workload import write_wal
 
-from cli.output import ExitCode
-from pg_fixtures.cluster import QuorumCluster, flush_lsn
-from pg_fixtures.data_directory import WAL_SEG_SIZE
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.program import run_program
-from pgwal.lsn import Lsn
-from pgwire.replication import XLogData
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.peer import open_donor
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.cluster import QuorumCluster, flush_lsn
+from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import run_sk
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.replication import XLogData
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.peer import open_donor
 
 BEHIND = re.compile(
     r"the primary's WAL ends at ([0-9A-F]+/[0-9A-F]+), "
@@ -107,7 +106,7 @@ def test_a_donor_s_stream_that_runs_ends_at_a_greater_promise(cluster: QuorumClu
         cluster.postgres.execute("SELECT pg_logical_emit_message(true, 'donor', 'more')")
         assert received(donor, 1)
         elect = ("elect", "--safekeepers", ",".join(s.address for s in cluster.safekeepers))
-        run_program([*SK, *elect])
+        assert run_sk(*elect, timeout=TIMEOUT).returncode == 0
         while received(donor, 1):
             continue  # what was flushed before
     assert donor.end is not None

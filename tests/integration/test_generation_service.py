@@ -15,13 +15,17 @@ import pytest
 import trustme
 from sk_command import assert_refused, assert_wrong_usage, sk, sk_json
 
-from generations.client import GenerationClient
-from generations.errors import GenerationError, GenerationRefused, GenerationServiceUnavailable
-from generations.messages import TenantGeneration
-from generations.operations import embedded_generations
-from generations.routes import VALIDATE_TENANTS_MAX
-from pg_fixtures.generations import GenerationProcess
-from pg_fixtures.http_status import http_get, http_get_status
+from quorum_wal.generations.client import GenerationClient
+from quorum_wal.generations.errors import (
+    GenerationError,
+    GenerationRefused,
+    GenerationServiceUnavailable,
+)
+from quorum_wal.generations.messages import TenantGeneration
+from quorum_wal.generations.operations import embedded_generations
+from quorum_wal.generations.routes import VALIDATE_TENANTS_MAX
+from quorum_wal.pg_fixtures.generations import GenerationProcess
+from quorum_wal.pg_fixtures.http_status import http_get, http_get_status
 
 TIMEOUT = 60.0
 NODE_TOKEN, ADMIN_TOKEN = "node-" + "n" * 20, "admin-" + "a" * 20

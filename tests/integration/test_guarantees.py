@@ -12,8 +12,8 @@ from failover_world import TIMEOUT, FailoverWorld, Loss
 from pending_commit import PendingCommit
 from sk_command import assert_refused, sk, sk_json
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 INSERT = "INSERT INTO t VALUES (7)"
 ROWS = "SELECT a FROM t"

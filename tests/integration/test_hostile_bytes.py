@@ -25,11 +25,11 @@ from msgspec import structs
 from reckoning import assert_nothing_lost
 from recording_proxy import RecordingProxy
 
-from access.admission import DEFAULT_LIMITS
-from consensus.codec import APPEND_RESPONSE, decode_proposer_message, encode
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership, Stamp
-from consensus.messages import (
+from quorum_wal.access.admission import DEFAULT_LIMITS
+from quorum_wal.consensus.codec import APPEND_RESPONSE, decode_proposer_message, encode
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import (
     Append,
     Configure,
     Elected,
@@ -37,20 +37,20 @@ from consensus.messages import (
     ServerFacts,
     VoteRequest,
 )
-from consensus.term_history import TermHistory
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import is_healthy
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from pgwire.replication import StandbyStatus
-from pgwire.startup import StartupMessage
-from walproposer.errors import Unreachable
-from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
-from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.peer import open_donor
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import is_healthy
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.replication import StandbyStatus
+from quorum_wal.pgwire.startup import StartupMessage
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.peer import open_donor
 
 SEED_VARIABLE = "SK_HOSTILE_SEED"
 STREAMS = 10_000

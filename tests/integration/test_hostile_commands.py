@@ -9,15 +9,15 @@ import hand_written_proposer as by_hand
 import pytest
 from hand_written_proposer import command
 
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership, Stamp
-from consensus.membership_codec import encode_membership
-from pg_fixtures.cluster import QuorumCluster
-from pgclient.errors import ServerError
-from pgclient.questions import ask
-from pgwal.lsn import Lsn
-from walproposer.errors import WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.consensus.membership_codec import encode_membership
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pgclient.errors import ServerError
+from quorum_wal.pgclient.questions import ask
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 SEG_SIZE = 1 << 20
 START_LSN = 0x1100000

@@ -16,14 +16,14 @@ from members_world import TIMEOUT, MembersWorld
 from sk_command import assert_refused, sk_json
 from test_joining_commands import OFFER
 
-from consensus.ids import TimelineId
-from consensus.join import encode_offer
-from consensus.membership import Membership
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.join import encode_offer
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 ROWS = 50
 STATES = ["joining", "catching up", "entered", "leaving", "telling", "done"]

@@ -18,9 +18,9 @@ import pytest
 from hand_written_proposer import HandWrittenProposer, command, create_timeline, named
 from msgspec import structs
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership, Stamp
-from consensus.messages import (
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import (
     Append,
     AppendResponse,
     Configure,
@@ -31,16 +31,16 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from consensus.term_history import TermHistory, TermStart
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pgclient.errors import ServerError
-from pgclient.questions import ask
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from walproposer.errors import Unreachable, WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.peer import read_tail
+from quorum_wal.consensus.term_history import TermHistory, TermStart
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pgclient.errors import ServerError
+from quorum_wal.pgclient.questions import ask
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.errors import Unreachable, WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.peer import read_tail
 
 SEG_SIZE = 1 << 20
 START_LSN = 0x1100000

@@ -18,9 +18,9 @@ import pytest
 from hand_written_proposer import HandWrittenProposer, create_timeline
 from wire_server import LocalListener
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Stamp
-from consensus.messages import (
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Stamp
+from quorum_wal.consensus.messages import (
     Append,
     AppendResponse,
     Elected,
@@ -29,16 +29,16 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from pgwire.blocking import ServerConfig, Session, accept_connection
-from pgwire.commands import StartReplication, parse_command
-from pgwire.copy_stream import CopyStream
-from pgwire.errors import WireError
-from pgwire.replication import XLogData
-from safekeeper.named_ends import AHEAD_BYTES_MAX
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.blocking import ServerConfig, Session, accept_connection
+from quorum_wal.pgwire.commands import StartReplication, parse_command
+from quorum_wal.pgwire.copy_stream import CopyStream
+from quorum_wal.pgwire.errors import WireError
+from quorum_wal.pgwire.replication import XLogData
+from quorum_wal.safekeeper.named_ends import AHEAD_BYTES_MAX
 
 SEG_SIZE = 1 << 20
 START_LSN = 0x1100000

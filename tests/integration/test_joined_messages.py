@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 from recording_proxy import RecordingProxy
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
 # Less than half of wal_sender_timeout: then the primary says something, and would hide a mistake.

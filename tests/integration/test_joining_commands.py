@@ -12,11 +12,11 @@ import pytest
 from hand_written_proposer import HandWrittenProposer, command, named
 from replication_client import ReplicationClient, ServerError
 
-from consensus.ids import NodeId, TimelineId
-from consensus.join import TimelineOffer, encode_offer
-from consensus.membership import Member, Membership, Stamp
-from consensus.membership_codec import encode_membership
-from consensus.messages import (
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.join import TimelineOffer, encode_offer
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.consensus.membership_codec import encode_membership
+from quorum_wal.consensus.messages import (
     AppendResponse,
     Configure,
     Elected,
@@ -25,14 +25,14 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from consensus.term_history import TermHistory
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo
-from pgclient.connection import OWN_CLIENT
-from pgwal.history import TimelineHistory
-from walproposer.errors import Refusal, WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream import joining
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import replica_conninfo
+from quorum_wal.pgclient.connection import OWN_CLIENT
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.walproposer.errors import Refusal, WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream import joining
 
 SEG_SIZE = 1 << 20
 START_LSN, JOIN_LSN = SEG_SIZE, 3 * SEG_SIZE

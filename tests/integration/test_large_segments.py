@@ -14,7 +14,7 @@ from peak_rss import RSS_BYTES_MAX, peak_rss_bytes
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_equal_logs
 
-from pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -6,9 +6,9 @@ from peak_rss import RSS_BYTES_MAX, peak_rss_bytes
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_nothing_lost
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pgwal.lsn import Lsn
 
 MEGABYTE = 1 << 20
 LARGE = f"SELECT pg_logical_emit_message(true, 'large', repeat('l', {100 * MEGABYTE}))"

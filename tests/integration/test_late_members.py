@@ -12,12 +12,12 @@ from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_nothing_lost
 from workload import pg_wal_bytes, write_wal
 
-from cli.output import ExitCode
-from pg_fixtures.cluster import QuorumCluster, flush_lsn
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.cluster import QuorumCluster, flush_lsn
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 
 MEGABYTE = 1 << 20
 PROPOSER_RSS_MAX = 200 * MEGABYTE

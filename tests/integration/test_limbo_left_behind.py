@@ -12,10 +12,10 @@ from restored import SEGMENT_BYTES, RestoreProcess, archiving, restored_at, take
 from sk_command import sk
 from test_rejoin import rejoin_arguments
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.standby import wait_replayed
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SETTINGS = {"max_prepared_transactions": 20}
 LOCAL = "-c synchronous_commit=local"

@@ -32,22 +32,22 @@ from secured_cluster import (
     https_get,
 )
 
-from access.admission import DEFAULT_LIMITS
-from cli.listening import HostPort
-from cli.main import cli
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.process_table import session_members
-from pg_fixtures.processes import SK
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pg_server.program import run_program
-from pgwire.connection import NEED_DATA, ClientConnection
-from pgwire.messages import ErrorResponse
-from pgwire.startup import CancelRequest, SSLRequest, StartupMessage
+from quorum_wal.access.admission import DEFAULT_LIMITS
+from quorum_wal.cli.listening import HostPort
+from quorum_wal.cli.main import cli
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.process_table import session_members
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwire.connection import NEED_DATA, ClientConnection
+from quorum_wal.pgwire.messages import ErrorResponse
+from quorum_wal.pgwire.startup import CancelRequest, SSLRequest, StartupMessage
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0

@@ -11,13 +11,13 @@ from etcd_server import EtcdServer
 from reckoning import assert_nothing_lost
 from sk_command import assert_refused, sk
 
-from cli.output import ExitCode
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.errors import Unavailable
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.errors import Unavailable
 
 TIMEOUT = 120.0
 LOCK_SECONDS = 3

@@ -16,17 +16,17 @@ import pytest
 from shared_cluster import SharedCluster
 from sk_command import Done, assert_refused, sk
 
-from consensus.ids import TimelineId
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from walproposer.errors import Refusal
-from walproposer.primary import log_marker
-from walproposer.primary.log_marker import mark_log, marker_name, read_markers
-from walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.primary import log_marker
+from quorum_wal.walproposer.primary.log_marker import mark_log, marker_name, read_markers
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 
 TIMEOUT = 120.0
 LEAVE = "sk detach --drop-slot"

@@ -18,19 +18,19 @@ import pytest
 from replication_client import ReplicationClient, ServerError
 from sk_command import sk
 
-from consensus.codec import encode_membership
-from consensus.ids import TimelineId
-from pg_fixtures.cloned_timelines import clone_timeline, numbered_names
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.ports import free_port
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_server.binaries import PostgresBinaries
-from safekeeper.control_file import CONTROL_FILE_NAME
-from safekeeper.data_directory import folder_name
+from quorum_wal.consensus.codec import encode_membership
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pg_fixtures.cloned_timelines import clone_timeline, numbered_names
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.safekeeper.control_file import CONTROL_FILE_NAME
+from quorum_wal.safekeeper.data_directory import folder_name
 from tests.new_timeline import first_membership
 
 MIB = 1 << 20

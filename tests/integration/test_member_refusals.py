@@ -16,10 +16,10 @@ import pytest
 from members_world import TIMEOUT, MembersWorld
 from sk_command import Done, assert_refused, assert_wrong_usage, sk
 
-from pg_fixtures.cluster import QuorumCluster, flush_lsn
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.cluster import QuorumCluster, flush_lsn
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 NOBODY = "127.0.0.1:1"  # refuses every connection
 LedgerOf = Callable[[QuorumCluster], Ledger]

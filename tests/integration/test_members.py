@@ -28,15 +28,15 @@ from members_world import (
 from replication_client import ReplicationClient, ServerError
 from sk_command import sk, sk_json
 
-from consensus.ids import NodeId
-from consensus.membership import Stamp
-from consensus.messages import Elected, VoteRequest, VoteResponse
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.standby import make_standby, replica_conninfo, wait_replayed
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries, all_postgres
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Stamp
+from quorum_wal.consensus.messages import Elected, VoteRequest, VoteResponse
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.standby import make_standby, replica_conninfo, wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
 
 SEGMENT_BYTES = 1 << 20
 ROWS = 50

@@ -15,28 +15,28 @@ import pytest
 from hand_written_proposer import HandWrittenProposer
 from wal_log import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE, WalLog
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Stamp
-from consensus.messages import Append, Elected, ServerFacts, VoteRequest, VoteResponse
-from consensus.term_history import TermHistory
-from objectstore.archive import TimelineArchive
-from objectstore.local import LocalStore
-from pg_fixtures.waiting import wait_until
-from pgwal.history import TimelineHistory
-from pgwal.segment import segno_of
-from safekeeper.archive_progress import ArchiveSettings
-from safekeeper.config import SafekeeperConfig
-from safekeeper.errors import WalDamaged
-from safekeeper.read_wal import read_wal
-from safekeeper.retention import RetentionPolicy
-from safekeeper.service import Safekeeper
-from safekeeper.status import damage_of, timeline_status
-from safekeeper.timeline import Timeline
-from telemetry.stop_signal import StopSignal
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.segment_repair import SegmentRepair
-from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.peer import open_repair
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Stamp
+from quorum_wal.consensus.messages import Append, Elected, ServerFacts, VoteRequest, VoteResponse
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.segment import segno_of
+from quorum_wal.safekeeper.archive_progress import ArchiveSettings
+from quorum_wal.safekeeper.config import SafekeeperConfig
+from quorum_wal.safekeeper.errors import WalDamaged
+from quorum_wal.safekeeper.read_wal import read_wal
+from quorum_wal.safekeeper.retention import RetentionPolicy
+from quorum_wal.safekeeper.service import Safekeeper
+from quorum_wal.safekeeper.status import damage_of, timeline_status
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.segment_repair import SegmentRepair
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.peer import open_repair
 
 TIMEOUT = 10.0
 SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)

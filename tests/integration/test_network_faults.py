@@ -9,11 +9,11 @@ import pytest
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_nothing_lost
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.proxy import Direction, TcpProxy
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.proxy import Direction, TcpProxy
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 DELAY_SECONDS = 0.05
 

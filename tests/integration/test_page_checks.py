@@ -13,11 +13,11 @@ from restored import SEGMENT_BYTES, TIMEOUT, archiving
 from sk_command import assert_refused, sk, sk_json
 from test_pageserver import Pages, archived
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get_status
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get_status
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 
 PAGE_BYTES = 8192
 

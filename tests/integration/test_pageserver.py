@@ -13,22 +13,22 @@ import pytest
 from restored import SEGMENT_BYTES, TIMEOUT, archiving, new_folder, restored_at, take_backup
 from sk_command import assert_refused, sk, sk_json
 
-from objectstore.archive import find_timelines
-from objectstore.local import LocalStore
-from pageserver.attachments.garbage import without_garbage
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.objects.page_keys import IndexName
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.generations import GenerationProcess
-from pg_fixtures.http_status import http_get
-from pg_fixtures.pageserver import PageserverProcess
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.standby import wait_replayed
-from pg_fixtures.waiting import wait_until
-from pg_server.program import run_program
-from pgwal.history import history_file_name
-from pgwal.lsn import Lsn
+from quorum_wal.objectstore.archive import find_timelines
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pageserver.attachments.garbage import without_garbage
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.objects.page_keys import IndexName
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.generations import GenerationProcess
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.pageserver import PageserverProcess
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.history import history_file_name
+from quorum_wal.pgwal.lsn import Lsn
 
 
 class Pages:
@@ -179,7 +179,7 @@ def test_a_lost_data_directory_is_told_what_to_do(pages: Pages, tmp_path: Path) 
     shutil.rmtree(pageserver.data_dir)
     pageserver.start()
     assert pageserver.wait(TIMEOUT) == 1
-    assert "is in use by incarnation" in pageserver.log_tail()
+    assert "already claimed by" in pageserver.log_tail()
     assert "sk generations advance" in pageserver.log_tail()
     (claim,) = pages.archive.glob("*/*/pages/attachments/*")
     database = pageserver.data_dir / "generations.sqlite"

@@ -28,14 +28,14 @@ from stepped_pages import (
     run_step,
 )
 
-from generations.client import GenerationClient
-from generations.messages import TenantAttachment
-from generations.suffix import Suffix
-from pageserver.objects.page_keys import TombstoneName
-from pg_fixtures.http_status import http_get, is_healthy
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.proxy import TcpProxy
-from pg_fixtures.waiting import wait_until
+from quorum_wal.generations.client import GenerationClient
+from quorum_wal.generations.messages import TenantAttachment
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.objects.page_keys import TombstoneName
+from quorum_wal.pg_fixtures.http_status import http_get, is_healthy
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 NOWHERE = "0/0"
 

@@ -12,34 +12,34 @@ from threading import Event, Thread
 import numpy as np
 import pytest
 
-from consensus.ids import TimelineId
-from generations.operations import embedded_generations
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.local import LocalStore
-from pageserver.attached_timeline import AttachedTimeline
-from pageserver.attachments.attachment import Phase
-from pageserver.attachments.attachment_events import Mode
-from pageserver.attachments.event_loop import EventLoop
-from pageserver.config import ProcessConfig
-from pageserver.cuts.cut_pages import open_layers
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.epochs.redo import RedoServer
-from pageserver.ingest.cut_rule import CutRule
-from pageserver.ingest.ingest import Ingest, IngestConfig
-from pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
-from pageserver.layers.fork_table import ForkTable
-from pageserver.layers.frame import FrameWriter
-from pageserver.layers.layer_file import Epoch, Limits, write_layer
-from pageserver.layers.page_run import PageRun, Run
-from pageserver.layers.page_stack import PageStack
-from pageserver.layers.touches import Numbers
-from pageserver.objects.page_index import Cut, PageIndex
-from pageserver.objects.page_keys import FrameName, LayerName
-from pageserver.process import PageserverProcess
-from pageserver.service import timeline_status
-from pg_fixtures.waiting import wait_until
-from pg_server.account import server_account
-from pg_server.binaries import find_postgres
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.operations import embedded_generations
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pageserver.attached_timeline import AttachedTimeline
+from quorum_wal.pageserver.attachments.attachment import Phase
+from quorum_wal.pageserver.attachments.attachment_events import Mode
+from quorum_wal.pageserver.attachments.event_loop import EventLoop
+from quorum_wal.pageserver.config import ProcessConfig
+from quorum_wal.pageserver.cuts.cut_pages import open_layers
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.ingest.cut_rule import CutRule
+from quorum_wal.pageserver.ingest.ingest import Ingest, IngestConfig
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
+from quorum_wal.pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.layers.frame import FrameWriter
+from quorum_wal.pageserver.layers.layer_file import Epoch, Limits, write_layer
+from quorum_wal.pageserver.layers.page_run import PageRun, Run
+from quorum_wal.pageserver.layers.page_stack import PageStack
+from quorum_wal.pageserver.layers.touches import Numbers
+from quorum_wal.pageserver.objects.page_index import Cut, PageIndex
+from quorum_wal.pageserver.objects.page_keys import FrameName, LayerName
+from quorum_wal.pageserver.process import PageserverProcess
+from quorum_wal.pageserver.service import timeline_status
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.binaries import find_postgres
 
 TIMEOUT = 30.0
 TIMELINE = TimelineId(bytes(15) + b"\1", bytes(15) + b"\2")
@@ -219,7 +219,7 @@ class NoBase:
 def test_old_layers_become_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is uploaded the process is stopped, and waits for nothing; the next one does it
     again, and what the first has left goes."""
-    monkeypatch.setattr("pageserver.attachments.compaction.DEAD_SHARE_MAX", 0.3)
+    monkeypatch.setattr("quorum_wal.pageserver.attachments.compaction.DEAD_SHARE_MAX", 0.3)
     world.attach()
     real, is_held = world.store.create, Event()
     seen = Event()
@@ -305,9 +305,9 @@ def test_a_store_that_fails_is_asked_again(world: World, monkeypatch: pytest.Mon
     failures = {"create": 3, "get": 2, "list": 2, "delete_many": 2}
     for name in failures:
         monkeypatch.setattr(world.store, name, failing(world.store, name, failures))
-    monkeypatch.setattr("pageserver.attachments.attachment_shell.RETRY_SECONDS", 0.02)
-    monkeypatch.setattr("pageserver.attachments.queue_shell.RETRY_SECONDS", 0.02)
-    monkeypatch.setattr("pageserver.process.REGISTER_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("quorum_wal.pageserver.attachments.attachment_shell.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("quorum_wal.pageserver.attachments.queue_shell.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("quorum_wal.pageserver.process.REGISTER_RETRY_SECONDS", 0.02)
     with world.process() as node:
         node.add_cut(100, now() - 1000)
         node.add_cut(200, now() - 900)

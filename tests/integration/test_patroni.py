@@ -13,11 +13,11 @@ from patroni_node import PatroniNode
 from psycopg.conninfo import make_conninfo
 from sk_command import sk
 
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.account import give, server_account
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import give, server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 TIMEOUT = 180.0
 CLIENTS = 4

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pg_fixtures.data_directory import DataDirectory
-from pg_fixtures.errors import ConfigurationError, ProcessEnded
-from pg_fixtures.ports import BLOCK_PORTS, PORT_FIRST, free_port
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.process_table import family, read_entry
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries, all_postgres
+from quorum_wal.pg_fixtures.data_directory import DataDirectory
+from quorum_wal.pg_fixtures.errors import ConfigurationError, ProcessEnded
+from quorum_wal.pg_fixtures.ports import BLOCK_PORTS, PORT_FIRST, free_port
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.process_table import family, read_entry
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
 
 PostgresFactory = Callable[..., Postgres]
 TIMEOUT = 120.0
@@ -185,8 +185,8 @@ def test_a_server_ends_with_the_process_that_started_it(
     script = f"""if True:
         import signal
         from pathlib import Path
-        from pg_server.binaries import PostgresBinaries
-        from pg_fixtures.postgres import Postgres
+        from quorum_wal.pg_server.binaries import PostgresBinaries
+        from quorum_wal.pg_fixtures.postgres import Postgres
         postgres = Postgres(PostgresBinaries.at(Path({str(postgres.binaries.bin_dir)!r})),
                             Path({str(postgres.data_dir)!r}))
         postgres.start()
@@ -208,7 +208,7 @@ def test_a_server_ends_with_the_process_that_started_it(
 def test_ports_are_handed_out_once_over_all_processes() -> None:
     """Three processes take 450 of 500 ports: without reservations they would meet."""
     script = """if True:
-        import pg_fixtures.ports as ports
+        import quorum_wal.pg_fixtures.ports as ports
         ports.PORT_FIRST, ports.PORT_END, ports.BLOCK_PORTS = 9000, 9500, 50
         print(*(ports.free_port() for _ in range(150)), flush=True)
         input()

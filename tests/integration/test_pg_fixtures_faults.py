@@ -14,12 +14,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pg_fixtures.failing_disk import FailingDisk
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proxy import Direction, TcpProxy
-from pg_fixtures.small_disk import SmallDisk
-from pg_fixtures.waiting import wait_until
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.failing_disk import FailingDisk
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proxy import Direction, TcpProxy
+from quorum_wal.pg_fixtures.small_disk import SmallDisk
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.program import run_program
 
 TIMEOUT = 120.0
 

@@ -10,14 +10,14 @@ from random import Random
 
 import pytest
 
-from pg_fixtures.errors import FixtureError, WalDiffers
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pg_fixtures.wal_comparison import compare_wal
-from pg_server.binaries import all_postgres
-from pg_server.errors import DeadlineExceeded
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.errors import FixtureError, WalDiffers
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.wal_comparison import compare_wal
+from quorum_wal.pg_server.binaries import all_postgres
+from quorum_wal.pg_server.errors import DeadlineExceeded
+from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
 

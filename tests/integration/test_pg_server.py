@@ -9,13 +9,13 @@ from typing import NoReturn
 
 import pytest
 
-from pg_fixtures.postgres import Postgres
-from pg_server import restored_server
-from pg_server.account import server_account
-from pg_server.binaries import PostgresBinaries, find_postgres
-from pg_server.errors import DeadlineExceeded, ProgramFailed, ServerFailed, Unavailable
-from pg_server.program import run_program
-from pg_server.restored_server import LOG_FILE, LOG_TAIL_LINES, RestoredServer
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server import restored_server
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_server.errors import DeadlineExceeded, ProgramFailed, ServerFailed, Unavailable
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pg_server.restored_server import LOG_FILE, LOG_TAIL_LINES, RestoredServer
 
 
 def test_no_postgres_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_one_that_may_not_be_entered_is_none(tmp_path: Path) -> None:
     script = f"""if True:
         import os
         from pathlib import Path
-        from pg_server.binaries import PostgresBinaries
-        from pg_server.errors import Unavailable
+        from quorum_wal.pg_server.binaries import PostgresBinaries
+        from quorum_wal.pg_server.errors import Unavailable
         os.chmod({str(tmp_path / "venv")!r}, 0)
         if os.geteuid() == 0:
             os.setuid(65534)

@@ -18,11 +18,11 @@ import trustme
 from psycopg import pq
 from wire_server import LocalListener
 
-from consensus.messages import ServerFacts
-from pg_fixtures.process_table import rss_bytes
-from pgclient.connection import connect, connect_safekeeper
-from pgclient.errors import ConnectionLost, NotConnected, ServerError, Silent
-from pgclient.questions import (
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pg_fixtures.process_table import rss_bytes
+from quorum_wal.pgclient.connection import connect, connect_safekeeper
+from quorum_wal.pgclient.errors import ConnectionLost, NotConnected, ServerError, Silent
+from quorum_wal.pgclient.questions import (
     SystemPosition,
     ask,
     identify_system,
@@ -30,14 +30,14 @@ from pgclient.questions import (
     read_timeline_history,
     show,
 )
-from pgclient.stream import ReplicationStream, start_copy
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from pgwire.blocking import ServerConfig, Session, accept_connection
-from pgwire.errors import CopyEnded
-from pgwire.messages import Column
-from pgwire.replication import Keepalive, StandbyStatus, XLogData, parse_standby_message
-from pgwire.tls import ServerTls, TlsFiles
+from quorum_wal.pgclient.stream import ReplicationStream, start_copy
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.blocking import ServerConfig, Session, accept_connection
+from quorum_wal.pgwire.errors import CopyEnded
+from quorum_wal.pgwire.messages import Column
+from quorum_wal.pgwire.replication import Keepalive, StandbyStatus, XLogData, parse_standby_message
+from quorum_wal.pgwire.tls import ServerTls, TlsFiles
 
 SILENCE_SECONDS = 10.0
 #: More than the buffers of libpq and TLS together.

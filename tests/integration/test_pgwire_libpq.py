@@ -22,8 +22,8 @@ from wire_server import (
     start_copy,
 )
 
-from pgwire.messages import INT8_OID, TEXT_OID
-from pgwire.tls import ServerTls, TlsFiles
+from quorum_wal.pgwire.messages import INT8_OID, TEXT_OID
+from quorum_wal.pgwire.tls import ServerTls, TlsFiles
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import pytest
 from reckoning import assert_nothing_lost
 from sk_command import sk
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.data_directory import DataDirectory
-from pg_fixtures.ledger import Ledger
-from pg_server.binaries import PostgresBinaries, all_postgres
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.data_directory import DataDirectory
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
 
 TIMEOUT = 120.0
 SEGMENTS_MB = (1, 64)

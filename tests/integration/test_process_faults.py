@@ -13,10 +13,10 @@ from random import Random
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_nothing_lost
 
-from cli.output import ExitCode
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.waiting import wait_until
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 SECONDS_VARIABLE = "SK_CHAOS_SECONDS"
 SEED_VARIABLE = "SK_CHAOS_SEED"

@@ -17,11 +17,11 @@ from restored import take_backup
 from sk_command import sk
 
 from monitoring.dashboard import dashboard
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.generations import GenerationProcess
-from pg_fixtures.pageserver import PageserverProcess
-from pg_fixtures.ports import free_port
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.generations import GenerationProcess
+from quorum_wal.pg_fixtures.pageserver import PageserverProcess
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_server.errors import DeadlineExceeded
 
 TIMEOUT = 120.0
 SERIES_TIMEOUT = 30.0

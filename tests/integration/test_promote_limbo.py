@@ -18,14 +18,14 @@ from limbo import prepare, prepared_gids
 from pending_commit import PendingCommit
 from sk_command import sk
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.standby import wait_replayed
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import all_postgres
-from qsync.gid import Policy
-from walproposer.failover.promotion import Step
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import all_postgres
+from quorum_wal.qsync.gid import Policy
+from quorum_wal.walproposer.failover.promotion import Step
 
 SETTINGS = {"max_prepared_transactions": 20}
 READ_ONLY = "25006"

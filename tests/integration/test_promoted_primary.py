@@ -17,18 +17,18 @@ import hand_written_proposer as by_hand
 import pytest
 from pending_commit import PendingCommit
 
-from pg_fixtures.cluster import PRIMARY, QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_fixtures.wal_comparison import compare_wal
-from pgwal.history import TimelineHistory, history_file_name
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name, segno_of
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.peer import read_tail
+from quorum_wal.pg_fixtures.cluster import PRIMARY, QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.wal_comparison import compare_wal
+from quorum_wal.pgwal.history import TimelineHistory, history_file_name
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name, segno_of
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.peer import read_tail
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from sk_command import assert_refused, sk, sk_json
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup, format_backup_id
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.keys import ArchivedWal
-from objectstore.local import LocalStore
-from pageserver.objects.page_index import Cut, PageIndex, encode_index
-from pageserver.objects.page_keys import IndexName, PageKeys
-from pgwal.lsn import Lsn
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup, format_backup_id
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pageserver.objects.page_index import Cut, PageIndex, encode_index
+from quorum_wal.pageserver.objects.page_keys import IndexName, PageKeys
+from quorum_wal.pgwal.lsn import Lsn
 
 MB = 1 << 20
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -12,13 +12,13 @@ import pytest
 from qsync_world import LOCAL, SETTINGS, TIMEOUT, Prepared, QsyncWorld, qsync_arguments
 from sk_command import sk
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ports import free_port
-from pg_fixtures.postgres import StopMode
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.waiting import wait_until
-from qsync.gid import Policy
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.postgres import StopMode
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.qsync.gid import Policy
 
 SEGMENT_BYTES = 1 << 20
 

@@ -13,12 +13,12 @@ import pytest
 from qsync_world import GRACE_SECONDS, INSERT, LOCAL, SETTINGS, TIMEOUT, QsyncWorld, qsync_arguments
 from shared_cluster import SharedCluster
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ports import free_port
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from qsync.gid import Policy
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.qsync.gid import Policy
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_equal_logs, assert_nothing_lost
 from shared_cluster import SharedCluster
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
 
 SEGMENT_BYTES = 1 << 20
 SHORT_HEADER_BYTES = 24  # SizeOfXLogShortPHD, the header of all pages but a segment's first

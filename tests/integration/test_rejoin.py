@@ -11,18 +11,18 @@ from sk_command import assert_refused, sk
 from stock_clients import table_checksums
 from workload import write_wal
 
-from consensus.tli_history import last_switch_lsn
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres, StopMode
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import wait_replayed
-from pg_fixtures.waiting import wait_until
-from pg_server.account import server_account
-from pg_server.program import run_program
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name
+from quorum_wal.consensus.tli_history import last_switch_lsn
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres, StopMode
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name
 
 ROUNDS = 2
 STOP_MODES: tuple[StopMode, ...] = ("fast", "immediate")

@@ -16,16 +16,16 @@ import pytest
 from psycopg import pq
 from replication_client import Answer, ReplicationClient, ServerError
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name
-from pgwire.replication import HotStandbyFeedback, Keepalive, XLogData
-from pgwire.startup import CancelRequest
-from safekeeper.send_wal import KEEPALIVE_SECONDS
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name
+from quorum_wal.pgwire.replication import HotStandbyFeedback, Keepalive, XLogData
+from quorum_wal.pgwire.startup import CancelRequest
+from quorum_wal.safekeeper.send_wal import KEEPALIVE_SECONDS
 
 TIMEOUT = 120.0
 SEG_SIZE = 1 << 20
@@ -405,8 +405,8 @@ def cancel_request(client: ReplicationClient, key: bytes = b"") -> None:
     if not key:
         cancel = client.pgconn.cancel_conn()
         cancel.start()
-        while cancel.poll() not in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
-            time.sleep(0.001)
+        ends = (pq.PollingStatus.OK, pq.PollingStatus.FAILED)
+        wait_until(lambda: cancel.poll() in ends, TIMEOUT, "the cancel request to be sent")
         assert cancel.status == pq.ConnStatus.OK, cancel.get_error_message()
         return
     with socket.create_connection((client.pgconn.host.decode(), int(client.pgconn.port))) as sock:

@@ -12,9 +12,9 @@ import pytest
 from failover import failed_over
 from restored import SEGMENT_BYTES, archiving, restored_at, take_backup
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 FILL = "INSERT INTO t SELECT {n}, repeat(md5(g::text), 4) FROM generate_series(1, 300) g"
 

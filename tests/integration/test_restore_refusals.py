@@ -17,10 +17,10 @@ from restored import (
 )
 from sk_command import assert_refused
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries, all_postgres
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
+from quorum_wal.pgwal.lsn import Lsn
 
 
 def test_only_what_exists_is_restored(

@@ -11,9 +11,9 @@ import pytest
 from rogue_safekeeper import TIMEOUT, RogueSafekeeper
 from sk_command import sk
 
-from pg_server.program import run_program
-from walproposer.errors import Unreachable
-from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 
 PASSWORD = "correct horse battery staple"
 NOT_ASKED = "server did not complete authentication"
@@ -37,8 +37,8 @@ def ask_by_proposer(address: str, conninfo: str) -> str:
 
 SPARK = """
 import sys
-from spark.errors import WalInputError
-from spark.inputs.safekeeper_session import SafekeeperSession, parse_safekeepers
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs.safekeeper_session import SafekeeperSession, parse_safekeepers
 try:
     SafekeeperSession(parse_safekeepers(sys.argv[1], None)[0]).close()
 except WalInputError as error:

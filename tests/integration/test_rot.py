@@ -14,16 +14,20 @@ from reckoning import TIMEOUT, assert_equal_logs, assert_nothing_lost
 from replication_client import ReplicationClient, ServerError
 from sk_command import sk, sk_json
 
-from consensus.messages import SafekeeperGreeting, VoteRequest, VoteResponse
-from pg_fixtures.cluster import QuorumCluster, flush_lsn
-from pg_fixtures.http_status import http_get
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name, segno_of
-from pgwire.replication import Keepalive
-from safekeeper.control_state import ControlState, decode_control_state, encode_control_state
+from quorum_wal.consensus.messages import SafekeeperGreeting, VoteRequest, VoteResponse
+from quorum_wal.pg_fixtures.cluster import QuorumCluster, flush_lsn
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name, segno_of
+from quorum_wal.pgwire.replication import Keepalive
+from quorum_wal.safekeeper.control_state import (
+    ControlState,
+    decode_control_state,
+    encode_control_state,
+)
 
 SIX_SEGMENTS = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 6 << 20))"
 

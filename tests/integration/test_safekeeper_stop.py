@@ -10,11 +10,11 @@ from threading import Event, Thread
 
 import pytest
 
-from pg_fixtures.ports import free_port
-from pg_fixtures.waiting import wait_until
-from safekeeper import service
-from safekeeper.config import SafekeeperConfig
-from safekeeper.service import Safekeeper
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.safekeeper import service
+from quorum_wal.safekeeper.config import SafekeeperConfig
+from quorum_wal.safekeeper.service import Safekeeper
 
 TIMEOUT = 10.0
 

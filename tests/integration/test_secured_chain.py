@@ -21,11 +21,11 @@ from secured_cluster import (
     SecuredSafekeeper,
 )
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.process_table import session_members
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.process_table import session_members
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SEG_SIZE = 1 << 20
 OPTION = "--peer-conninfo"

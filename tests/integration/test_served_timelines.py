@@ -10,11 +10,11 @@ from failover import failed_over, timeline_of
 from psycopg import pq
 from replication_client import Answer, ReplicationClient, ServerError
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.standby import replica_conninfo
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.standby import replica_conninfo
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
 
 SEG_SIZE = 1 << 20
 FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 2 << 20))"

@@ -1,4 +1,4 @@
-"""The soak for a minute, and that it would notice: `make soak MINUTES=30` is the long one."""
+"""The soak for half a minute, and that it would notice: `make soak MINUTES=30` is the long one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.errors import DeadlineExceeded
 from tests.soak import run, told
 from tests.soak.books import Books
 from tests.soak.chronicle import Chronicle, SilenceWatch
 
 ROOT = Path(__file__).parents[2]
 SEED = 20261121
-MINUTES = 0.6
+MINUTES = 0.4
 TIMEOUT = 240.0
 
 

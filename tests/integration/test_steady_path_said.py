@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from reckoning import TIMEOUT, assert_nothing_lost
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from storage.compiled import INTERPRETED
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.storage.compiled import INTERPRETED
 
 SEG_SIZE = 1 << 20
 

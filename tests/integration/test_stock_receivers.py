@@ -14,11 +14,11 @@ from stock_clients import (
     slots_of,
 )
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries, all_postgres
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
 
 SEG_SIZE = 1 << 20
 FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 3 << 20))"

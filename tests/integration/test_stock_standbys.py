@@ -20,12 +20,12 @@ from stock_clients import (
     finish_segment,
 )
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo, wait_replayed
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import replica_conninfo, wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SEG_SIZE = 1 << 20
 SETTINGS = {"wal_keep_size": "512MB", "autovacuum": False}

@@ -10,14 +10,14 @@ from reckoning import TIMEOUT, assert_nothing_lost
 from sk_command import assert_refused, assert_wrong_usage, sk
 from test_unreadable_folders import sk_as_nobody
 
-from cli.output import ExitCode
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.data_directory import DataDirectory
-from pg_fixtures.http_status import is_healthy
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.standby import SIGNAL_FILE
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.data_directory import DataDirectory
+from quorum_wal.pg_fixtures.http_status import is_healthy
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.standby import SIGNAL_FILE
 
 SEGMENT_BYTES = 1 << 20
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from reckoning import TIMEOUT, assert_nothing_lost
 
-from cli.output import ExitCode
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.proposer import ProposerProcess
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
 
 CLIENTS = 8
 #: No commit waits longer for a restart or an upgrade by take-over: one of three must keep it, as

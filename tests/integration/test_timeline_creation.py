@@ -19,30 +19,30 @@ from typing import Any
 import pytest
 from hand_written_proposer import command, named, timeline_id
 
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from pg_fixtures.cluster import PRIMARY, QuorumCluster
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.proxy import TcpProxy
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_fixtures.wal_comparison import compare_wal
-from pgclient.connection import CONNECT_TIMEOUT_SECONDS
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from safekeeper.data_directory import folder_name
-from walproposer import service
-from walproposer.config import ProposerConfig
-from walproposer.errors import Unreachable, WalProposerError
-from walproposer.primary.primary import Primary
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
-from walproposer.service import WalProposer
-from walproposer.timelines.primary_log import PrimaryLog
-from walproposer.timelines.survey import LATE_SECONDS, check_members, survey
-from walproposer.timelines.timeline_creation import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pg_fixtures.cluster import PRIMARY, QuorumCluster
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.wal_comparison import compare_wal
+from quorum_wal.pgclient.connection import CONNECT_TIMEOUT_SECONDS
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.safekeeper.data_directory import folder_name
+from quorum_wal.walproposer import service
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Unreachable, WalProposerError
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from quorum_wal.walproposer.service import WalProposer
+from quorum_wal.walproposer.timelines.primary_log import PrimaryLog
+from quorum_wal.walproposer.timelines.survey import LATE_SECONDS, check_members, survey
+from quorum_wal.walproposer.timelines.timeline_creation import (
     FoundTimeline,
     create_timeline,
     find_timeline,

@@ -20,18 +20,18 @@ from hand_written_proposer import command, named
 from pending_commit import PendingCommit
 from sk_command import sk
 
-from consensus.ids import TimelineId
-from pg_fixtures.failing_disk import FailingDisk
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from safekeeper.control_file import CONTROL_FILE_NAME
-from safekeeper.data_directory import folder_name
-from walproposer.errors import WalProposerError
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pg_fixtures.failing_disk import FailingDisk
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.safekeeper.control_file import CONTROL_FILE_NAME
+from quorum_wal.safekeeper.data_directory import folder_name
+from quorum_wal.walproposer.errors import WalProposerError
 
 MIB = 1 << 20
 TIMEOUT = 120.0

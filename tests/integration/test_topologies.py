@@ -14,8 +14,8 @@ import pytest
 from benchmarks.layout import FAR_COPY, THREE_ZONES, TWO_SITES, Layout
 from benchmarks.losses import ROWS, Ending, Scenario, drill, lose, separate_primary
 from benchmarks.sites import OUTSIDE, PROBE_PORT, Sites, open_sites
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SEGMENT_BYTES = 1 << 20
 DELAYS = {("a", "b"): 5.0, ("a", "c"): 20.0, ("b", "c"): 10.0}

@@ -12,13 +12,13 @@ from restored import SEGMENT_BYTES, TIMEOUT, archiving
 from sk_command import assert_refused, sk
 from test_pageserver import Pages, generation_service
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.pageserver import PageserverProcess
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from pgwire.replication import StandbyStatus
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.pageserver import PageserverProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.replication import StandbyStatus
 
 MB = 1 << 20
 FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', {} << 20))"

@@ -9,10 +9,10 @@ from typing import Any
 from pending_commit import PendingCommit
 from sk_command import sk
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.standby import wait_replayed
 
 TIMEOUT = 120.0
 SEG_SIZE = 1 << 20

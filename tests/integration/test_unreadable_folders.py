@@ -17,20 +17,21 @@ from tempfile import TemporaryDirectory
 import pytest
 from sk_command import TIMEOUT, Done, assert_refused
 
-from cli.archive_fetch import PATIENCE_SECONDS
-from cli.output import ExitCode
-from pg_fixtures.cluster import QuorumCluster
-from pgwal.segment import format_segment_name
+from quorum_wal.cli.archive_fetch import PATIENCE_SECONDS
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pgwal.segment import format_segment_name
 
 NOBODY = 65534
 SEGMENT = format_segment_name(1, 1, 1 << 24)
 AS_NOBODY = f"""if True:
     import encodings.idna, os, pkgutil, sys
     from importlib import import_module
-    for name in ("backup", "cli", "objectstore", "telemetry", "walproposer"):
+    for package in ("backup", "cli", "objectstore", "telemetry", "walproposer"):
+        name = "quorum_wal." + package
         for module in pkgutil.walk_packages(import_module(name).__path__, name + "."):
             import_module(module.name)
-    from cli.main import main
+    from quorum_wal.cli.main import main
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid({NOBODY})

@@ -10,12 +10,12 @@ import pytest
 from replication_client import ReplicationClient, ServerError
 from sk_command import sk
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.http_status import http_get
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import http_get
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
 MB = 1 << 20

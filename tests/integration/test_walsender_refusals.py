@@ -13,15 +13,15 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from replication_client import ReplicationClient, ServerError
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.postgres import SUPERUSER
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo
-from pgwire.connection import NEED_DATA, ClientConnection, State
-from pgwire.extended_query import FunctionCall
-from pgwire.messages import ErrorResponse
-from pgwire.startup import StartupMessage
-from safekeeper.session_settings import ENCODINGS, SESSION_SETTINGS
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.postgres import SUPERUSER
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import replica_conninfo
+from quorum_wal.pgwire.connection import NEED_DATA, ClientConnection, State
+from quorum_wal.pgwire.extended_query import FunctionCall
+from quorum_wal.pgwire.messages import ErrorResponse
+from quorum_wal.pgwire.startup import StartupMessage
+from quorum_wal.safekeeper.session_settings import ENCODINGS, SESSION_SETTINGS
 
 TIMEOUT = 120.0
 

@@ -13,9 +13,9 @@ import pytest
 from notify_socket import notify_socket
 from reckoning import TIMEOUT
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.processes import SK
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 WATCHDOG_SECONDS = 6.0
 STANDS = "the loop of the proposer makes no progress: the watchdog is not notified"

@@ -17,10 +17,10 @@ import pytest
 from browser import Browser
 from sk_command import assert_refused, assert_wrong_usage, sk
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ports import free_port
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 120.0
 DESKTOP, PHONE = 1280, 360

@@ -19,16 +19,16 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 from sk_command import assert_refused, sk
 
-from access.admission import DEFAULT_LIMITS as LIMITS
-from cli.output import ExitCode
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pgwire.auth import make_verifier
-from pgwire.messages import Query, SaslInitialResponse
-from pgwire.startup import SSLRequest, StartupMessage
-from safekeeper.service import STOP_TIMEOUT_SECONDS
-from telemetry.status_server import HTTP_CONNECTIONS_MAX
+from quorum_wal.access.admission import DEFAULT_LIMITS as LIMITS
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwire.auth import make_verifier
+from quorum_wal.pgwire.messages import Query, SaslInitialResponse
+from quorum_wal.pgwire.startup import SSLRequest, StartupMessage
+from quorum_wal.safekeeper.service import STOP_TIMEOUT_SECONDS
+from quorum_wal.telemetry.status_server import HTTP_CONNECTIONS_MAX
 
 TIMEOUT = 120.0
 PASSWORD = "correct horse"

@@ -16,11 +16,17 @@ from collections.abc import Callable
 from psycopg import pq
 from psycopg.pq.abc import PGresult
 
-from pgwire.auth import make_verifier
-from pgwire.blocking import ServerConfig, Session, accept_connection
-from pgwire.commands import IdentifySystem, OptionCommand, Show, TimelineHistory, parse_command
-from pgwire.errors import CommandSyntaxError, CopyEnd, CopyEnded, WireError
-from pgwire.messages import INT8_OID, Column
+from quorum_wal.pgwire.auth import make_verifier
+from quorum_wal.pgwire.blocking import ServerConfig, Session, accept_connection
+from quorum_wal.pgwire.commands import (
+    IdentifySystem,
+    OptionCommand,
+    Show,
+    TimelineHistory,
+    parse_command,
+)
+from quorum_wal.pgwire.errors import CommandSyntaxError, CopyEnd, CopyEnded, WireError
+from quorum_wal.pgwire.messages import INT8_OID, Column
 
 TIMEOUT_S = 10.0
 WAL_MESSAGE_BYTES = 128 * 1024  # MAX_SEND_SIZE of a walsender

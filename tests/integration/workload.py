@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 MESSAGE_BYTES = 100_000
 

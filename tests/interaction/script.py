@@ -43,15 +43,20 @@ from typing import Any
 from scripted_world import ScriptedWorld
 from wording import Wording, node_text, records_in
 
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from safekeeper.events import Action as NodeAction
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.safekeeper.events import Action as NodeAction
+from quorum_wal.walproposer.stream.events import (
+    Action,
+    ChangeCancelled,
+    ChangeRequest,
+    ChangeRequested,
+)
 from tests.simulation.incarnation import Incarnation
 from tests.simulation.log import START_LSN, Log
 from tests.simulation.network import Connection
 from tests.simulation.node import Node
 from tests.simulation.trace import Trace
-from walproposer.stream.events import Action, ChangeCancelled, ChangeRequest, ChangeRequested
 
 
 class Script:

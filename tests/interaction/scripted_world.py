@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pgwal.history import TimelineHistory
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.walproposer.stream.events import Joined, Left, Stop
 from tests.simulation.clock import Clock
 from tests.simulation.faults import Plan
 from tests.simulation.incarnation import Incarnation
@@ -22,7 +23,6 @@ from tests.simulation.node import Address, Node
 from tests.simulation.primary import Primary
 from tests.simulation.trace import Trace
 from tests.simulation.world import World
-from walproposer.stream.events import Joined, Left, Stop
 
 #: Where all proposers stand in the network: scripts lose connections, and cut no places off.
 PLACE = 0

@@ -7,9 +7,9 @@ said in worlds whose members change.
 
 from __future__ import annotations
 
-from consensus.ids import NodeId
-from consensus.membership import Membership, Stamp
-from consensus.messages import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import (
     Append,
     AppendResponse,
     Configure,
@@ -19,12 +19,12 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from consensus.term_history import TermHistory
-from pgwal.lsn import Lsn
-from safekeeper.events import (
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.safekeeper.events import (
     Action as NodeAction,
 )
-from safekeeper.events import (
+from quorum_wal.safekeeper.events import (
     CloseConnection,
     FlushWal,
     PersistControl,
@@ -32,12 +32,7 @@ from safekeeper.events import (
     TruncateWal,
     WriteWal,
 )
-from tests.new_timeline import TIMELINE
-from tests.simulation.incarnation import Incarnation
-from tests.simulation.log import START_LSN, WAL_SEG_SIZE, Log
-from tests.simulation.network import Message
-from tests.wal_log import NamedRecord, named_records
-from walproposer.stream.events import (
+from quorum_wal.walproposer.stream.events import (
     Action,
     ClosePeer,
     ForgetPeer,
@@ -51,6 +46,11 @@ from walproposer.stream.events import (
     Stop,
     StopCatchUp,
 )
+from tests.new_timeline import TIMELINE
+from tests.simulation.incarnation import Incarnation
+from tests.simulation.log import START_LSN, WAL_SEG_SIZE, Log
+from tests.simulation.network import Message
+from tests.wal_log import NamedRecord, named_records
 
 
 class Wording:

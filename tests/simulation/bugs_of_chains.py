@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from consensus.ids import NodeId
-from safekeeper.acceptor import Acceptor
-from safekeeper.events import Action, FlushWal
-from safekeeper.named_ends import NamedEnds
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.events import Action, FlushWal
+from quorum_wal.safekeeper.named_ends import NamedEnds
 
 from .chain import NodeChain
 from .planting import Patch, plant

@@ -8,22 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import walproposer.stream.learners
-import walproposer.stream.membership_change
-from consensus.membership import Member, Membership, Stamp
-from consensus.messages import SafekeeperMessage, VoteResponse
-from consensus.quorum import committed_lsn
-from walproposer.stream.events import ChangeState, Leave
-from walproposer.stream.leader import Leader
-from walproposer.stream.learners import timeline_offer
-from walproposer.stream.membership_change import MembershipChange, _has_data, _is_informed
-from walproposer.stream.outsiders import Outsiders
-from walproposer.stream.progress import PeerState, Progress
-from walproposer.stream.proposer import Proposer
+import quorum_wal.walproposer.stream.learners
+import quorum_wal.walproposer.stream.membership_change
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.consensus.messages import SafekeeperMessage, VoteResponse
+from quorum_wal.consensus.quorum import committed_lsn
+from quorum_wal.walproposer.stream.events import ChangeState, Leave
+from quorum_wal.walproposer.stream.leader import Leader
+from quorum_wal.walproposer.stream.learners import timeline_offer
+from quorum_wal.walproposer.stream.membership_change import (
+    MembershipChange,
+    _has_data,
+    _is_informed,
+)
+from quorum_wal.walproposer.stream.outsiders import Outsiders
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
+from quorum_wal.walproposer.stream.proposer import Proposer
 
 from .planting import Patch, plant_change, plant_rare, planted
 
-CHANGE = walproposer.stream.membership_change
+CHANGE = quorum_wal.walproposer.stream.membership_change
 Ids = tuple[int, ...]
 
 
@@ -72,7 +76,7 @@ def n1_a_new_log_ends_beyond_the_commit(patch: Patch) -> None:
         leader.commit_lsn = commit_lsn
         return offer
 
-    patch(walproposer.stream.learners, "timeline_offer", beyond)
+    patch(quorum_wal.walproposer.stream.learners, "timeline_offer", beyond)
 
 
 # ---- leaving
@@ -245,7 +249,7 @@ def r1_truncate_lsn_taken_over_from_votes(patch: Patch) -> None:
 
 @plant_change
 def r1_learners_do_not_hold_truncate_lsn(patch: Patch) -> None:
-    held = walproposer.stream.learners.Learners
+    held = quorum_wal.walproposer.stream.learners.Learners
     patch(held, "held_lsn", lambda self, leader: 1 << 64)
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from pageserver.attachments import compaction
-from pageserver.attachments.attachment import Attachment
-from pageserver.attachments.attachment_events import Condemn
-from pageserver.attachments.compaction import Merge, MergePhase
-from pageserver.layers import layer_merge
-from pageserver.layers.fork import Fork
-from pageserver.layers.layer_merge import LivePages
-from pageserver.objects.page_index import PageIndex
+from quorum_wal.pageserver.attachments import compaction
+from quorum_wal.pageserver.attachments.attachment import Attachment
+from quorum_wal.pageserver.attachments.attachment_events import Condemn
+from quorum_wal.pageserver.attachments.compaction import Merge, MergePhase
+from quorum_wal.pageserver.layers import layer_merge
+from quorum_wal.pageserver.layers.fork import Fork
+from quorum_wal.pageserver.layers.layer_merge import LivePages
+from quorum_wal.pageserver.objects.page_index import PageIndex
 
 from . import pageserver_history
 from .pageserver_history import NO_LIMITS

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from consensus.messages import VoteResponse
-from safekeeper.acceptor import Acceptor
-from safekeeper.checked_wal import CheckedWal
-from safekeeper.control_state import ControlState
-from safekeeper.events import Action, PersistControl, TruncateWal
-from walproposer.stream.progress import Progress
-from walproposer.stream.proposer import Proposer
+from quorum_wal.consensus.messages import VoteResponse
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.checked_wal import CheckedWal
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.events import Action, PersistControl, TruncateWal
+from quorum_wal.walproposer.stream.progress import Progress
+from quorum_wal.walproposer.stream.proposer import Proposer
 
 from .planting import Patch, plant
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from generations.suffix import Suffix
-from pageserver.attachments import attachment, deletion_queue, garbage, scrub, timeline_removal
-from pageserver.attachments.attachment import Attachment
-from pageserver.attachments.attachment_events import (
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments import (
+    attachment,
+    deletion_queue,
+    garbage,
+    scrub,
+    timeline_removal,
+)
+from quorum_wal.pageserver.attachments.attachment import Attachment
+from quorum_wal.pageserver.attachments.attachment_events import (
     Condemn,
     Mode,
 )
-from pageserver.attachments.deletion_queue import DeletionQueue
-from pageserver.attachments.scrub import Orphans, Scrub, ScrubEnded
-from pageserver.objects.attachment_id import Verdict
-from pageserver.objects.deletion_list import QueueHeader
-from pageserver.objects.page_index import PageIndex
-from pageserver.objects.page_keys import FrameName, IndexName, LayerName
+from quorum_wal.pageserver.attachments.deletion_queue import DeletionQueue
+from quorum_wal.pageserver.attachments.scrub import Orphans, Scrub, ScrubEnded
+from quorum_wal.pageserver.objects.attachment_id import Verdict
+from quorum_wal.pageserver.objects.deletion_list import QueueHeader
+from quorum_wal.pageserver.objects.page_index import PageIndex
+from quorum_wal.pageserver.objects.page_keys import FrameName, IndexName, LayerName
 
 from .pageserver_process import Process
 from .planting import Patch, plant_pageserver, plant_rare_pageserver
@@ -58,7 +64,7 @@ def unvalidated_list_executed_after_a_restart(patch: Patch) -> None:
     read = DeletionQueue._read
 
     def as_valid(self: DeletionQueue, name: Any, use: Any) -> None:
-        read(self, name, deletion_queue._Use.EXECUTE)
+        read(self, name, deletion_queue._ReadPurpose.EXECUTE)
 
     execute = DeletionQueue._execute
 

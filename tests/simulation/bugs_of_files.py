@@ -12,14 +12,14 @@ from typing import Any
 
 from msgspec import structs
 
-import consensus.codec
-import consensus.wire
-from consensus.messages import AppendResponse
-from consensus.term_history import TermHistory
-from safekeeper.steady_path import SteadyPath
-from safekeeper.timeline import Timeline
-from safekeeper.wal_store import WalStore
-from storage import durable
+import quorum_wal.consensus.codec
+import quorum_wal.consensus.wire
+from quorum_wal.consensus.messages import AppendResponse
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.safekeeper.steady_path import SteadyPath
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.wal_store import WalStore
+from quorum_wal.storage import durable
 
 from .planting import Patch, Plant
 
@@ -148,23 +148,23 @@ def segments_removed_before_the_control_file_says_so(patch: Patch) -> None:
 
 @plant_in_files
 def flush_lsn_and_durable_lsn_swapped_on_the_wire(patch: Patch) -> None:
-    decode = consensus.codec._decode_append_response
+    decode = quorum_wal.consensus.codec._decode_append_response
 
     def swapped(view: memoryview) -> AppendResponse:
         answer = decode(view)
         return structs.replace(answer, flush_lsn=answer.durable_lsn, durable_lsn=answer.flush_lsn)
 
-    patch(consensus.codec, "_decode_append_response", swapped)
+    patch(quorum_wal.consensus.codec, "_decode_append_response", swapped)
 
 
 @plant_in_files
 def histories_lose_their_last_entry_on_the_wire(patch: Patch) -> None:
-    encode = consensus.wire.encode_term_history
+    encode = quorum_wal.consensus.wire.encode_term_history
 
     def shorter(history: TermHistory) -> bytes:
         return encode(TermHistory(history.entries[:-1] or history.entries))
 
-    patch(consensus.codec, "encode_term_history", shorter)
+    patch(quorum_wal.consensus.codec, "encode_term_history", shorter)
 
 
 @plant_in_files

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pgwire.logical import Prepare
-from qsync.gid import Gid, GidError, Policy
-from walproposer.qsync import limbo, limbo_events, limbo_table, outcome_answer
-from walproposer.qsync.janitor import Decision, decide, is_orphan
-from walproposer.qsync.limbo import Limbo
-from walproposer.qsync.limbo_events import Led, LimboRead
-from walproposer.qsync.limbo_table import Entry, Fate, LimboTable
-from walproposer.qsync.limbo_waits import Waits
-from walproposer.qsync.outcome_answer import Evidence, OutcomeAnswer, XidStatus, outcome_of
+from quorum_wal.pgwire.logical import Prepare
+from quorum_wal.qsync.gid import Gid, GidError, Policy
+from quorum_wal.walproposer.qsync import limbo, limbo_events, limbo_table, outcome_answer
+from quorum_wal.walproposer.qsync.janitor import Decision, decide, is_orphan
+from quorum_wal.walproposer.qsync.limbo import Limbo
+from quorum_wal.walproposer.qsync.limbo_events import Led, LimboRead
+from quorum_wal.walproposer.qsync.limbo_table import Entry, Fate, LimboTable
+from quorum_wal.walproposer.qsync.limbo_waits import Waits
+from quorum_wal.walproposer.qsync.outcome_answer import (
+    Evidence,
+    OutcomeAnswer,
+    XidStatus,
+    outcome_of,
+)
 
 from .limbo_clients import Client
 from .limbo_primary import LimboPrimary

@@ -9,30 +9,30 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import safekeeper.acceptor
-import safekeeper.join_rules
-import safekeeper.refusals
-import walproposer.stream.candidacy
-import walproposer.stream.leader
-import walproposer.stream.membership_change
-from consensus.ids import TimelineId
-from consensus.join import TimelineOffer
-from consensus.membership import Member, Membership
-from consensus.messages import AppendResponse, Configure, VoteRequest
-from consensus.quorum import committed_lsn, quorum_size
-from consensus.quorum import has_quorum as has_each_quorum
-from safekeeper.acceptor import Acceptor
-from safekeeper.control_state import ControlState
-from safekeeper.errors import SafekeeperError
-from safekeeper.events import Action, PersistControl, Reply
-from safekeeper.join_rules import departed, joined
+import quorum_wal.safekeeper.acceptor
+import quorum_wal.safekeeper.join_rules
+import quorum_wal.safekeeper.refusals
+import quorum_wal.walproposer.stream.candidacy
+import quorum_wal.walproposer.stream.leader
+import quorum_wal.walproposer.stream.membership_change
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Member, Membership
+from quorum_wal.consensus.messages import AppendResponse, Configure, VoteRequest
+from quorum_wal.consensus.quorum import committed_lsn, quorum_size
+from quorum_wal.consensus.quorum import has_quorum as has_each_quorum
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.events import Action, PersistControl, Reply
+from quorum_wal.safekeeper.join_rules import departed, joined
+from quorum_wal.walproposer.stream.candidacy import Candidate
+from quorum_wal.walproposer.stream.events import Join, Leave, ReportFlushed
+from quorum_wal.walproposer.stream.leader import Leader
+from quorum_wal.walproposer.stream.peer_set import PeerSet
+from quorum_wal.walproposer.stream.progress import Progress
+from quorum_wal.walproposer.stream.proposer import Proposer
 from tests.new_timeline import new_control_state
-from walproposer.stream.candidacy import Candidate
-from walproposer.stream.events import Join, Leave, ReportFlushed
-from walproposer.stream.leader import Leader
-from walproposer.stream.peer_set import PeerSet
-from walproposer.stream.progress import Progress
-from walproposer.stream.proposer import Proposer
 
 from . import node
 from .changing_world import ChangingWorld
@@ -65,8 +65,8 @@ def m1_stamps_are_compared_by_generation_only(patch: Patch) -> None:
 
     patch(Acceptor, "_vote", by_generation)
     patch(Candidate, "hear", hears)
-    patch(safekeeper.refusals, "membership_refusal", lambda own, new: None)
-    patch(safekeeper.acceptor, "membership_refusal", lambda own, new: None)
+    patch(quorum_wal.safekeeper.refusals, "membership_refusal", lambda own, new: None)
+    patch(quorum_wal.safekeeper.acceptor, "membership_refusal", lambda own, new: None)
 
 
 @plant_change
@@ -79,7 +79,7 @@ def m2_who_is_elected_stamps_nothing(patch: Patch) -> None:
         return AppendResponse(generation, *[getattr(response, n) for n in FIELDS])
 
     patch(Membership, "stamped", lambda self, stamp: self)
-    patch(safekeeper.refusals, "author_refusal", lambda node_id, membership: None)
+    patch(quorum_wal.safekeeper.refusals, "author_refusal", lambda node_id, membership: None)
     patch(Acceptor, "_append_response", any_author)
 
 
@@ -130,18 +130,26 @@ def _union(membership: Membership) -> Membership:
 
 @plant_change
 def v2_elected_by_the_old_set(patch: Patch) -> None:
-    patch(walproposer.stream.candidacy, "has_quorum", lambda m, ids: has_each_quorum(_old(m), ids))
+    patch(
+        quorum_wal.walproposer.stream.candidacy,
+        "has_quorum",
+        lambda m, ids: has_each_quorum(_old(m), ids),
+    )
 
 
 @plant_change
 def v2_elected_by_the_new_set(patch: Patch) -> None:
-    patch(walproposer.stream.candidacy, "has_quorum", lambda m, ids: has_each_quorum(_new(m), ids))
+    patch(
+        quorum_wal.walproposer.stream.candidacy,
+        "has_quorum",
+        lambda m, ids: has_each_quorum(_new(m), ids),
+    )
 
 
 @plant_change
 def c1_committed_by_the_new_set(patch: Patch) -> None:
     patch(
-        walproposer.stream.leader,
+        quorum_wal.walproposer.stream.leader,
         "committed_lsn",
         lambda m, lsns, start: committed_lsn(_new(m), lsns, start),
     )
@@ -150,10 +158,12 @@ def c1_committed_by_the_new_set(patch: Patch) -> None:
 @plant_change
 def v2_c1_a_quorum_of_the_union(patch: Patch) -> None:
     patch(
-        walproposer.stream.candidacy, "has_quorum", lambda m, ids: has_each_quorum(_union(m), ids)
+        quorum_wal.walproposer.stream.candidacy,
+        "has_quorum",
+        lambda m, ids: has_each_quorum(_union(m), ids),
     )
     patch(
-        walproposer.stream.leader,
+        quorum_wal.walproposer.stream.leader,
         "committed_lsn",
         lambda m, lsns, start: committed_lsn(_union(m), lsns, start),
     )
@@ -163,13 +173,13 @@ def v2_c1_a_quorum_of_the_union(patch: Patch) -> None:
 def a_quorum_of_the_old_set_everywhere(patch: Patch) -> None:
     """`has_quorum` and the commit look at `members` only."""
     for module in (
-        walproposer.stream.candidacy,
-        walproposer.stream.leader,
-        walproposer.stream.membership_change,
+        quorum_wal.walproposer.stream.candidacy,
+        quorum_wal.walproposer.stream.leader,
+        quorum_wal.walproposer.stream.membership_change,
     ):
         patch(module, "has_quorum", lambda m, ids: has_each_quorum(_old(m), ids))
     patch(
-        walproposer.stream.leader,
+        quorum_wal.walproposer.stream.leader,
         "committed_lsn",
         lambda m, lsns, start: committed_lsn(_old(m), lsns, start),
     )
@@ -272,7 +282,7 @@ def a2_who_left_forgets_all(patch: Patch) -> None:
 
 @plant_change
 def a2_joined_again_by_the_lesser(patch: Patch) -> None:
-    patch(safekeeper.join_rules, "_check_may_return", lambda existing, offer: None)
+    patch(quorum_wal.safekeeper.join_rules, "_check_may_return", lambda existing, offer: None)
 
 
 @plant_change

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pageserver.attachments import attachment, validation
-from pageserver.attachments.attachment import Attachment, Phase
-from pageserver.attachments.attachment_events import (
+from quorum_wal.pageserver.attachments import attachment, validation
+from quorum_wal.pageserver.attachments.attachment import Attachment, Phase
+from quorum_wal.pageserver.attachments.attachment_events import (
     IndexLoaded,
     LoadIndex,
     Publish,
 )
-from pageserver.attachments.deletion_queue import DeletionQueue
-from pageserver.attachments.validation import AskService, ServiceAnswered, Validation
-from pageserver.objects.attachment_id import Verdict
-from pageserver.objects.page_index import PageIndex
-from pageserver.objects.page_keys import IndexName
+from quorum_wal.pageserver.attachments.deletion_queue import DeletionQueue
+from quorum_wal.pageserver.attachments.validation import AskService, ServiceAnswered, Validation
+from quorum_wal.pageserver.objects.attachment_id import Verdict
+from quorum_wal.pageserver.objects.page_index import PageIndex
+from quorum_wal.pageserver.objects.page_keys import IndexName
 
 from . import pageserver_world
 from .pageserver_faults import KINDS, kill

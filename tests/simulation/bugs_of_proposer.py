@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-import walproposer.stream.candidacy
-import walproposer.stream.leader
-import walproposer.stream.proposer
-import walproposer.stream.tail_check
-from consensus.messages import Append, Elected, VoteResponse
-from consensus.quorum import quorum_lsn
-from walproposer.stream.events import ReportFlushed, Send
-from walproposer.stream.leader import Leader
-from walproposer.stream.progress import Progress
-from walproposer.stream.proposer import Proposer
-from walproposer.stream.wal_window import WalWindow
+import quorum_wal.walproposer.stream.candidacy
+import quorum_wal.walproposer.stream.leader
+import quorum_wal.walproposer.stream.proposer
+import quorum_wal.walproposer.stream.tail_check
+from quorum_wal.consensus.messages import Append, Elected, VoteResponse
+from quorum_wal.consensus.quorum import quorum_lsn
+from quorum_wal.walproposer.stream.events import ReportFlushed, Send
+from quorum_wal.walproposer.stream.leader import Leader
+from quorum_wal.walproposer.stream.progress import Progress
+from quorum_wal.walproposer.stream.proposer import Proposer
+from quorum_wal.walproposer.stream.wal_window import WalWindow
 
 from .planting import Patch, plant
 
@@ -30,7 +30,7 @@ from .planting import Patch, plant
 @plant
 def elected_by_half_of_the_members(patch: Patch) -> None:
     patch(
-        walproposer.stream.candidacy,
+        quorum_wal.walproposer.stream.candidacy,
         "has_quorum",
         lambda membership, ids: len(ids) >= len(membership.members) // 2,
     )
@@ -51,33 +51,37 @@ def donor_by_position_first(patch: Patch) -> None:
     def choose(votes: dict[int, VoteResponse]) -> int:
         return max(votes, key=lambda p: (votes[p].flush_lsn, votes[p].last_log_node_id))
 
-    patch(walproposer.stream.proposer, "choose_donor", choose)
+    patch(quorum_wal.walproposer.stream.proposer, "choose_donor", choose)
 
 
 @plant
 def donor_is_who_answered_first(patch: Patch) -> None:
-    patch(walproposer.stream.proposer, "choose_donor", lambda votes: min(votes))
+    patch(quorum_wal.walproposer.stream.proposer, "choose_donor", lambda votes: min(votes))
 
 
 @plant
 def primary_s_tail_not_compared(patch: Patch) -> None:
-    patch(walproposer.stream.tail_check, "tail_problem", lambda begin_lsn, ours, donors: None)
+    patch(
+        quorum_wal.walproposer.stream.tail_check,
+        "tail_problem",
+        lambda begin_lsn, ours, donors: None,
+    )
 
 
 @plant
 def primary_s_end_not_looked_at(patch: Patch) -> None:
-    patch(walproposer.stream.proposer, "behind_problem", lambda flush_lsn, end_lsn: None)
+    patch(quorum_wal.walproposer.stream.proposer, "behind_problem", lambda flush_lsn, end_lsn: None)
 
 
 @plant
 def primary_not_checked_at_all(patch: Patch) -> None:
     primary_s_tail_not_compared(patch)
-    patch(walproposer.stream.proposer, "fork_problem", lambda primary, vote: None)
+    patch(quorum_wal.walproposer.stream.proposer, "fork_problem", lambda primary, vote: None)
 
 
 @plant
 def primary_s_timelines_not_compared(patch: Patch) -> None:
-    patch(walproposer.stream.proposer, "fork_problem", lambda primary, vote: None)
+    patch(quorum_wal.walproposer.stream.proposer, "fork_problem", lambda primary, vote: None)
 
 
 @plant
@@ -116,7 +120,7 @@ def each_follower_told_its_own_timelines(patch: Patch) -> None:
 @plant
 def commit_without_the_term_start_rule(patch: Patch) -> None:
     patch(
-        walproposer.stream.leader,
+        quorum_wal.walproposer.stream.leader,
         "committed_lsn",
         lambda members, lsns, _: quorum_lsn(members, lsns),
     )
@@ -130,7 +134,7 @@ def commit_at_the_least_member(patch: Patch) -> None:
         lsn = min(lsns.get(member, 0) for member in membership.members)
         return lsn if lsn >= term_start_lsn else 0
 
-    patch(walproposer.stream.leader, "committed_lsn", least)
+    patch(quorum_wal.walproposer.stream.leader, "committed_lsn", least)
 
 
 @plant
@@ -139,7 +143,7 @@ def commit_at_the_greatest_member(patch: Patch) -> None:
         lsn = max(lsns.values(), default=0)
         return lsn if lsn >= term_start_lsn else 0
 
-    patch(walproposer.stream.leader, "committed_lsn", greatest)
+    patch(quorum_wal.walproposer.stream.leader, "committed_lsn", greatest)
 
 
 @plant
@@ -194,7 +198,7 @@ def truncate_lsn_of_the_greatest_member(patch: Patch) -> None:
 @plant
 def everybody_streamed_from_the_term_start(patch: Patch) -> None:
     patch(
-        walproposer.stream.leader,
+        quorum_wal.walproposer.stream.leader,
         "highest_common_point",
         lambda proposer, keeper, flush_lsn: proposer.entries[-1].start_lsn,
     )

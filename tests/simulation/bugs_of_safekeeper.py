@@ -11,22 +11,22 @@ from typing import Any
 
 import msgspec
 
-import pgwal.end_of_wal
-import safekeeper.refusals
-import walproposer.stream.leader
-from consensus.ids import NodeId
-from consensus.messages import Append, Elected, VoteRequest, VoteResponse
-from consensus.term_history import TermHistory
-from pgwal.boundary import BoundaryFinder
-from pgwal.end_of_wal import EndOfWal
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from pgwal.walker import RecordWalker
-from safekeeper.acceptor import Acceptor
-from safekeeper.donor_rule import DonorRule
-from safekeeper.events import Action, FlushWal, PersistControl, Reply, TruncateWal
-from walproposer.stream.leader import Leader
-from walproposer.stream.progress import Progress
+import quorum_wal.pgwal.end_of_wal
+import quorum_wal.safekeeper.refusals
+import quorum_wal.walproposer.stream.leader
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import Append, Elected, VoteRequest, VoteResponse
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pgwal.boundary import BoundaryFinder
+from quorum_wal.pgwal.end_of_wal import EndOfWal
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.walker import RecordWalker
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.donor_rule import DonorRule
+from quorum_wal.safekeeper.events import Action, FlushWal, PersistControl, Reply, TruncateWal
+from quorum_wal.walproposer.stream.leader import Leader
+from quorum_wal.walproposer.stream.progress import Progress
 
 from .disk import Disk
 from .planting import Patch, plant, without
@@ -194,7 +194,7 @@ def second_elected_of_a_ballot_not_compared(patch: Patch) -> None:
             self.term = term
 
     patch(Leader, "follow", forgetful)
-    patch(safekeeper.refusals, "_other_history", lambda control, elected, flush_lsn: "")
+    patch(quorum_wal.safekeeper.refusals, "_other_history", lambda control, elected, flush_lsn: "")
 
 
 def older(history: TimelineHistory) -> TimelineHistory:
@@ -242,8 +242,8 @@ def no_truncation(patch: Patch) -> None:
     def from_term_start(proposer: TermHistory, _: TermHistory, flush_lsn: int) -> int:
         return min(proposer.entries[-1].start_lsn, flush_lsn)
 
-    patch(walproposer.stream.leader, "highest_common_point", from_term_start)
-    patch(safekeeper.refusals, "highest_common_point", from_term_start)
+    patch(quorum_wal.walproposer.stream.leader, "highest_common_point", from_term_start)
+    patch(quorum_wal.safekeeper.refusals, "highest_common_point", from_term_start)
 
 
 @plant
@@ -259,7 +259,7 @@ def truncation_below_commit(patch: Patch) -> None:
         common = [e for e in keeper.entries if e in proposer.entries]
         return common[-1].start_lsn
 
-    problem = safekeeper.refusals._parting
+    problem = quorum_wal.safekeeper.refusals._parting
 
     def no_objection(control: Any, elected: Elected, flush_lsn: int, commit_lsn: int) -> str:
         return problem(control, elected, flush_lsn, 0)
@@ -269,9 +269,9 @@ def truncation_below_commit(patch: Patch) -> None:
         return step(self, connection, elected)
 
     step = Acceptor._elected
-    patch(walproposer.stream.leader, "highest_common_point", too_low)
-    patch(safekeeper.refusals, "highest_common_point", too_low)
-    patch(safekeeper.refusals, "_parting", no_objection)
+    patch(quorum_wal.walproposer.stream.leader, "highest_common_point", too_low)
+    patch(quorum_wal.safekeeper.refusals, "highest_common_point", too_low)
+    patch(quorum_wal.safekeeper.refusals, "_parting", no_objection)
     patch(Acceptor, "_elected", without_assert)
 
 
@@ -381,18 +381,18 @@ def donor_looks_at_no_promise_after_a_read(patch: Patch) -> None:
 @plant
 def end_of_log_without_crc(patch: Patch) -> None:
     walker = partial(RecordWalker, check_crc=False)
-    patch(pgwal.end_of_wal, "RecordWalker", walker)
+    patch(quorum_wal.pgwal.end_of_wal, "RecordWalker", walker)
 
 
 @plant
 def end_of_log_before_the_last_record(patch: Patch) -> None:
-    find = pgwal.end_of_wal.find_end_of_wal
+    find = quorum_wal.pgwal.end_of_wal.find_end_of_wal
 
     def short(*args: Any, **options: Any) -> EndOfWal:
         end = find(*args, **options)
         return EndOfWal(Lsn(end.last_record_lsn or end.end_lsn), end.last_record_lsn, end.reason)
 
-    patch(pgwal.end_of_wal, "find_end_of_wal", short)
+    patch(quorum_wal.pgwal.end_of_wal, "find_end_of_wal", short)
 
 
 @plant

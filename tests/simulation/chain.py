@@ -9,12 +9,12 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from consensus.ids import NodeId
-from safekeeper.acceptor import Acceptor
-from safekeeper.donor_rule import DonorRule
-from safekeeper.errors import SafekeeperError, WalDamaged
-from safekeeper.events import TakeWal
-from walproposer.chain_rule import NO_CHAINS, ChainRule
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.donor_rule import DonorRule
+from quorum_wal.safekeeper.errors import SafekeeperError, WalDamaged
+from quorum_wal.safekeeper.events import TakeWal
+from quorum_wal.walproposer.chain_rule import NO_CHAINS, ChainRule
 
 from .log import PAGE_SIZE
 

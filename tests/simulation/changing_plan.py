@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import TYPE_CHECKING
 
-from consensus.membership import Membership
-from consensus.messages import VoteRequest
-from walproposer.stream.events import ChangeRequest
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.messages import VoteRequest
+from quorum_wal.walproposer.stream.events import ChangeRequest
 
 from .faults import PLACES, WEIGHTS, Fault, Plan
 from .incarnation import Incarnation

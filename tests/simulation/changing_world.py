@@ -10,8 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from consensus.membership import Member, Membership
-from walproposer.stream.events import ChangeCancelled, ChangeRequest, ChangeRequested, ChangeState
+from quorum_wal.consensus.membership import Member, Membership
+from quorum_wal.walproposer.stream.events import (
+    ChangeCancelled,
+    ChangeRequest,
+    ChangeRequested,
+    ChangeState,
+)
 
 from .changing_plan import CHANGE_KINDS, ChangingPlan
 from .faults import Fault

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consensus.join import OfferError, TimelineOffer
-from safekeeper.errors import SafekeeperError
-from walproposer.stream.events import Join, Joined, Leave, Left
+from quorum_wal.consensus.join import OfferError, TimelineOffer
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.walproposer.stream.events import Join, Joined, Leave, Left
 
 from .node import Node
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from walproposer.stream.leader import Leader
-from walproposer.stream.peer_set import PeerSet
-from walproposer.stream.progress import Progress
-from walproposer.stream.proposer import Proposer
+from quorum_wal.walproposer.stream.leader import Leader
+from quorum_wal.walproposer.stream.peer_set import PeerSet
+from quorum_wal.walproposer.stream.progress import Progress
+from quorum_wal.walproposer.stream.proposer import Proposer
 
 PROGRESS_FIELDS = [f.name for f in fields(Progress)]
 

@@ -16,12 +16,12 @@ from enum import Enum
 from pathlib import Path
 from random import Random
 
-import pgwal.end_of_wal
-from pgwal.end_of_wal import EndOfWal
-from safekeeper.checked_wal import CheckedWal
-from safekeeper.control_state import ControlState
-from safekeeper.events import Action, FlushWal, PersistControl, TruncateWal, WriteWal
-from safekeeper.record_check import WalFacts
+import quorum_wal.pgwal.end_of_wal
+from quorum_wal.pgwal.end_of_wal import EndOfWal
+from quorum_wal.safekeeper.checked_wal import CheckedWal
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.events import Action, FlushWal, PersistControl, TruncateWal, WriteWal
+from quorum_wal.safekeeper.record_check import WalFacts
 
 SECTOR_BYTES = 512
 #: The bit that flips.
@@ -215,7 +215,7 @@ class Disk:
 
     def _find_end(self, start_lsn: int) -> EndOfWal:
         control = self.control
-        return pgwal.end_of_wal.find_end_of_wal(
+        return quorum_wal.pgwal.end_of_wal.find_end_of_wal(
             self._read_segment,
             start_lsn,
             wal_seg_size=control.server.wal_seg_size,

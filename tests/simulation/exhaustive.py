@@ -23,14 +23,14 @@ from math import inf
 from random import Random
 from typing import Any
 
-from consensus.ids import NodeId
-from consensus.messages import Append, VoteResponse
-from pgwal.end_of_wal import find_end_of_wal
-from pgwal.history import TimelineHistory
-from safekeeper.acceptor import Acceptor
-from safekeeper.control_state import ControlState
-from safekeeper.events import Action as NodeAction
-from safekeeper.events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import Append, VoteResponse
+from quorum_wal.pgwal.end_of_wal import find_end_of_wal
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.events import Action as NodeAction
+from quorum_wal.safekeeper.events import (
     BatchEnded,
     CloseConnection,
     FlushWal,
@@ -41,10 +41,9 @@ from safekeeper.events import (
     TruncateWal,
     WriteWal,
 )
-from tests.new_timeline import TIMELINE, new_control_state
-from walproposer.primary.primary import Primary
-from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.events import (
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.stream.candidacy import Candidacy
+from quorum_wal.walproposer.stream.events import (
     Action,
     CatchUpWal,
     ClosePeer,
@@ -67,8 +66,9 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.leader import Leader
-from walproposer.stream.proposer import Proposer
+from quorum_wal.walproposer.stream.leader import Leader
+from quorum_wal.walproposer.stream.proposer import Proposer
+from tests.new_timeline import TIMELINE, new_control_state
 
 from .broken_law import check
 from .core_copies import copied_proposer, proposer_key, shallow

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from consensus.messages import Append, AppendResponse, Elected, VoteRequest, VoteResponse
-from walproposer.stream.progress import PeerState
+from quorum_wal.consensus.messages import Append, AppendResponse, Elected, VoteRequest, VoteResponse
+from quorum_wal.walproposer.stream.progress import PeerState
 
 from .disk import Failure
 from .log import HEADER_BYTES, PAGE_SIZE, WAL_SEG_SIZE

@@ -11,11 +11,11 @@ import errno
 import os
 from pathlib import Path
 
-from pgwal.errors import SegmentNameError
-from pgwal.segment import parse_segment_name
-from safekeeper.control_file import CONTROL_FILE_NAME
-from safekeeper.control_state import ControlState, decode_control_state
-from safekeeper.wal_store import SPARE_NAME, WalStore
+from quorum_wal.pgwal.errors import SegmentNameError
+from quorum_wal.pgwal.segment import parse_segment_name
+from quorum_wal.safekeeper.control_file import CONTROL_FILE_NAME
+from quorum_wal.safekeeper.control_state import ControlState, decode_control_state
+from quorum_wal.safekeeper.wal_store import SPARE_NAME, WalStore
 from tests.dropping_disk import DroppingDisk, File, Folder, Loss
 
 from .disk import ROT, Failure

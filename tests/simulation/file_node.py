@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consensus.codec import (
+from quorum_wal.consensus.codec import (
     decode_proposer_message,
     decode_safekeeper_message,
     encode,
 )
-from consensus.membership import Membership
-from consensus.messages import Append, ProposerMessage, SafekeeperMessage
-from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
-from safekeeper.control_state import ControlState, encode_control_state
-from safekeeper.errors import SafekeeperError
-from safekeeper.events import (
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.messages import Append, ProposerMessage, SafekeeperMessage
+from quorum_wal.safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
+from quorum_wal.safekeeper.control_state import ControlState, encode_control_state
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.events import (
     Action,
     BatchEnded,
     ChainedWal,
@@ -34,16 +34,16 @@ from safekeeper.events import (
     TakeWal,
     TruncateWal,
 )
-from safekeeper.flush_times import FlushTimes
-from safekeeper.read_wal import read_wal
-from safekeeper.retention import RetentionPolicy
-from safekeeper.steady_path import SteadyPath
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_hooks import TimelineHooks
-from safekeeper.timeline_state import TimelineState
-from safekeeper.wal_removal import horizon_of, remove_old_wal
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.safekeeper.flush_times import FlushTimes
+from quorum_wal.safekeeper.read_wal import read_wal
+from quorum_wal.safekeeper.retention import RetentionPolicy
+from quorum_wal.safekeeper.steady_path import SteadyPath
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_hooks import TimelineHooks
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.wal_removal import horizon_of, remove_old_wal
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 from tests.dropping_disk import DroppingDisk, RandomLoss
 from tests.new_timeline import new_control_state
 from tests.steady_batch import receive_batch

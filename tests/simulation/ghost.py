@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consensus.ids import NodeId
-from pgwal.history import TimelineHistory
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.pgwal.history import TimelineHistory
 
 from .log import START_LSN, Log
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from consensus.ids import NodeId
+from quorum_wal.consensus.ids import NodeId
 
 from .ghost import Ghost
 from .log import START_LSN

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consensus.ids import NodeId
-from consensus.membership import Membership
-from consensus.messages import AppendResponse
-from safekeeper.donor_rule import DonorRule
-from safekeeper.errors import SafekeeperError, WalDamaged
-from tests.new_timeline import TIMELINE
-from tests.steady_proposer import SteadyProposer
-from walproposer.primary.primary import Primary as PrimaryFacts
-from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.messages import AppendResponse
+from quorum_wal.safekeeper.donor_rule import DonorRule
+from quorum_wal.safekeeper.errors import SafekeeperError, WalDamaged
+from quorum_wal.walproposer.primary.primary import Primary as PrimaryFacts
+from quorum_wal.walproposer.stream.candidacy import Candidacy
+from quorum_wal.walproposer.stream.events import (
     Action,
     CatchUpLost,
     CatchUpWal,
@@ -41,7 +39,9 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.proposer import Proposer, State
+from quorum_wal.walproposer.stream.proposer import Proposer, State
+from tests.new_timeline import TIMELINE
+from tests.steady_proposer import SteadyProposer
 
 from .commands import Commands
 from .log import PAGE_SIZE, START_LSN

@@ -35,16 +35,16 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from consensus.ids import NodeId
-from consensus.join import TimelineOffer
-from consensus.membership import Membership
-from consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
-from safekeeper.control_state import ControlState
-from safekeeper.events import Action as NodeAction
-from safekeeper.events import Event as NodeEvent
-from safekeeper.events import Reply
-from walproposer.stream.events import Event, Outcome, PeerMessage, WalReceived
-from walproposer.stream.proposer import State
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.events import Action as NodeAction
+from quorum_wal.safekeeper.events import Event as NodeEvent
+from quorum_wal.safekeeper.events import Reply
+from quorum_wal.walproposer.stream.events import Event, Outcome, PeerMessage, WalReceived
+from quorum_wal.walproposer.stream.proposer import State
 
 from .broken_law import check
 from .ghost import Ghost, clipped

@@ -11,8 +11,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from qsync.gid import Gid, Policy
-from walproposer.qsync.limbo_events import (
+from quorum_wal.qsync.gid import Gid, Policy
+from quorum_wal.walproposer.qsync.limbo_events import (
     Answer,
     BarrierAsked,
     RefuseWait,
@@ -21,7 +21,7 @@ from walproposer.qsync.limbo_events import (
     WaitAsked,
     WaiterGone,
 )
-from walproposer.qsync.limbo_table import Fate
+from quorum_wal.walproposer.qsync.limbo_table import Fate
 
 from .actor import Actor, Script
 from .limbo_coordinator import DATABASES, NET_US, LimboCoordinator

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from consensus.ids import NodeId
-from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
-from walproposer.qsync.limbo import Limbo
-from walproposer.qsync.limbo_events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
+from quorum_wal.walproposer.qsync.limbo import Limbo
+from quorum_wal.walproposer.qsync.limbo_events import (
     Action,
     Alarm,
     Answer,
@@ -35,14 +35,14 @@ from walproposer.qsync.limbo_events import (
     Tick,
     WaitCancelled,
 )
-from walproposer.qsync.outcome_answer import (
+from quorum_wal.walproposer.qsync.outcome_answer import (
     Evidence,
     OutcomeAnswer,
     XidStatus,
     is_of_server,
     outcome_of,
 )
-from walproposer.qsync.prepare_search import search_end_lsn
+from quorum_wal.walproposer.qsync.prepare_search import search_end_lsn
 
 from .actor import Actor, Reply
 from .limbo_database import Kind, Op, Transaction

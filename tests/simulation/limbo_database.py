@@ -10,8 +10,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from enum import Enum
 
-from qsync.gid import Gid
-from walproposer.qsync.outcome_answer import XidStatus
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.qsync.outcome_answer import XidStatus
 
 from .log import Log
 

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consensus.ids import NodeId
-from walproposer.qsync.limbo_events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.walproposer.qsync.limbo_events import (
     Action,
     Answer,
     BarrierAsked,
@@ -35,8 +35,8 @@ from walproposer.qsync.limbo_events import (
     Verdict,
     WaitAsked,
 )
-from walproposer.qsync.limbo_table import Fate
-from walproposer.qsync.outcome_answer import OutcomeAnswer
+from quorum_wal.walproposer.qsync.limbo_table import Fate
+from quorum_wal.walproposer.qsync.outcome_answer import OutcomeAnswer
 
 from .broken_law import check
 from .limbo_database import Kind, Op, Transaction

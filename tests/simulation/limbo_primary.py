@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from pgwal.history import TimelineHistory
+from quorum_wal.pgwal.history import TimelineHistory
 
 from .limbo_database import Database, Kind, Op, Transaction
 from .log import Log

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from consensus.ids import NodeId
-from pgwal.history import TimelineHistory
-from walproposer.qsync.limbo_events import LimboSettings, Order
-from walproposer.stream.events import Outcome, Stop
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.walproposer.qsync.limbo_events import LimboSettings, Order
+from quorum_wal.walproposer.stream.events import Outcome, Stop
 
 from .actor import Actor
 from .faults import Fault, Plan

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
-from pgwal import segment
-from walproposer.stream import (
+from quorum_wal.pgwal import segment
+from quorum_wal.walproposer.stream import (
     chains,
     election,
     leader,

@@ -20,12 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from consensus.ids import NodeId
-from consensus.join import TimelineOffer
-from consensus.membership import Membership, Stamp
-from consensus.messages import AppendResponse, SafekeeperGreeting, SafekeeperMessage, VoteResponse
-from walproposer.stream import learners
-from walproposer.stream.events import ChangeState, Event, PeerMessage, Tick
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import (
+    AppendResponse,
+    SafekeeperGreeting,
+    SafekeeperMessage,
+    VoteResponse,
+)
+from quorum_wal.walproposer.stream import learners
+from quorum_wal.walproposer.stream.events import ChangeState, Event, PeerMessage, Tick
 
 from .broken_law import check
 from .ghost import Ghost

@@ -13,7 +13,7 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING
 
-from consensus.messages import ProposerMessage, SafekeeperMessage
+from quorum_wal.consensus.messages import ProposerMessage, SafekeeperMessage
 
 from .clock import Clock
 

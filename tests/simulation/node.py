@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consensus.join import TimelineOffer
-from consensus.membership import Member, Membership
-from consensus.messages import ServerFacts
-from safekeeper.acceptor import Acceptor
-from safekeeper.control_state import ControlState
-from safekeeper.errors import SafekeeperError, WalDamaged
-from safekeeper.events import (
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Member, Membership
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.control_state import ControlState
+from quorum_wal.safekeeper.errors import SafekeeperError, WalDamaged
+from quorum_wal.safekeeper.events import (
     Action,
     BatchEnded,
     ChainedWal,
@@ -24,8 +24,8 @@ from safekeeper.events import (
     TakeWal,
     TruncateWal,
 )
-from safekeeper.join_rules import departed, joined
-from safekeeper.retention import TAIL_SEGMENTS
+from quorum_wal.safekeeper.join_rules import departed, joined
+from quorum_wal.safekeeper.retention import TAIL_SEGMENTS
 from tests.new_timeline import TIMELINE, new_control_state
 
 from .chain import NodeChain

@@ -6,11 +6,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from generations.suffix import Suffix
-from pageserver.attachments import attachment_events as attaching
-from pageserver.attachments.attachment import Phase
-from pageserver.attachments.attachment_events import Mode
-from pageserver.attachments.emergency import emergency_suffix
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments import attachment_events as attaching
+from quorum_wal.pageserver.attachments.attachment import Phase
+from quorum_wal.pageserver.attachments.attachment_events import Mode
+from quorum_wal.pageserver.attachments.emergency import emergency_suffix
 
 from .pageserver_store import StoredObject
 

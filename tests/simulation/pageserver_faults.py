@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from pageserver.attachments.attachment_events import Mode
+from quorum_wal.pageserver.attachments.attachment_events import Mode
 
 from .faults import Fault, Plan
 

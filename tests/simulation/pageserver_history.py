@@ -11,11 +11,11 @@ from random import Random
 
 import numpy as np
 
-from pageserver.layers.fork import Fork, ForkKind
-from pageserver.layers.layer_file import Limits
-from pageserver.layers.layer_merge import live_pages, merged_limits
-from pageserver.layers.page_stack import Layer
-from pageserver.layers.touches import Database, Numbers
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind
+from quorum_wal.pageserver.layers.layer_file import Limits
+from quorum_wal.pageserver.layers.layer_merge import live_pages, merged_limits
+from quorum_wal.pageserver.layers.page_stack import Layer
+from quorum_wal.pageserver.layers.touches import Database, Numbers
 
 DATABASES = (5, 6)
 FORKS = tuple(

@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from pageserver.attachments.attachment import Attachment
-from pageserver.layers.layer_file import Limits
-from pageserver.objects.page_index import PageIndex
-from pageserver.objects.page_keys import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments.attachment import Attachment
+from quorum_wal.pageserver.layers.layer_file import Limits
+from quorum_wal.pageserver.objects.page_index import PageIndex
+from quorum_wal.pageserver.objects.page_keys import (
     ClaimName,
     FrameName,
     IndexName,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pageserver.attachments import attachment_events as attaching
+from quorum_wal.pageserver.attachments import attachment_events as attaching
 
 if TYPE_CHECKING:
     from .pageserver_process import Attached, Process

@@ -10,20 +10,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from pageserver.attachments import attachment_events as attaching
-from pageserver.attachments import deletion_events as deleting
-from pageserver.attachments import scrub as scrubbing
-from pageserver.attachments import validation as validating
-from pageserver.attachments.attachment import AttachDecision, Attachment, Phase, decide_attach
-from pageserver.attachments.attachment_events import Mode
-from pageserver.attachments.deletion_queue import DeletionQueue, QueuePhase
-from pageserver.attachments.scrub import Scrub
-from pageserver.attachments.validation import Validation
-from pageserver.objects.attachment_id import AttachmentId, Verdict
-from pageserver.objects.page_index import Cut
-from pageserver.objects.page_keys import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments import attachment_events as attaching
+from quorum_wal.pageserver.attachments import deletion_events as deleting
+from quorum_wal.pageserver.attachments import scrub as scrubbing
+from quorum_wal.pageserver.attachments import validation as validating
+from quorum_wal.pageserver.attachments.attachment import (
+    AttachDecision,
+    Attachment,
+    Phase,
+    decide_attach,
+)
+from quorum_wal.pageserver.attachments.attachment_events import Mode
+from quorum_wal.pageserver.attachments.deletion_queue import DeletionQueue, QueuePhase
+from quorum_wal.pageserver.attachments.scrub import Scrub
+from quorum_wal.pageserver.attachments.validation import Validation
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId, Verdict
+from quorum_wal.pageserver.objects.page_index import Cut
+from quorum_wal.pageserver.objects.page_keys import (
     ClaimName,
     HeaderName,
     IndexName,

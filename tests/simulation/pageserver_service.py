@@ -8,8 +8,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from generations.suffix import Suffix
-from pageserver.attachments.attachment_events import Mode
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments.attachment_events import Mode
 
 if TYPE_CHECKING:
     from .pageserver_world import PageserverWorld

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from consensus.ids import TimelineId
-from pageserver.objects.deletion_list import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pageserver.objects.deletion_list import (
     DeletionList,
     QueueHeader,
     decode_claim,
@@ -24,8 +24,8 @@ from pageserver.objects.deletion_list import (
     encode_header,
     encode_list,
 )
-from pageserver.objects.page_index import PageIndex, decode_index, encode_index
-from pageserver.objects.page_keys import PageKeys, QueueKeys
+from quorum_wal.pageserver.objects.page_index import PageIndex, decode_index, encode_index
+from quorum_wal.pageserver.objects.page_keys import PageKeys, QueueKeys
 
 if TYPE_CHECKING:
     from .pageserver_world import PageserverWorld

@@ -11,11 +11,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from pageserver.attachments.attachment import Phase
-from pageserver.attachments.attachment_events import Mode
-from pageserver.attachments.timeline_removal import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments.attachment import Phase
+from quorum_wal.pageserver.attachments.attachment_events import Mode
+from quorum_wal.pageserver.attachments.timeline_removal import (
     AllListed,
     BatchDeleted,
     CreateTombstone,
@@ -27,7 +27,7 @@ from pageserver.attachments.timeline_removal import (
     TimelineRemoved,
     TombstoneCreated,
 )
-from pageserver.objects.page_keys import IndexName, TombstoneName
+from quorum_wal.pageserver.objects.page_keys import IndexName, TombstoneName
 
 from .broken_law import BrokenLaw
 from .clock import Clock

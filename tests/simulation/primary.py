@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
 
 from .log import PAGE_SIZE, START_LSN, Log
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consensus.membership import Membership
+from quorum_wal.consensus.membership import Membership
 
 from .broken_law import check
 from .node import Address, Node

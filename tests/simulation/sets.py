@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from consensus.membership import UNKNOWN_INSTANCE, Member, Membership
+from quorum_wal.consensus.membership import UNKNOWN_INSTANCE, Member, Membership
 
 if TYPE_CHECKING:
     from .node import Node

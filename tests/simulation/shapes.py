@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consensus.ids import NodeId
-from consensus.messages import Append, Elected, VoteRequest
-from safekeeper.events import Event, Received
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import Append, Elected, VoteRequest
+from quorum_wal.safekeeper.events import Event, Received
 
 from .ghost import Ghost
 from .log import common_bytes

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
-from walproposer.stream.events import ChangeRequest, ChangeState
+from quorum_wal.walproposer.stream.events import ChangeRequest, ChangeState
 
 from .changing_plan import ChangingPlan
 from .changing_world import ChangingWorld

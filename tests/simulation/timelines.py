@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from pgwal.history import TimelineHistory
+from quorum_wal.pgwal.history import TimelineHistory
 
 from .log import PAGE_SIZE, START_LSN, Log
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership, Stamp
-from pgwal.history import TimelineHistory
-from walproposer.stream.events import Outcome, Stop
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.walproposer.stream.events import Outcome, Stop
 
 from .broken_law import BrokenLaw
 from .chain import chain_rule_of

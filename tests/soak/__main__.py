@@ -24,8 +24,10 @@ from pathlib import Path
 
 import psycopg
 
-from pg_server.binaries import PostgresBinaries, find_postgres
-from pg_server.errors import PgServerError
+from quorum_wal.pg_fixtures import processes
+from quorum_wal.pg_fixtures.fork_server import ForkServers
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_server.errors import PgServerError
 
 from .books import Books
 from .chronicle import Chronicle, SilenceWatch
@@ -48,6 +50,7 @@ def main() -> int:
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: _stop(stopping))
+    processes.fork_servers = ForkServers(processes.SK)
     root = Path(tempfile.mkdtemp(prefix="soak-", dir=arguments.dir))
     binaries = find_postgres(arguments.pg_major)
     seed = secrets.randbelow(1 << 32) if arguments.seed is None else arguments.seed

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.ledger import Ledger
 
 CLIENTS = 4
 PAYLOAD_BYTES = 500

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from pg_fixtures.failing_disk import FailingDisk
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.proxy import TcpProxy
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.failing_disk import FailingDisk
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 from .rot import RottenDisk
 from .told import Truth, commits_proceed, commits_wait, member_is, one_is_missed

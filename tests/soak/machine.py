@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from cli.output import ExitCode
-from pg_fixtures.data_directory import Setting
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.process_table import family, signal_entry
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_fixtures.proposer import ProposerProcess
-from pg_fixtures.proxy import TcpProxy
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.data_directory import Setting
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.process_table import family, signal_entry
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_server.errors import DeadlineExceeded
 
 STOP_TIMEOUT = 10.0  # seconds; a fast stop waits for the standby, which may have failed
 REJOIN_TIMEOUT = 120.0

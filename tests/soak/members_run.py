@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.processes import ServiceProcess
-from pg_fixtures.waiting import wait_until
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.errors import DeadlineExceeded
 
 from .books import PROGRESS_ROWS, Books
 from .chronicle import Chronicle, SilenceWatch

@@ -15,17 +15,17 @@ from typing import Any, Self
 
 from psycopg import sql
 
-from cli.output import ExitCode
-from pg_fixtures.cluster import flush_lsn
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK, ServiceProcess
-from pg_fixtures.proxy import TcpProxy
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import make_standby, replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pg_fixtures.wal_comparison import compare_wal
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.cluster import flush_lsn
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.standby import make_standby, replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.wal_comparison import compare_wal
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 from .machine import SETTINGS, Machine
 from .world import ARGUMENTS, READY_TIMEOUT, WAL_SEG_SIZE, Loss

@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar
 
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from qsync.async_client import AsyncQsync
-from qsync.client import Qsync
-from qsync.outcome import Committed, Pending, RolledBack
+from quorum_wal.qsync.async_client import AsyncQsync
+from quorum_wal.qsync.client import Qsync
+from quorum_wal.qsync.outcome import Committed, Pending, RolledBack
 
 CONNECT_SECONDS = 3
 _POOL: dict[str, Any] = {

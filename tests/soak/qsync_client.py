@@ -29,9 +29,9 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg_pool import PoolTimeout
 
-from qsync import asyncio_driver, blocking_driver
-from qsync.coordinator_client import Verdict
-from qsync.errors import (
+from quorum_wal.qsync import asyncio_driver, blocking_driver
+from quorum_wal.qsync.coordinator_client import Verdict
+from quorum_wal.qsync.errors import (
     CoordinatorError,
     NotCommitted,
     OutcomeUnknown,
@@ -39,8 +39,8 @@ from qsync.errors import (
     TransactionPending,
     TransactionRefused,
 )
-from qsync.outcome import Committed, Outcome, Pending, RolledBack
-from qsync.steps import Ask, Request
+from quorum_wal.qsync.outcome import Committed, Outcome, Pending, RolledBack
+from quorum_wal.qsync.steps import Ask, Request
 
 from .qsync_book import COMMITTED, NEVER, PENDING, ROLLED_BACK
 from .qsync_calls import AsyncCalls, BlockingCalls, Calls, Statement

@@ -11,8 +11,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from pg_fixtures.waiting import wait_until
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.errors import DeadlineExceeded
 
 from .qsync_book import QsyncBook
 

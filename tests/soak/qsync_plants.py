@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from qsync import coordinator_client
-from qsync.gid import Gid
-from qsync.outcome import RolledBack
+from quorum_wal.qsync import coordinator_client
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.qsync.outcome import RolledBack
 
 #: Name -> what is wrong, and what the soak must say.
 PLANTS = {

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.waiting import wait_until
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.errors import DeadlineExceeded
 
 from .chronicle import Chronicle
 from .qsync_book import COMMITTED, ROLLED_BACK, UNKNOWN, Name, QsyncBook

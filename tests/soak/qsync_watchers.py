@@ -14,10 +14,10 @@ from typing import Any
 
 import psycopg
 
-from qsync.client import Qsync
-from qsync.errors import OutcomeUnknown, QsyncError
-from qsync.gid import Gid
-from qsync.outcome import Committed, Pending, RolledBack
+from quorum_wal.qsync.client import Qsync
+from quorum_wal.qsync.errors import OutcomeUnknown, QsyncError
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.qsync.outcome import Committed, Pending, RolledBack
 
 from .qsync_book import COMMITTED, ROLLED_BACK, UNKNOWN, Name, QsyncBook
 from .qsync_client import ACCOUNTS, BALANCE

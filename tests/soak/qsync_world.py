@@ -12,14 +12,14 @@ from typing import ClassVar
 
 from psycopg.conninfo import make_conninfo
 
-from pg_fixtures.data_directory import Setting
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.ports import free_port
-from pg_fixtures.process_table import session_members
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pg_server.errors import DeadlineExceeded
-from qsync.gid import Gid
+from quorum_wal.pg_fixtures.data_directory import Setting
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.process_table import session_members
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.errors import DeadlineExceeded
+from quorum_wal.qsync.gid import Gid
 
 from .machine import SETTINGS
 from .world import READY_TIMEOUT, World

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pg_fixtures.cluster import flush_lsn
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pg_fixtures.wal_comparison import find_segments
-from pgwal.segment import SegmentName, segment_start_lsn
-from safekeeper.control_file import ControlFile
+from quorum_wal.pg_fixtures.cluster import flush_lsn
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.wal_comparison import find_segments
+from quorum_wal.pgwal.segment import SegmentName, segment_start_lsn
+from quorum_wal.safekeeper.control_file import ControlFile
 
 SAVED_TIMEOUT = 60.0
 #: A byte is damaged so far below a position that was flushed: in WAL that is acknowledged, and

@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_server.errors import DeadlineExceeded
 
 from .books import Books
 from .chronicle import Chronicle, SilenceWatch, Spell

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.processes import SK
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.processes import run_sk
 
 from .world import World
 
@@ -60,10 +59,8 @@ def ask(world: World) -> Told | None:
     """As an operator beside the cluster would; None when it shows no timeline."""
     primary = ("--primary", world.primary.postgres.dsn())
     safekeepers = ",".join(safekeeper.address for safekeeper in world.safekeepers)
-    done = run_program(
-        [*SK, "status", "--json", "--safekeepers", safekeepers, *primary],
-        check=False,
-        timeout=ASKING_SECONDS,
+    done = run_sk(
+        "status", "--json", "--safekeepers", safekeepers, *primary, timeout=ASKING_SECONDS
     )
     try:
         timelines = json.loads(done.stdout)["timelines"]

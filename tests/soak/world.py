@@ -10,20 +10,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from cli.output import ExitCode
-from pg_fixtures.cluster import flush_lsn
-from pg_fixtures.data_directory import Setting
-from pg_fixtures.errors import FixtureError
-from pg_fixtures.failing_disk import FailingDisk
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proxy import TcpProxy
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.small_disk import FILLER_NAME, SmallDisk
-from pg_fixtures.standby import make_standby, replica_conninfo
-from pg_fixtures.waiting import wait_until
-from pg_fixtures.wal_comparison import compare_wal
-from pg_server.binaries import PostgresBinaries
-from pg_server.errors import Unavailable
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.pg_fixtures.cluster import flush_lsn
+from quorum_wal.pg_fixtures.data_directory import Setting
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.failing_disk import FailingDisk
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.small_disk import FILLER_NAME, SmallDisk
+from quorum_wal.pg_fixtures.standby import make_standby, replica_conninfo
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.wal_comparison import compare_wal
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.errors import Unavailable
 
 from .machine import SETTINGS, Machine
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark.session import new_session
+from quorum_wal.spark.session import new_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,12 +13,12 @@ import pytest
 from failover_world import SETTINGS as FAILOVER_SETTINGS
 from failover_world import FailoverWorld
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proxy import TcpProxy
-from pg_server.binaries import PostgresBinaries
-from spark.changes.catalog_snapshot import take_catalog
-from spark.session import new_session
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.session import new_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

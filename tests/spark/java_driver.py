@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from spark.session import new_session
+from quorum_wal.spark.session import new_session
 
 SETTINGS = {
     "spark.driver.memory": "512m",

@@ -6,7 +6,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from spark.session import prepare_environment
+from quorum_wal.spark.session import prepare_environment
 
 
 def main(source: str, work: str) -> None:

@@ -11,18 +11,18 @@ from archived_log import TIMELINE, log, log_facts
 from wal_log import WalLog
 from wal_rows import archive_of, lsns, rows_of
 
-from objectstore.archive import TimelineArchive
-from objectstore.keys import ArchivedWal
-from objectstore.local import LocalStore
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn, format_lsn
-from spark.errors import OptionError, WalInputError
-from spark.inputs import archive_input
-from spark.inputs.archive_input import ArchiveInput
-from spark.inputs.boundary import next_boundary
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.wal_input import LostWal
-from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.spark.errors import OptionError, WalInputError
+from quorum_wal.spark.inputs import archive_input
+from quorum_wal.spark.inputs.archive_input import ArchiveInput
+from quorum_wal.spark.inputs.boundary import next_boundary
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_input import LostWal
+from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
 MIB = 1 << 20
 

@@ -16,12 +16,12 @@ import zstandard
 from wal_log import SYSTEM_ID, WAL_SEG_SIZE, WalLog
 from wal_rows import flip, lsns, name_of, rows_of, segment
 
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn, format_lsn
-from spark.errors import WalInputError
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.wal_input import LostWal
-from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_input import LostWal
+from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
 MIB = 1 << 20
 

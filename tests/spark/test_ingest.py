@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 from wal_rows import flip, rows_of, segment
 
-from pg_fixtures.processes import SK
-from pgwal.lsn import format_lsn
-from spark.errors import LakeError
-from spark.inputs.folder_input import FolderInput
-from spark.jobs.ingest import Ingest
-from spark.jobs.ingested_wal import IngestedWal
-from spark.records.wal_schema import DEFAULT_COLUMNS
-from spark.sources.input_options import parse_options
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.errors import LakeError
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.jobs.ingest import Ingest
+from quorum_wal.spark.jobs.ingested_wal import IngestedWal
+from quorum_wal.spark.records.wal_schema import DEFAULT_COLUMNS
+from quorum_wal.spark.sources.input_options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from wal_rows import rows_of
 
-from spark.errors import OptionError
-from spark.inputs.archive_input import ArchiveInput
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.joined_input import JoinedInput
-from spark.inputs.safekeeper_input import SafekeeperInput
-from spark.inputs.wal_reader import OnDamage, WalRange
-from spark.records.wal_schema import DEFAULT_COLUMNS
-from spark.sources.input_options import parse_options
-from spark.sources.range_plan import plan_range, split
+from quorum_wal.spark.errors import OptionError
+from quorum_wal.spark.inputs.archive_input import ArchiveInput
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.joined_input import JoinedInput
+from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput
+from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
+from quorum_wal.spark.records.wal_schema import DEFAULT_COLUMNS
+from quorum_wal.spark.sources.input_options import parse_options
+from quorum_wal.spark.sources.range_plan import plan_range, split
 
 SECRET = "geheim"
 MIB = 1 << 20

@@ -20,15 +20,15 @@ from sink_rows import written
 from sk_command import Done, assert_refused
 from wal_rows import archive_of, rows_of
 
-from objectstore.errors import ObjectStoreError
-from objectstore.local import LocalStore
-from objectstore.store import ObjectStore, open_store
-from pg_fixtures.processes import SK
-from spark.inputs.folder_input import FolderInput
-from spark.jobs.ingest import Ingest
-from spark.jobs.ingested_wal import IngestedWal
-from spark.records.wal_schema import DEFAULT_COLUMNS
-from spark.sources.input_options import STORE_PREFIX, parse_options
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.objectstore.store import ObjectStore, open_store
+from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.jobs.ingest import Ingest
+from quorum_wal.spark.jobs.ingested_wal import IngestedWal
+from quorum_wal.spark.records.wal_schema import DEFAULT_COLUMNS
+from quorum_wal.spark.sources.input_options import STORE_PREFIX, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

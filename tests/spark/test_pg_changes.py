@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
-from pg_fixtures.postgres import Postgres
-from pgwal.lsn import Lsn
-from spark.changes.catalog import load_catalog
-from spark.changes.catalog_snapshot import take_catalog
-from spark.changes.change_reader import ChangeOptions, read_changes
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.wal_reader import WalRange
-from spark.sources.input_options import parse_options
-from spark.sources.pg_changes_options import parse_change_options
-from spark.sources.pg_changes_readers import ChangeStreamReader
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.changes.catalog import load_catalog
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_reader import WalRange
+from quorum_wal.spark.sources.input_options import parse_options
+from quorum_wal.spark.sources.pg_changes_options import parse_change_options
+from quorum_wal.spark.sources.pg_changes_readers import ChangeStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -224,5 +224,5 @@ def test_what_decodes_is_loaded_when_it_is_needed() -> None:
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "spark.sources.pg_changes" in loaded
+    assert "quorum_wal.spark.sources.pg_changes" in loaded
     assert not loaded & {"numba", "psycopg"}

@@ -13,14 +13,14 @@ import pytest
 from failover_world import TIMEOUT, FailoverWorld, Loss
 from lake_query import LakeQuery
 
-from objectstore.archive import find_timelines, require_archive
-from objectstore.local import LocalStore
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from spark.changes.catalog_snapshot import take_catalog
-from spark.inputs.archive_input import ArchiveInput
+from quorum_wal.objectstore.archive import find_timelines, require_archive
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.inputs.archive_input import ArchiveInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from wal_rows import COLUMNS, archive_of, flip, rows_of, segment
 
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.wal_reader import OnDamage
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_reader import OnDamage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

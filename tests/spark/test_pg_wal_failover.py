@@ -11,12 +11,12 @@ from lake_query import LakeQuery
 from sink_rows import written
 from wal_rows import lsns, rows_of
 
-from objectstore.archive import find_timelines
-from objectstore.local import LocalStore
-from pg_fixtures.ledger import Ledger
-from pg_fixtures.waiting import wait_until
-from spark.inputs.safekeeper_input import SafekeeperInput
-from spark.inputs.safekeeper_session import parse_safekeepers
+from quorum_wal.objectstore.archive import find_timelines
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput
+from quorum_wal.spark.inputs.safekeeper_session import parse_safekeepers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,9 @@ import pytest
 from sink_rows import written
 from wal_rows import rows_of, segment
 
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn, format_lsn
-from spark.inputs.folder_input import FolderInput
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.spark.inputs.folder_input import FolderInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

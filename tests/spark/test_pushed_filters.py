@@ -16,9 +16,9 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from spark.inputs.wal_reader import WalRange
-from spark.records.wal_filter import WalFilter
-from spark.sources.pushed_filters import PushedFilters, PushFilters
+from quorum_wal.spark.inputs.wal_reader import WalRange
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.spark.sources.pushed_filters import PushedFilters, PushFilters
 
 WHOLE = WalRange(100, 200, 300, is_boundary=True)
 LSN, RMGR, XID = ("lsn",), ("rmgr",), ("xid",)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from wal_rows import lsns, rows_of
 
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.wal_input import LostWal
-from spark.inputs.wal_reader import OnDamage
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_input import LostWal
+from quorum_wal.spark.inputs.wal_reader import OnDamage
 
 MIB = 1 << 20
 COLUMNS = ("lsn", "end_lsn", "operation")

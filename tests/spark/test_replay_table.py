@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pg_fixtures.postgres import Postgres
-from spark.changes.catalog import load_catalog
-from spark.changes.catalog_snapshot import take_catalog
-from spark.changes.datum import Datums
-from spark.errors import CatalogError
-from spark.jobs.replay_table import UndecodedChange, families_of, is_unseen, replay_table
-from spark.jobs.table_base import Snapshot, read_base, take_base
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.spark.changes.catalog import load_catalog
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.changes.datum import Datums
+from quorum_wal.spark.errors import CatalogError
+from quorum_wal.spark.jobs.replay_table import UndecodedChange, families_of, is_unseen, replay_table
+from quorum_wal.spark.jobs.table_base import Snapshot, read_base, take_base
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

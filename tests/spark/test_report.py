@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pytest
 from wal_rows import rows_of
 
-from spark.inputs.folder_input import FolderInput
-from spark.jobs.report import COLUMNS, Report, report
-from spark.jobs.report_page import page
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.jobs.report import COLUMNS, Report, report
+from quorum_wal.spark.jobs.report_page import page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

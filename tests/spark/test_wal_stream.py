@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 from wal_rows import flip, lsns, rows_of, segment
 
-from pgwal.lsn import Lsn, format_lsn
-from spark.errors import OptionError, WalInputError
-from spark.inputs.folder_input import FolderInput
-from spark.sources import wal_stream
-from spark.sources.input_options import parse_options
-from spark.sources.wal_stream import WalStreamReader
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.spark.errors import OptionError, WalInputError
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.sources import wal_stream
+from quorum_wal.spark.sources.input_options import parse_options
+from quorum_wal.spark.sources.wal_stream import WalStreamReader
 
 MIB = 1 << 20
 ALL = ReadAllAvailable()

@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 from archived_log import TIMELINE
 
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.keys import ArchivedWal
-from objectstore.local import LocalStore
-from pgwal.segment import format_segment_name
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.wal_input import WalInput
-from spark.inputs.wal_reader import OnDamage, WalRange, read_records
-from spark.records.wal_schema import WAL_SCHEMA
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pgwal.segment import format_segment_name
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_input import WalInput
+from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange, read_records
+from quorum_wal.spark.records.wal_schema import WAL_SCHEMA
 
 MIB = 1 << 20
 COLUMNS = tuple(WAL_SCHEMA.names)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from cluster.timeline_view import TimelineView, timeline_views
-from consensus.ids import TimelineId
-from walproposer.timelines.discovery import Discovery, ProposerReport, SafekeeperReport
+from quorum_wal.cluster.timeline_view import TimelineView, timeline_views
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.timelines.discovery import Discovery, ProposerReport, SafekeeperReport
 
 TIMELINE = TimelineId(bytes(16), bytes.fromhex("ab" * 16))
 NOW = datetime(2026, 1, 31, 12, 0, 30, tzinfo=UTC)

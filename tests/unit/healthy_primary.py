@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from cluster_pages import TIMELINE
 
-from walproposer.checks.finding import Finding, Level
-from walproposer.primary.log_marker import marker_name
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.primary_settings import PrimarySettings, Slot
-from walproposer.primary.walsenders import WalSender
+from quorum_wal.walproposer.checks.finding import Finding, Level
+from quorum_wal.walproposer.primary.log_marker import marker_name
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.primary_settings import PrimarySettings, Slot
+from quorum_wal.walproposer.primary.walsenders import WalSender
 
 ADDRESS = PrimaryAddress("host=db")
 SETTINGS = {

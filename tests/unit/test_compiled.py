@@ -12,20 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from storage.compiled import INTERPRETED, SOURCES, sources_digest
+from quorum_wal.storage.compiled import INTERPRETED, SOURCES, sources_digest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 MODULES: list[str] = PROJECT["tool"]["hatch"]["build"]["hooks"]["custom"]["modules"]
 #: Prints the class that the services would use, and the number of warnings.
 PROGRAM = """
-from safekeeper.timeline import Timeline
-from storage.compiled import how_it_runs
-from walproposer.stream.incarnation import SteadyLeader, SteadyLoop
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.storage.compiled import how_it_runs
+from quorum_wal.walproposer.stream.incarnation import SteadyLeader, SteadyLoop
 for taken in (Timeline.steady_path_class, SteadyLeader, SteadyLoop):
     print(taken.__module__.rpartition(".")[2])
-for name in ("safekeeper.steady_path", "walproposer.stream.steady_loop") * 2:
+for name in ("quorum_wal.safekeeper.steady_path", "quorum_wal.walproposer.stream.steady_loop") * 2:
     how_it_runs(name)
 """
 ALL_COMPILED = ["steady_path_compiled", "steady_leader_compiled", "steady_loop_compiled"]
@@ -36,9 +35,8 @@ ALL_INTERPRETED = ["steady_path", "steady_leader", "steady_loop"]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages, with the compiled modules."""
     folder = tmp_path_factory.mktemp("installed")
-    for package in PACKAGES:
-        unwanted = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, folder / package, ignore=unwanted)
+    unwanted = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "quorum_wal", folder / "quorum_wal", ignore=unwanted)
     return folder
 
 
@@ -61,7 +59,7 @@ def taken_in(tree: Path, **environment: str) -> tuple[list[str], list[str]]:
 
 
 def library(tree: Path, name: str) -> Path:
-    (path,) = tree.glob(f"{name}_compiled.*.so")
+    (path,) = (tree / "quorum_wal").glob(f"{name}_compiled.*.so")
     return path
 
 
@@ -85,14 +83,14 @@ def test_a_truncated_file_is_not_loaded(tree: Path, bytes_kept: int) -> None:
     path.write_bytes(path.read_bytes()[:bytes_kept])
     taken, (warning,) = taken_in(tree)
     assert taken == ["steady_path", *ALL_COMPILED[1:]]
-    assert "safekeeper.steady_path runs interpreted" in warning
+    assert "quorum_wal.safekeeper.steady_path runs interpreted" in warning
     assert path.name in warning
 
 
 def test_a_file_that_does_not_load_ends_nothing(tree: Path) -> None:
     """It has the digest of these sources, but is, for example, for another machine."""
     path = library(tree, "walproposer/stream/steady_leader")
-    digest = sources_digest(tree)
+    digest = sources_digest(tree / "quorum_wal")
     assert digest is not None
     path.write_bytes(b"no library" + digest)
     taken, warnings = taken_in(tree)
@@ -102,7 +100,7 @@ def test_a_file_that_does_not_load_ends_nothing(tree: Path) -> None:
 
 
 def changed_in(tree: Path, name: str) -> None:
-    with (tree / name).open("a") as file:
+    with (tree / "quorum_wal" / name).open("a") as file:
         file.write("# changed\n")
 
 
@@ -142,7 +140,8 @@ def test_the_sources_are_all_that_is_compiled() -> None:
     """A further .pxd of a compiled module would not be part of the digest."""
     types = [
         str(path.relative_to(ROOT))
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.pxd")
+        for link in (ROOT / "quorum_wal").iterdir()
+        if link.is_symlink()
+        for path in link.resolve().rglob("*.pxd")
     ]
     assert sorted(SOURCES) == sorted([*MODULES, *types])

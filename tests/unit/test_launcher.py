@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pg_server.account import Account, server_account
-from pg_server.program import can_leave_network, run_program
+from quorum_wal.pg_server.account import Account, server_account
+from quorum_wal.pg_server.program import can_leave_network, run_program
 
 NETWORK = ["readlink", "/proc/self/ns/net"]
 
@@ -26,7 +26,7 @@ def test_without_a_network(account: Account | None) -> None:
 
 BECOME_AND_LEAVE = """
 import os, sys
-from pg_server import launcher
+from quorum_wal.pg_server import launcher
 uid, gid = map(int, sys.argv[1:])
 os.setgroups([])
 os.setresgid(gid, gid, gid)

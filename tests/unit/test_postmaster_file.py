@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pg_server.postmaster_file import PostmasterFile, is_process_alive, read_postmaster_file
+from quorum_wal.pg_server.postmaster_file import (
+    PostmasterFile,
+    is_process_alive,
+    read_postmaster_file,
+)
 
 TEXT = f"""4711
 /var/lib/postgresql/15/main

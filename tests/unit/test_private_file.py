@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import private_file
-from storage.private_file import NotPrivate, check_private, read_private
+from quorum_wal.storage import private_file
+from quorum_wal.storage.private_file import NotPrivate, check_private, read_private
 
 ROOT, US, OTHER = 0, 1000, 1001
 

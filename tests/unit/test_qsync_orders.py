@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.waiting import wait_until
 from tests.soak.qsync_orders import AFTER, BEFORE, DROP, DURING, STOP, Orders
 
 SECONDS = 10.0

@@ -17,10 +17,10 @@ from threading import Thread
 
 import structlog
 
-from telemetry.stop_signal import StopSignal
-from walproposer.checks.finding import Finding, Level
-from walproposer.errors import WalProposerError
-from walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.checks.finding import Finding, Level
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 
 log = structlog.get_logger()
 
@@ -56,8 +56,8 @@ class CommitWatch:
     def _ask(self) -> None:
         # Imported here because a starting proposer does not need it yet, and commits wait for the
         # start.
-        from walproposer.checks.preflight_commits import check_protection
-        from walproposer.primary.primary_settings import inspect_primary
+        from quorum_wal.walproposer.checks.preflight_commits import check_protection
+        from quorum_wal.walproposer.primary.primary_settings import inspect_primary
 
         try:
             with closing(self._address.connect(options="")) as connection:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
-from walproposer.checks.preflight_commits import SENDERS, check_commits
-from walproposer.checks.preflight_qsync import check_prepared
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.primary_settings import PrimarySettings
-from walproposer.primary.server_facts import SUPPORTED_MAJORS
+from quorum_wal.walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
+from quorum_wal.walproposer.checks.preflight_commits import SENDERS, check_commits
+from quorum_wal.walproposer.checks.preflight_qsync import check_prepared
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.primary_settings import PrimarySettings
+from quorum_wal.walproposer.primary.server_facts import SUPPORTED_MAJORS
 
 CLOCK_SECONDS_MAX = 2.0
 # The proposer reports once a second. A smaller timeout does not tolerate a pause of either side.

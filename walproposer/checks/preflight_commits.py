@@ -12,11 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.primary_settings import COMMIT_SETTING, Override, PrimarySettings
-from walproposer.primary.standby_names import ANY_NAME, Method, StandbyNames, parse_standby_names
-from walproposer.primary.walsenders import STREAMING, WalSender, names_of
+from quorum_wal.walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.primary_settings import (
+    COMMIT_SETTING,
+    Override,
+    PrimarySettings,
+)
+from quorum_wal.walproposer.primary.standby_names import (
+    ANY_NAME,
+    Method,
+    StandbyNames,
+    parse_standby_names,
+)
+from quorum_wal.walproposer.primary.walsenders import STREAMING, WalSender, names_of
 
 NAMES = "synchronous_standby_names"
 SENDERS = "max_wal_senders"

@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from consensus.ids import TimelineId
-from consensus.membership import Membership
-from consensus.quorum import has_quorum
-from pgwal.lsn import Lsn
-from walproposer.checks.finding import Finding, fail, ok, warn
-from walproposer.primary.log_marker import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.quorum import has_quorum
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.checks.finding import Finding, fail, ok, warn
+from quorum_wal.walproposer.primary.log_marker import (
     LEAVE_HINT,
     UNKNOWN_LOG,
     UNKNOWN_LOG_HINT,
     log_problem,
     new_log_problem,
 )
-from walproposer.primary.primary_settings import PrimarySettings
-from walproposer.primary.standby_names import names_us
-from walproposer.timelines.discovery import SafekeeperReport
-from walproposer.timelines.survey import (
+from quorum_wal.walproposer.primary.primary_settings import PrimarySettings
+from quorum_wal.walproposer.primary.standby_names import names_us
+from quorum_wal.walproposer.timelines.discovery import SafekeeperReport
+from quorum_wal.walproposer.timelines.survey import (
     folder_name,
     foreign_folders,
     greatest_membership,
     is_known,
 )
-from walproposer.timelines.timeline_creation import DAMAGE_HINT
+from quorum_wal.walproposer.timelines.timeline_creation import DAMAGE_HINT
 
 DISK_FREE_BYTES_MIN = 1 << 30
 

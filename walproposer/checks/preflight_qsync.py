@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
-from walproposer.primary.janitor_rights import JanitorRights
-from walproposer.primary.prepared_transactions import PreparedTransaction, ours
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.primary_settings import PrimarySettings
+from quorum_wal.walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
+from quorum_wal.walproposer.primary.janitor_rights import JanitorRights
+from quorum_wal.walproposer.primary.prepared_transactions import PreparedTransaction, ours
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.primary_settings import PrimarySettings
 
 ROOM = "max_prepared_transactions"
 READ_ONLY = "default_transaction_read_only"

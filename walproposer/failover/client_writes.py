@@ -20,7 +20,7 @@ from typing import Any
 
 import psycopg
 
-from walproposer.errors import Refusal
+from quorum_wal.walproposer.errors import Refusal
 
 READ_ONLY = "default_transaction_read_only"
 # A spelling of `on` that distinguishes our setting from an administrator's. A separate flag could

@@ -21,22 +21,26 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import structlog
 
-from consensus.tli_history import last_switch_lsn
-from walproposer.errors import WalProposerError
-from walproposer.failover.client_writes import (
+from quorum_wal.consensus.tli_history import last_switch_lsn
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.failover.client_writes import (
     READ_ONLY,
     is_closed,
     may_be_closed,
     open_again,
 )
-from walproposer.failover.promotion import Step, next_of_attached
-from walproposer.primary.prepared_transactions import ours, prepared_before, read_prepared
-from walproposer.primary.primary import Primary
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.stream.incarnation import Incarnation
+from quorum_wal.walproposer.failover.promotion import Step, next_of_attached
+from quorum_wal.walproposer.primary.prepared_transactions import (
+    ours,
+    prepared_before,
+    read_prepared,
+)
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.stream.incarnation import Incarnation
 
 if TYPE_CHECKING:
-    from walproposer.qsync.primary_session import PrimarySession
+    from quorum_wal.walproposer.qsync.primary_session import PrimarySession
 
 log = structlog.get_logger()
 
@@ -128,7 +132,7 @@ class FailoverCompletion:
             prepared = read_prepared(connection)
         if step is Step.RESOLVE:
             # Imported here, because a start with nothing to resolve then imports a tenth less.
-            from walproposer.qsync.resolve import commit_limbo
+            from quorum_wal.walproposer.qsync.resolve import commit_limbo
 
             commit_limbo(self._session, prepared_before(prepared, self._tli), BUSY_SECONDS_MAX)
             return
@@ -146,7 +150,7 @@ class FailoverCompletion:
     def _session(self, database: str = "") -> PrimarySession:
         # Imported here, because it imports the client of qsync, and commits already run when it is
         # needed.
-        from walproposer.qsync.primary_session import PrimarySession
+        from quorum_wal.walproposer.qsync.primary_session import PrimarySession
 
         return PrimarySession(self._address, self._primary, database)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import psycopg
 
-from walproposer.connection import converting_errors
-from walproposer.failover.client_writes import is_closed, open_again
-from walproposer.primary.logical_slots import drop_logical_slots
-from walproposer.primary.prepared_transactions import ours, read_prepared
-from walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.failover.client_writes import is_closed, open_again
+from quorum_wal.walproposer.primary.logical_slots import drop_logical_slots
+from quorum_wal.walproposer.primary.prepared_transactions import ours, read_prepared
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 
 
 def leave(address: PrimaryAddress, *, drop_slot: bool) -> Iterator[str]:

@@ -14,15 +14,15 @@ from dataclasses import replace
 
 import structlog
 
-from consensus.tli_history import first_difference
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn, format_lsn
-from walproposer.checks.finding import Level
-from walproposer.checks.preflight import check_primary
-from walproposer.config import ProposerConfig
-from walproposer.errors import Refusal, Unreachable
-from walproposer.failover.log_view import LogView, log_view
-from walproposer.failover.promotion import (
+from quorum_wal.consensus.tli_history import first_difference
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.walproposer.checks.finding import Level
+from quorum_wal.walproposer.checks.preflight import check_primary
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Refusal, Unreachable
+from quorum_wal.walproposer.failover.log_view import LogView, log_view
+from quorum_wal.walproposer.failover.promotion import (
     FailoverState,
     Problem,
     Standby,
@@ -32,14 +32,14 @@ from walproposer.failover.promotion import (
     is_at_or_past,
     next_step,
 )
-from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
-from walproposer.primary.log_marker import check_log
-from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
-from walproposer.primary.slot import PREDECESSOR_SECONDS
-from walproposer.qsync.prepared_setting import limbo_max
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.survey import LATE_SECONDS, statuses_of, survey
-from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
+from quorum_wal.walproposer.failover.standby import StandbyServer, safekeepers_conninfo
+from quorum_wal.walproposer.primary.log_marker import check_log
+from quorum_wal.walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
+from quorum_wal.walproposer.primary.slot import PREDECESSOR_SECONDS
+from quorum_wal.walproposer.qsync.prepared_setting import limbo_max
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.survey import LATE_SECONDS, statuses_of, survey
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
 
 log = structlog.get_logger()
 

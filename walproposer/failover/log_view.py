@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consensus.ids import NodeId
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
 
 
 @dataclass(frozen=True, slots=True)

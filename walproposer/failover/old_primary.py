@@ -16,18 +16,18 @@ from typing import NoReturn
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from consensus.ids import TimelineId
-from pg_server.account import Account
-from pg_server.binaries import PostgresBinaries, find_postgres
-from pg_server.program import run_program
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from pgwal.page import WAL_PAGE_SIZE
-from qsync.gid import Gid
-from storage import durable
-from walproposer.errors import Refusal
-from walproposer.failover.promotion import Problem
-from walproposer.failover.rewind import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pg_server.account import Account
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.storage import durable
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.failover.promotion import Problem
+from quorum_wal.walproposer.failover.rewind import (
     ControlData,
     failure_reason,
     lost_tails,
@@ -37,9 +37,9 @@ from walproposer.failover.rewind import (
     standby_settings,
     streamed_from_lsn,
 )
-from walproposer.failover.undone_prepares import undone_prepares
-from walproposer.primary.log_marker import PREFIX, marker_name
-from walproposer.primary.logical_slots import SLOT_PREFIX as LOGICAL_PREFIX
+from quorum_wal.walproposer.failover.undone_prepares import undone_prepares
+from quorum_wal.walproposer.primary.log_marker import PREFIX, marker_name
+from quorum_wal.walproposer.primary.logical_slots import SLOT_PREFIX as LOGICAL_PREFIX
 
 VERSION_FILE = "PG_VERSION"  # has the owner and mode of all files of the server
 SIGNAL_FILE = "standby.signal"

@@ -28,9 +28,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
-from consensus.tli_history import first_difference
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
+from quorum_wal.consensus.tli_history import first_difference
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
 
 
 class Step(Enum):

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pgwal.errors import SegmentNameError, WalError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn, format_lsn
-from pgwal.page import parse_page_header
-from pgwal.segment import SegmentName, parse_segment_name, segment_start_lsn, segno_of
-from walproposer.failover.promotion import Problem
+from quorum_wal.pgwal.errors import SegmentNameError, WalError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwal.page import parse_page_header
+from quorum_wal.pgwal.segment import SegmentName, parse_segment_name, segment_start_lsn, segno_of
+from quorum_wal.walproposer.failover.promotion import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,21 +18,21 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from consensus.ids import TimelineId
-from pgclient.questions import identify_system, read_timeline_history
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from pgwire.startup import format_options
-from walproposer.connection import converting_errors, open_connection, port_number
-from walproposer.failover import client_writes
-from walproposer.failover.promotion import Standby
-from walproposer.primary.log_marker import mark_log
-from walproposer.primary.prepared_transactions import ours, read_prepared
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.primary_settings import PrimarySettings
-from walproposer.primary.slot import ensure_slot, read_slot
-from walproposer.primary.standby_names import parse_standby_names
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pgclient.questions import identify_system, read_timeline_history
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.startup import format_options
+from quorum_wal.walproposer.connection import converting_errors, open_connection, port_number
+from quorum_wal.walproposer.failover import client_writes
+from quorum_wal.walproposer.failover.promotion import Standby
+from quorum_wal.walproposer.primary.log_marker import mark_log
+from quorum_wal.walproposer.primary.prepared_transactions import ours, read_prepared
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.primary_settings import PrimarySettings
+from quorum_wal.walproposer.primary.slot import ensure_slot, read_slot
+from quorum_wal.walproposer.primary.standby_names import parse_standby_names
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 _STATE = """
 SELECT pg_is_in_recovery(),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from qsync.gid import Gid, GidError
+from quorum_wal.qsync.gid import Gid, GidError
 
 _PREPARE = re.compile(r"^rmgr: Transaction .* desc: PREPARE gid (?P<gid>\S+): ", re.MULTILINE)
 

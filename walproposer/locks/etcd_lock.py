@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from walproposer.errors import Refusal, Unreachable
+from quorum_wal.walproposer.errors import Refusal, Unreachable
 
 REQUEST_TIMEOUT_SECONDS = 3.0
 ANSWER_BYTES_MAX = 1 << 20

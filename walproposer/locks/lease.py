@@ -18,9 +18,9 @@ from typing import Protocol
 
 import structlog
 
-from objectstore.errors import ObjectStoreError
-from telemetry.stop_signal import StopSignal
-from walproposer.errors import Refusal, WalProposerError
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.errors import Refusal, WalProposerError
 
 log = structlog.get_logger()
 
@@ -132,11 +132,11 @@ class Lease:
 def open_lock(url: str, lease_seconds: float) -> Lock:
     """`etcd://host:port/name`, or a folder of an object store. Raises Refusal."""
     if url.startswith(("etcd://", "etcds://")):
-        from walproposer.locks.etcd_lock import EtcdLock
+        from quorum_wal.walproposer.locks.etcd_lock import EtcdLock
 
         return EtcdLock(url, lease_seconds)
-    from objectstore.store import open_store
-    from walproposer.locks.object_lock import ObjectLock
+    from quorum_wal.objectstore.store import open_store
+    from quorum_wal.walproposer.locks.object_lock import ObjectLock
 
     try:
         return ObjectLock(open_store(url), lease_seconds)

@@ -18,9 +18,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from objectstore.errors import ObjectDamaged, ObjectNotFound
-from objectstore.sealed import seal, unseal
-from objectstore.store import ObjectStore
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound
+from quorum_wal.objectstore.sealed import seal, unseal
+from quorum_wal.objectstore.store import ObjectStore
 
 DIGITS = 12
 KEPT = 2

@@ -19,19 +19,19 @@ from typing import Any
 
 import msgspec
 
-from consensus.ids import TimelineId
-from walproposer.change_requests import CHANGE_PATH, OUTSIDE_PATH, PATH
-from walproposer.config import ProposerConfig
-from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.request_page import request_page
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.service import without_primary
-from walproposer.status import change_status
-from walproposer.stream.events import ChangeRequest, ChangeState, Outcome, Stop
-from walproposer.stream.incarnation import Incarnation
-from walproposer.timelines.discovery import Discovery, discover
-from walproposer.timelines.status_page import PageAccess, PageAddress, ask_page
-from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.change_requests import CHANGE_PATH, OUTSIDE_PATH, PATH
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
+from quorum_wal.walproposer.request_page import request_page
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.service import without_primary
+from quorum_wal.walproposer.status import change_status
+from quorum_wal.walproposer.stream.events import ChangeRequest, ChangeState, Outcome, Stop
+from quorum_wal.walproposer.stream.incarnation import Incarnation
+from quorum_wal.walproposer.timelines.discovery import Discovery, discover
+from quorum_wal.walproposer.timelines.status_page import PageAccess, PageAddress, ask_page
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
 
 #: Time for a starting proposer or a failover to appear before this process becomes the proposer.
 APPEAR_SECONDS = 2.0

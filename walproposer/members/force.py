@@ -6,10 +6,10 @@ while a proposer streams to it.
 
 from __future__ import annotations
 
-from consensus.ids import TimelineId
-from consensus.membership import Membership
-from consensus.membership_codec import encode_membership
-from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.membership_codec import encode_membership
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 
 
 def force_membership(

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import time
 
-from consensus.membership import Membership
-from walproposer.config import ProposerConfig
-from walproposer.errors import Unreachable
-from walproposer.members.change import POLL_SECONDS, running_proposer
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.joining import leave
-from walproposer.timelines.survey import survey
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.members.change import POLL_SECONDS, running_proposer
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.joining import leave
+from quorum_wal.walproposer.timelines.survey import survey
 
 #: A leader sends the order at once. Deleting the WAL may take long.
 LEFT_SECONDS = 30.0

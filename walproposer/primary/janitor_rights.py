@@ -6,8 +6,8 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from walproposer.connection import converting_errors
-from walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 
 # Owners that it cannot SET ROLE to; databases that it cannot connect to.
 _RIGHTS = """

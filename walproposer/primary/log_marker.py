@@ -19,9 +19,9 @@ from contextlib import suppress
 
 import psycopg
 
-from consensus.ids import ID_BYTES, TimelineId
-from walproposer.connection import converting_errors
-from walproposer.errors import Refusal
+from quorum_wal.consensus.ids import ID_BYTES, TimelineId
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.errors import Refusal
 
 PREFIX = "sk_log_"
 #: NAMEDATALEN allows 63 characters.

@@ -33,7 +33,9 @@ class PreparedTransaction:
     @property
     def is_ours(self) -> bool:
         """Whether it is of qsync."""
-        from qsync.gid import Gid  # imported here: a proposer that finds none does not need it
+        from quorum_wal.qsync.gid import (
+            Gid,  # imported here: a proposer that finds none does not need it
+        )
 
         return Gid.is_ours(self.gid)
 
@@ -72,6 +74,6 @@ def prepared_before(
     limbo = ours(prepared)
     if not limbo:
         return ()
-    from qsync.gid import Gid  # as above
+    from quorum_wal.qsync.gid import Gid  # as above
 
     return tuple(each for each in limbo if Gid.parse(each.gid).tli < tli)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from consensus.messages import ServerFacts
-from pgwal.history import TimelineHistory
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.history import TimelineHistory
 
 
 @dataclass(frozen=True, slots=True)

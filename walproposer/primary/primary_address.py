@@ -10,7 +10,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from walproposer.connection import open_connection
+from quorum_wal.walproposer.connection import open_connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,22 @@ from typing import Any
 
 import psycopg
 
-from pg_server.postmaster_file import read_postmaster_file
-from pgclient.errors import PgClientError
-from pgclient.questions import identify_system
-from pgwal.lsn import Lsn
-from walproposer.connection import converting_errors, open_connection
-from walproposer.errors import WalProposerError
-from walproposer.primary.commit_waits import NO_WAITS, CommitWaits, may_see_waits, read_commit_waits
-from walproposer.primary.log_marker import read_markers
-from walproposer.primary.prepared_transactions import PreparedTransaction, read_prepared
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.walsenders import WalSender, read_walsenders
+from quorum_wal.pg_server.postmaster_file import read_postmaster_file
+from quorum_wal.pgclient.errors import PgClientError
+from quorum_wal.pgclient.questions import identify_system
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.connection import converting_errors, open_connection
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.primary.commit_waits import (
+    NO_WAITS,
+    CommitWaits,
+    may_see_waits,
+    read_commit_waits,
+)
+from quorum_wal.walproposer.primary.log_marker import read_markers
+from quorum_wal.walproposer.primary.prepared_transactions import PreparedTransaction, read_prepared
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.walsenders import WalSender, read_walsenders
 
 COMMIT_SETTING = "synchronous_commit"
 SETTINGS = (

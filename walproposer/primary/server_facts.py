@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
-from consensus.messages import ServerFacts
-from walproposer.errors import Refusal
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.walproposer.errors import Refusal
 
 SUPPORTED_MAJORS = range(13, 19)
 

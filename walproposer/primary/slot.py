@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import psycopg
 import structlog
 
-from pgwal.lsn import Lsn
-from walproposer.connection import converting_errors
-from walproposer.errors import Refusal, Unreachable
-from walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.errors import Refusal, Unreachable
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 
 log = structlog.get_logger()
 

@@ -13,10 +13,10 @@ from contextlib import closing, contextmanager
 import psycopg
 import structlog
 
-from pgclient.errors import first_line
-from walproposer.connection import converting_errors
-from walproposer.errors import WalProposerError
-from walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.pgclient.errors import first_line
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 
 log = structlog.get_logger()
 

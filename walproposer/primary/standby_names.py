@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from walproposer.errors import Refusal
+from quorum_wal.walproposer.errors import Refusal
 
 ANY_NAME = "*"
 

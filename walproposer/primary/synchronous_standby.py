@@ -14,13 +14,17 @@ import psycopg
 import structlog
 from psycopg import sql
 
-from telemetry.stop_signal import StopSignal
-from walproposer.connection import converting_errors
-from walproposer.errors import CommitsWait, Refusal, WalProposerError
-from walproposer.primary.commit_waits import CommitWaits, may_see_waits, read_commit_waits
-from walproposer.primary.log_marker import forget_log
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.slot import read_slot
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.errors import CommitsWait, Refusal, WalProposerError
+from quorum_wal.walproposer.primary.commit_waits import (
+    CommitWaits,
+    may_see_waits,
+    read_commit_waits,
+)
+from quorum_wal.walproposer.primary.log_marker import forget_log
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.slot import read_slot
 
 log = structlog.get_logger()
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from pgwal.lsn import Lsn, format_lsn
-from pgwire.messages import (
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwire.messages import (
     BOOL_OID,
     FLOAT8_OID,
     INT8_OID,
@@ -24,8 +24,8 @@ from pgwire.messages import (
     Column,
     DataRow,
 )
-from walproposer.qsync.limbo_events import Verdict
-from walproposer.qsync.verbs import (
+from quorum_wal.walproposer.qsync.limbo_events import Verdict
+from quorum_wal.walproposer.qsync.verbs import (
     Admit,
     AskOutcome,
     Barrier,

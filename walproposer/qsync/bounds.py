@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from walproposer.qsync.limbo_events import Refusal
+from quorum_wal.walproposer.qsync.limbo_events import Refusal
 
 LIMIT_EXCEEDED = "53400"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walproposer.qsync.janitor import Client
+from quorum_wal.walproposer.qsync.janitor import Client
 
 # Time to remember a disconnected client whose transaction was never seen.
 REMEMBER_MS = 60_000

@@ -16,20 +16,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pgwire.errors import (
+from quorum_wal.pgwire.errors import (
     FEATURE_NOT_SUPPORTED,
     PROTOCOL_VIOLATION,
     CommandSyntaxError,
     ProtocolError,
 )
-from pgwire.extended_fields import (
+from quorum_wal.pgwire.extended_fields import (
     Target,
     decode_bind,
     decode_execute,
     decode_parse,
     decode_target,
 )
-from pgwire.extended_query import (
+from quorum_wal.pgwire.extended_query import (
     Bind,
     BindComplete,
     Close,
@@ -44,7 +44,7 @@ from pgwire.extended_query import (
     ParseComplete,
     Sync,
 )
-from pgwire.messages import (
+from quorum_wal.pgwire.messages import (
     INT2_OID,
     INT4_OID,
     INT8_OID,
@@ -57,8 +57,8 @@ from pgwire.messages import (
     ReadyForQuery,
     RowDescription,
 )
-from walproposer.qsync.answers import Row, columns_of, data_row
-from walproposer.qsync.verbs import WORDS, Verb, parse_statement, parse_verb
+from quorum_wal.walproposer.qsync.answers import Row, columns_of, data_row
+from quorum_wal.walproposer.qsync.verbs import WORDS, Verb, parse_statement, parse_verb
 
 NAMES_MAX = 64  # of prepared statements, and of portals
 

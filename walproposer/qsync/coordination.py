@@ -13,13 +13,13 @@ from typing import Any
 
 import structlog
 
-from access.errors import AccessError
-from telemetry.stop_signal import StopSignal
-from walproposer.config import ProposerConfig
-from walproposer.errors import WalProposerError
-from walproposer.qsync.coordinator import Coordinator
-from walproposer.qsync.qsync_status import idle_status
-from walproposer.stream.incarnation import Incarnation
+from quorum_wal.access.errors import AccessError
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.qsync.coordinator import Coordinator
+from quorum_wal.walproposer.qsync.qsync_status import idle_status
+from quorum_wal.walproposer.stream.incarnation import Incarnation
 
 log = structlog.get_logger()
 

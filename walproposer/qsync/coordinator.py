@@ -24,20 +24,20 @@ from typing import Any, assert_never
 
 import structlog
 
-from consensus.ids import NodeId
-from consensus.quorum import quorum_size
-from walproposer.config import ProposerConfig, QsyncConfig
-from walproposer.qsync import limbo_events as core
-from walproposer.qsync.limbo import Limbo
-from walproposer.qsync.limbo_events import NEVER_LSN, Event, LimboSettings, Order
-from walproposer.qsync.primary_sessions import PrimarySessions
-from walproposer.qsync.qsync_status import failed_status, qsync_status
-from walproposer.qsync.questions import Questions
-from walproposer.qsync.verdict_server import PortConfig, VerdictServer
-from walproposer.stream.event_loop import EventLoop
-from walproposer.stream.events import RoundWanted
-from walproposer.stream.incarnation import Incarnation
-from walproposer.stream.progress import PeerState
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.quorum import quorum_size
+from quorum_wal.walproposer.config import ProposerConfig, QsyncConfig
+from quorum_wal.walproposer.qsync import limbo_events as core
+from quorum_wal.walproposer.qsync.limbo import Limbo
+from quorum_wal.walproposer.qsync.limbo_events import NEVER_LSN, Event, LimboSettings, Order
+from quorum_wal.walproposer.qsync.primary_sessions import PrimarySessions
+from quorum_wal.walproposer.qsync.qsync_status import failed_status, qsync_status
+from quorum_wal.walproposer.qsync.questions import Questions
+from quorum_wal.walproposer.qsync.verdict_server import PortConfig, VerdictServer
+from quorum_wal.walproposer.stream.event_loop import EventLoop
+from quorum_wal.walproposer.stream.events import RoundWanted
+from quorum_wal.walproposer.stream.incarnation import Incarnation
+from quorum_wal.walproposer.stream.progress import PeerState
 
 log = structlog.get_logger()
 

@@ -18,11 +18,11 @@ import psycopg
 import structlog
 from psycopg import sql
 
-from walproposer.errors import WalProposerError
-from walproposer.qsync.limbo_events import Finish
-from walproposer.qsync.limbo_reader import flush_lsn
-from walproposer.qsync.primary_session import PrimarySession
-from walproposer.qsync.worker import Failed, Worker
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.qsync.limbo_events import Finish
+from quorum_wal.walproposer.qsync.limbo_reader import flush_lsn
+from quorum_wal.walproposer.qsync.primary_session import PrimarySession
+from quorum_wal.walproposer.qsync.worker import Failed, Worker
 
 log = structlog.get_logger()
 

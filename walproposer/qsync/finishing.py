@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from walproposer.qsync.limbo_events import Finish
-from walproposer.qsync.limbo_table import Departure, Entry, Fate
+from quorum_wal.walproposer.qsync.limbo_events import Finish
+from quorum_wal.walproposer.qsync.limbo_table import Departure, Entry, Fate
 
 BUSY = "55000"  # another session has it locked, briefly or while it waits in PREPARE
 UNDEFINED_OBJECT = "42704"  # another session has finished it

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from qsync.gid import Policy
-from walproposer.qsync.limbo_table import Entry
+from quorum_wal.qsync.gid import Policy
+from quorum_wal.walproposer.qsync.limbo_table import Entry
 
 
 class Decision(Enum):

@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from pgwal.lsn import format_lsn
-from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
-from pgwire.replication import POSTGRES_EPOCH_UNIX_S
-from qsync.gid import Gid
-from walproposer.primary.primary import describe_server
-from walproposer.qsync.bounds import Bounds
-from walproposer.qsync.clients import Clients
-from walproposer.qsync.finishing import BUSY, UNDEFINED_OBJECT, Finishing, Resolve
-from walproposer.qsync.janitor import Decision, decide
-from walproposer.qsync.limbo_events import (
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
+from quorum_wal.pgwire.replication import POSTGRES_EPOCH_UNIX_S
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.primary.primary import describe_server
+from quorum_wal.walproposer.qsync.bounds import Bounds
+from quorum_wal.walproposer.qsync.clients import Clients
+from quorum_wal.walproposer.qsync.finishing import BUSY, UNDEFINED_OBJECT, Finishing, Resolve
+from quorum_wal.walproposer.qsync.janitor import Decision, decide
+from quorum_wal.walproposer.qsync.limbo_events import (
     NEVER_LSN,
     Action,
     Alarm,
@@ -57,8 +57,8 @@ from walproposer.qsync.limbo_events import (
     WaitCancelled,
     WaiterGone,
 )
-from walproposer.qsync.limbo_table import Entry, Fate, LimboTable
-from walproposer.qsync.limbo_waits import Wait, Waits
+from quorum_wal.walproposer.qsync.limbo_table import Entry, Fate, LimboTable
+from quorum_wal.walproposer.qsync.limbo_waits import Wait, Waits
 
 ADMIN_SHUTDOWN = "57P01"
 CANNOT_CONNECT_NOW = "57P03"

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from consensus.ids import NodeId
-from consensus.tli_history import last_switch_lsn
-from pgwal.history import TimelineHistory
-from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
-from qsync.gid import Gid
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.tli_history import last_switch_lsn
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
+from quorum_wal.qsync.gid import Gid
 
 NEVER_LSN = (1 << 64) - 1  # `Limbo.wake_lsn` if nothing waits: commit_lsn never reaches it
 

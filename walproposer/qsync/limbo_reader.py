@@ -14,12 +14,12 @@ from typing import Any
 
 import psycopg
 
-from pgwal.lsn import Lsn
-from qsync.gid import Gid
-from walproposer.primary.logical_slots import SLOT_PATTERN
-from walproposer.qsync.limbo_events import LimboEntry
-from walproposer.qsync.outcome_answer import XidStatus
-from walproposer.qsync.primary_session import PrimarySession
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.primary.logical_slots import SLOT_PATTERN
+from quorum_wal.walproposer.qsync.limbo_events import LimboEntry
+from quorum_wal.walproposer.qsync.outcome_answer import XidStatus
+from quorum_wal.walproposer.qsync.primary_session import PrimarySession
 
 _FLUSH_LSN = "SELECT pg_current_wal_flush_lsn()::text"
 _NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"

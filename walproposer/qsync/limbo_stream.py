@@ -29,30 +29,35 @@ import psycopg
 import structlog
 from psycopg import pq, sql
 
-from pgclient.errors import PgClientError, ServerError, Silent
-from pgclient.results import arrived_copy_data, next_result, receive_copy_data, run_command
-from pgclient.stream import start_copy
-from pgwire.errors import ProtocolError
-from pgwire.logical import (
+from quorum_wal.pgclient.errors import PgClientError, ServerError, Silent
+from quorum_wal.pgclient.results import (
+    arrived_copy_data,
+    next_result,
+    receive_copy_data,
+    run_command,
+)
+from quorum_wal.pgclient.stream import start_copy
+from quorum_wal.pgwire.errors import ProtocolError
+from quorum_wal.pgwire.logical import (
     BeginPrepare,
     CommitPrepared,
     Prepare,
     RollbackPrepared,
     parse_logical_message,
 )
-from pgwire.replication import (
+from quorum_wal.pgwire.replication import (
     Keepalive,
     StandbyStatus,
     parse_server_message,
     postgres_time_us,
 )
-from qsync.gid import Gid
-from walproposer.connection import converting_errors, open_connection
-from walproposer.errors import Unreachable, WalProposerError
-from walproposer.primary.logical_slots import SLOT_PREFIX
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync.primary_session import APPLICATION_NAME, PrimarySession
-from walproposer.qsync.worker import Failed
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.connection import converting_errors, open_connection
+from quorum_wal.walproposer.errors import Unreachable, WalProposerError
+from quorum_wal.walproposer.primary.logical_slots import SLOT_PREFIX
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.qsync.primary_session import APPLICATION_NAME, PrimarySession
+from quorum_wal.walproposer.qsync.worker import Failed
 
 log = structlog.get_logger()
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
-from qsync.gid import Gid, GidError
-from walproposer.qsync.limbo_events import LimboEntry, LimboRead
+from quorum_wal.pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
+from quorum_wal.qsync.gid import Gid, GidError
+from quorum_wal.walproposer.qsync.limbo_events import LimboEntry, LimboRead
 
 # Number of departed transactions to remember, so that OUTCOME can answer without a look at their
 # xid.

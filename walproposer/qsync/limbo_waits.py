@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qsync.gid import Gid
-from walproposer.qsync.limbo_events import NEVER_LSN, Verdict
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.qsync.limbo_events import NEVER_LSN, Verdict
 
 ENDED_MAX = 1000  # number of obsolete heap items before a heap is rebuilt
 

@@ -27,11 +27,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from pgwal.errors import TimelineHistoryError
-from pgwal.lsn import Lsn
-from qsync.gid import Gid
-from walproposer.qsync.limbo_events import Led
-from walproposer.qsync.limbo_table import Departure, Fate
+from quorum_wal.pgwal.errors import TimelineHistoryError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.qsync.limbo_events import Led
+from quorum_wal.walproposer.qsync.limbo_table import Departure, Fate
 
 
 class XidStatus(Enum):

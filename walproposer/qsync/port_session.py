@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from access.errors import PermissionDenied
-from pgwire.blocking import Authenticated
-from pgwire.errors import QUERY_CANCELED, ConnectionRefused, ProtocolError, WireError
-from pgwire.messages import Message, Terminate
-from walproposer.qsync.answers import Row
-from walproposer.qsync.conversation import Conversation
-from walproposer.qsync.question import Question, Refusal
-from walproposer.qsync.verb_roles import ROLES
-from walproposer.qsync.verbs import WORDS, Verb
+from quorum_wal.access.errors import PermissionDenied
+from quorum_wal.pgwire.blocking import Authenticated
+from quorum_wal.pgwire.errors import QUERY_CANCELED, ConnectionRefused, ProtocolError, WireError
+from quorum_wal.pgwire.messages import Message, Terminate
+from quorum_wal.walproposer.qsync.answers import Row
+from quorum_wal.walproposer.qsync.conversation import Conversation
+from quorum_wal.walproposer.qsync.question import Question, Refusal
+from quorum_wal.walproposer.qsync.verb_roles import ROLES
+from quorum_wal.walproposer.qsync.verbs import WORDS, Verb
 
 if TYPE_CHECKING:
-    from walproposer.qsync.verdict_server import VerdictServer
+    from quorum_wal.walproposer.qsync.verdict_server import VerdictServer
 
 log = structlog.get_logger()
 

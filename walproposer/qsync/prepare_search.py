@@ -14,18 +14,18 @@ record), `access/xact.h` (XLOG_XACT_PREPARE).
 
 from __future__ import annotations
 
-from pgclient.stream import ReplicationStream, start_copy
-from pgwal.errors import TimelineHistoryError, WalFormatError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from pgwal.page import WAL_PAGE_SIZE
-from pgwal.record import Record
-from pgwal.walker import NEED_DATA, RecordWalker
-from pgwire.commands import StartReplication, format_start_replication
-from qsync.gid import Gid
-from walproposer.errors import Unreachable
-from walproposer.primary.primary import Primary
-from walproposer.qsync.primary_session import PrimarySession
+from quorum_wal.pgclient.stream import ReplicationStream, start_copy
+from quorum_wal.pgwal.errors import TimelineHistoryError, WalFormatError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.pgwal.record import Record
+from quorum_wal.pgwal.walker import NEED_DATA, RecordWalker
+from quorum_wal.pgwire.commands import StartReplication, format_start_replication
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.qsync.primary_session import PrimarySession
 
 #: WAL read for one question.
 SEARCH_BYTES_MAX = 16 << 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from walproposer.config import QsyncConfig
-from walproposer.connection import converting_errors
-from walproposer.errors import Refusal
-from walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.config import QsyncConfig
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 
 SETTING = "max_prepared_transactions"
 HINT = f"ALTER SYSTEM SET {SETTING} = 100; then restart the primary, and its standbys first."

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 
 import psycopg
 
-from walproposer.connection import converting_errors
-from walproposer.errors import Unreachable
-from walproposer.primary.primary import Primary, describe_server
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.server_facts import START_US
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.primary.primary import Primary, describe_server
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.server_facts import START_US
 
 APPLICATION_NAME = "sk_qsync"
 # No statement here takes long. A server that hangs would block the thread forever.

@@ -15,19 +15,25 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from consensus.ids import NodeId
-from qsync.gid import Gid
-from walproposer.errors import WalProposerError
-from walproposer.primary.primary import Primary
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync.finisher import Finisher
-from walproposer.qsync.limbo_events import Decoded, Finish, FinishEnded, LimboEntry, LimboRead
-from walproposer.qsync.limbo_reader import LimboReader, PrimaryEvidence, Reading
-from walproposer.qsync.limbo_stream import STREAMING, LimboStream
-from walproposer.qsync.outcome_answer import XidStatus, is_of_server
-from walproposer.qsync.prepare_search import has_prepare, search_end_lsn
-from walproposer.qsync.primary_session import PrimarySession
-from walproposer.qsync.worker import Failed, Worker
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.qsync.finisher import Finisher
+from quorum_wal.walproposer.qsync.limbo_events import (
+    Decoded,
+    Finish,
+    FinishEnded,
+    LimboEntry,
+    LimboRead,
+)
+from quorum_wal.walproposer.qsync.limbo_reader import LimboReader, PrimaryEvidence, Reading
+from quorum_wal.walproposer.qsync.limbo_stream import STREAMING, LimboStream
+from quorum_wal.walproposer.qsync.outcome_answer import XidStatus, is_of_server
+from quorum_wal.walproposer.qsync.prepare_search import has_prepare, search_end_lsn
+from quorum_wal.walproposer.qsync.primary_session import PrimarySession
+from quorum_wal.walproposer.qsync.worker import Failed, Worker
 
 log = structlog.get_logger()
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from consensus.ids import NodeId
-from pgwal.lsn import format_lsn
-from walproposer.qsync.limbo import Limbo
-from walproposer.qsync.limbo_events import Verdict
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.qsync.limbo import Limbo
+from quorum_wal.walproposer.qsync.limbo_events import Verdict
 
 
 def idle_status(address: str, reason: str) -> dict[str, Any]:

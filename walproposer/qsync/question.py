@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from walproposer.qsync.answers import ROW_OF, Row
-from walproposer.qsync.verbs import Verb
+from quorum_wal.walproposer.qsync.answers import ROW_OF, Row
+from quorum_wal.walproposer.qsync.verbs import Verb
 
 
 class Refusal(Exception):

@@ -15,10 +15,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
-from pgwal.lsn import Lsn
-from pgwire.replication import POSTGRES_EPOCH_UNIX_S
-from walproposer.qsync import limbo_events as core
-from walproposer.qsync.answers import (
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.replication import POSTGRES_EPOCH_UNIX_S
+from quorum_wal.walproposer.qsync import limbo_events as core
+from quorum_wal.walproposer.qsync.answers import (
     Admission,
     Confirmation,
     FoundOutcome,
@@ -26,13 +26,13 @@ from walproposer.qsync.answers import (
     Outcome,
     StatusPage,
 )
-from walproposer.qsync.limbo import CANNOT_CONNECT_NOW
-from walproposer.qsync.limbo import LimboRow as CoreRow
-from walproposer.qsync.limbo_reader import PrimaryEvidence
-from walproposer.qsync.outcome_answer import Evidence, outcome_of
-from walproposer.qsync.primary_sessions import PrimarySessions, PrimaryUnavailable
-from walproposer.qsync.question import Question
-from walproposer.qsync.verbs import (
+from quorum_wal.walproposer.qsync.limbo import CANNOT_CONNECT_NOW
+from quorum_wal.walproposer.qsync.limbo import LimboRow as CoreRow
+from quorum_wal.walproposer.qsync.limbo_reader import PrimaryEvidence
+from quorum_wal.walproposer.qsync.outcome_answer import Evidence, outcome_of
+from quorum_wal.walproposer.qsync.primary_sessions import PrimarySessions, PrimaryUnavailable
+from quorum_wal.walproposer.qsync.question import Question
+from quorum_wal.walproposer.qsync.verbs import (
     Admit,
     AskOutcome,
     Barrier,
@@ -43,7 +43,7 @@ from walproposer.qsync.verbs import (
 )
 
 if TYPE_CHECKING:
-    from walproposer.qsync.coordinator import Coordinator
+    from quorum_wal.walproposer.qsync.coordinator import Coordinator
 
 _HINT_LATER = "Try again later, or ask another proposer."
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

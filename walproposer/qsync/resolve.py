@@ -20,10 +20,10 @@ from itertools import groupby
 import psycopg
 import structlog
 
-from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.primary.prepared_transactions import PreparedTransaction
-from walproposer.qsync.finisher import finish_prepared
-from walproposer.qsync.primary_session import PrimarySession
+from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
+from quorum_wal.walproposer.primary.prepared_transactions import PreparedTransaction
+from quorum_wal.walproposer.qsync.finisher import finish_prepared
+from quorum_wal.walproposer.qsync.primary_session import PrimarySession
 
 log = structlog.get_logger()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from access.roles import Role
-from walproposer.qsync.verbs import (
+from quorum_wal.access.roles import Role
+from quorum_wal.walproposer.qsync.verbs import (
     Admit,
     AskOutcome,
     Barrier,

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pgwal.errors import LsnSyntaxError
-from pgwal.lsn import Lsn
-from pgwire.errors import INVALID_PARAMETER_VALUE, CommandSyntaxError
-from pgwire.tokens import Tokens
-from qsync.gid import Gid, GidError
+from quorum_wal.pgwal.errors import LsnSyntaxError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.errors import INVALID_PARAMETER_VALUE, CommandSyntaxError
+from quorum_wal.pgwire.tokens import Tokens
+from quorum_wal.qsync.gid import Gid, GidError
 
 TIMEOUT_MS_MAX = (1 << 31) - 1
 TLI_MAX = (1 << 32) - 1

@@ -22,16 +22,16 @@ from threading import Lock, Thread
 
 import structlog
 
-from access.access import Access, AccessConfig
-from access.admission import ConnectionLimits
-from access.open_files import FILES_OF_UNAUTHENTICATED, raise_limit
-from pgwire.blocking import Authenticated, ServerConfig, authenticate
-from pgwire.errors import ConnectionRefused, WireError
-from telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
-from walproposer.errors import WalProposerError
-from walproposer.qsync.port_session import MESSAGE_BYTES_MAX, PortSession
-from walproposer.qsync.question import Verdicts
-from walproposer.stream.event_loop import EventLoop
+from quorum_wal.access.access import Access, AccessConfig
+from quorum_wal.access.admission import ConnectionLimits
+from quorum_wal.access.open_files import FILES_OF_UNAUTHENTICATED, raise_limit
+from quorum_wal.pgwire.blocking import Authenticated, ServerConfig, authenticate
+from quorum_wal.pgwire.errors import ConnectionRefused, WireError
+from quorum_wal.telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.qsync.port_session import MESSAGE_BYTES_MAX, PortSession
+from quorum_wal.walproposer.qsync.question import Verdicts
+from quorum_wal.walproposer.stream.event_loop import EventLoop
 
 log = structlog.get_logger()
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
-from consensus.messages import ServerFacts, VoteResponse
-from consensus.quorum import has_quorum
-from walproposer.chain_rule import NO_CHAINS, ChainRule
-from walproposer.stream.election import fenced
-from walproposer.stream.events import Action
-from walproposer.stream.peer_set import PeerSet
-from walproposer.stream.progress import PeerState, Progress
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.messages import ServerFacts, VoteResponse
+from quorum_wal.consensus.quorum import has_quorum
+from quorum_wal.walproposer.chain_rule import NO_CHAINS, ChainRule
+from quorum_wal.walproposer.stream.election import fenced
+from quorum_wal.walproposer.stream.events import Action
+from quorum_wal.walproposer.stream.peer_set import PeerSet
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consensus.messages import Follow
-from walproposer.chain_rule import NO_CHAINS, ChainRule
-from walproposer.stream.events import Action, Send
-from walproposer.stream.progress import PeerState, Progress
+from quorum_wal.consensus.messages import Follow
+from quorum_wal.walproposer.chain_rule import NO_CHAINS, ChainRule
+from quorum_wal.walproposer.stream.events import Action, Send
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
 
 if TYPE_CHECKING:
-    from walproposer.stream.leader import Leader
+    from quorum_wal.walproposer.stream.leader import Leader
 
 # A member is late if it lacks for this long what its source has flushed. A source is late if for
 # this long it flushes no byte of what it lacks.

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from storage.compiled import how_it_runs
-from walproposer.stream.plain_copy import PlainCopy
-from walproposer.stream.progress import PeerState
+from quorum_wal.storage.compiled import how_it_runs
+from quorum_wal.walproposer.stream.plain_copy import PlainCopy
+from quorum_wal.walproposer.stream.progress import PeerState
 
 if TYPE_CHECKING:
-    from walproposer.stream.incarnation import Incarnation
+    from quorum_wal.walproposer.stream.incarnation import Incarnation
 
 log = structlog.get_logger()
 
-MODULES = ("walproposer.stream.steady_loop", "walproposer.stream.steady_leader")
+MODULES = (
+    "quorum_wal.walproposer.stream.steady_loop",
+    "quorum_wal.walproposer.stream.steady_leader",
+)
 
 
 def commit_path(incarnation: Incarnation) -> str:

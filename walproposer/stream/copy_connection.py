@@ -12,12 +12,12 @@ from collections.abc import Callable
 import psycopg
 from psycopg import pq
 
-from pgclient.errors import first_line
-from pgclient.results import result_error
-from pgwire.errors import ProtocolError
-from pgwire.replication import ServerReplicationMessage, parse_server_message
-from walproposer.connection import server_error
-from walproposer.errors import PrimaryLost, Unreachable, WalProposerError
+from quorum_wal.pgclient.errors import first_line
+from quorum_wal.pgclient.results import result_error
+from quorum_wal.pgwire.errors import ProtocolError
+from quorum_wal.pgwire.replication import ServerReplicationMessage, parse_server_message
+from quorum_wal.walproposer.connection import server_error
+from quorum_wal.walproposer.errors import PrimaryLost, Unreachable, WalProposerError
 
 
 class CopyConnection:

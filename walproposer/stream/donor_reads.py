@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 import psycopg
 import structlog
 
-from consensus.ids import NodeId, TimelineId
-from pgclient.errors import UNDEFINED_FILE
-from pgwal.lsn import format_lsn
-from pgwire.replication import XLogData
-from walproposer.errors import WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.event_loop import EventLoop
-from walproposer.stream.events import CatchUpLost, CatchUpWal, Event
-from walproposer.stream.peer import open_donor, read_tail
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.pgclient.errors import UNDEFINED_FILE
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwire.replication import XLogData
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.event_loop import EventLoop
+from quorum_wal.walproposer.stream.events import CatchUpLost, CatchUpWal, Event
+from quorum_wal.walproposer.stream.peer import open_donor, read_tail
 
 log = structlog.get_logger()
 

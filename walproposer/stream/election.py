@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from consensus.ids import NodeId
-from consensus.messages import VoteResponse
-from consensus.tli_history import first_difference, last_switch_lsn
-from pgwal.lsn import format_lsn
-from walproposer.primary.primary import Primary
-from walproposer.stream.events import Outcome, Stop
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import VoteResponse
+from quorum_wal.consensus.tli_history import first_difference, last_switch_lsn
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.stream.events import Outcome, Stop
 
 # Equal ids, timelines and positions do not prove equal bytes: a machine restored from a snapshot
 # writes different WAL on the same timeline. So this much of both logs is compared (law 3).

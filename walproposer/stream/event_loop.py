@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 from typing import Protocol, TypeVar, runtime_checkable
 
-from walproposer.errors import WalProposerError
+from quorum_wal.walproposer.errors import WalProposerError
 
 T = TypeVar("T")
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, final
 
 from msgspec import Struct
 
-from consensus.join import TimelineOffer
-from consensus.membership import Member, Membership
-from consensus.messages import ProposerMessage, SafekeeperMessage
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Member, Membership
+from quorum_wal.consensus.messages import ProposerMessage, SafekeeperMessage
 
 if TYPE_CHECKING:
-    from walproposer.stream.steady_leader import SteadyLeader
+    from quorum_wal.walproposer.stream.steady_leader import SteadyLeader
 
 # ---- events
 

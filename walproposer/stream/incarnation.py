@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, assert_never
 
 import structlog
 
-from consensus.codec import encode
-from consensus.ids import NodeId
-from consensus.messages import Append, ProposerMessage
-from storage.compiled import compiled
-from walproposer.chain_rule import NO_CHAINS
-from walproposer.config import ProposerConfig
-from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.commit_path import PathLog
-from walproposer.stream.commit_signal import CommitSignal
-from walproposer.stream.donor_reads import DonorReads
-from walproposer.stream.event_loop import EventLoop
-from walproposer.stream.events import (
+from quorum_wal.consensus.codec import encode
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import Append, ProposerMessage
+from quorum_wal.storage.compiled import compiled
+from quorum_wal.walproposer.chain_rule import NO_CHAINS
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.candidacy import Candidacy
+from quorum_wal.walproposer.stream.commit_path import PathLog
+from quorum_wal.walproposer.stream.commit_signal import CommitSignal
+from quorum_wal.walproposer.stream.donor_reads import DonorReads
+from quorum_wal.walproposer.stream.event_loop import EventLoop
+from quorum_wal.walproposer.stream.events import (
     Action,
     CatchUpLost,
     ChangeCancelled,
@@ -62,23 +62,23 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.joining import join, leave
-from walproposer.stream.peer_connections import PeerConnections
-from walproposer.stream.progress import PeerState
-from walproposer.stream.proposer import Proposer, State
-from walproposer.stream.quorum_watch import QuorumWatch
-from walproposer.stream.shutdown_probe import is_shutting_down
-from walproposer.stream.standby_feedback import StandbyFeedback
-from walproposer.stream.steady_loop import NO_INPUT, UPSTREAM
-from walproposer.stream.upstream import Upstream, end_of_stream
-from walproposer.stream.wal_window import joined
+from quorum_wal.walproposer.stream.joining import join, leave
+from quorum_wal.walproposer.stream.peer_connections import PeerConnections
+from quorum_wal.walproposer.stream.progress import PeerState
+from quorum_wal.walproposer.stream.proposer import Proposer, State
+from quorum_wal.walproposer.stream.quorum_watch import QuorumWatch
+from quorum_wal.walproposer.stream.shutdown_probe import is_shutting_down
+from quorum_wal.walproposer.stream.standby_feedback import StandbyFeedback
+from quorum_wal.walproposer.stream.steady_loop import NO_INPUT, UPSTREAM
+from quorum_wal.walproposer.stream.upstream import Upstream, end_of_stream
+from quorum_wal.walproposer.stream.wal_window import joined
 
 if TYPE_CHECKING:
-    from walproposer.stream.steady_leader import SteadyLeader
-    from walproposer.stream.steady_loop import SteadyLoop
+    from quorum_wal.walproposer.stream.steady_leader import SteadyLeader
+    from quorum_wal.walproposer.stream.steady_loop import SteadyLoop
 else:
-    SteadyLeader = compiled("walproposer.stream.steady_leader").SteadyLeader
-    SteadyLoop = compiled("walproposer.stream.steady_loop").SteadyLoop
+    SteadyLeader = compiled("quorum_wal.walproposer.stream.steady_leader").SteadyLeader
+    SteadyLoop = compiled("quorum_wal.walproposer.stream.steady_loop").SteadyLoop
 
 log = structlog.get_logger()
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from consensus.ids import TimelineId
-from consensus.join import TimelineOffer
-from consensus.membership import Member, Membership
-from pgwal.lsn import Lsn
-from walproposer.errors import Refusal
-from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
-from walproposer.timelines.survey import LATE_SECONDS, statuses_of, survey
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Member, Membership
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from quorum_wal.walproposer.timelines.survey import LATE_SECONDS, statuses_of, survey
 
 
 def join(

@@ -16,19 +16,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consensus.errors import HistoryError
-from consensus.ids import NodeId
-from consensus.membership import Membership
-from consensus.messages import Append, AppendResponse, Configure, Elected, ServerFacts
-from consensus.quorum import committed_lsn, has_quorum, quorum_lsn
-from consensus.term_history import TermHistory, highest_common_point
-from pgwal.boundary import BoundaryFinder
-from pgwal.errors import WalFormatError
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from walproposer.chain_rule import NO_CHAINS, ChainRule
-from walproposer.stream.chains import Chains
-from walproposer.stream.events import (
+from quorum_wal.consensus.errors import HistoryError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.messages import Append, AppendResponse, Configure, Elected, ServerFacts
+from quorum_wal.consensus.quorum import committed_lsn, has_quorum, quorum_lsn
+from quorum_wal.consensus.term_history import TermHistory, highest_common_point
+from quorum_wal.pgwal.boundary import BoundaryFinder
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.chain_rule import NO_CHAINS, ChainRule
+from quorum_wal.walproposer.stream.chains import Chains
+from quorum_wal.walproposer.stream.events import (
     Action,
     CatchUpLost,
     Outcome,
@@ -38,14 +38,14 @@ from walproposer.stream.events import (
     Stop,
     StopCatchUp,
 )
-from walproposer.stream.members import Members
-from walproposer.stream.peer_set import PeerSet
-from walproposer.stream.progress import PeerState, Progress
-from walproposer.stream.rounds import Rounds, count_answer
-from walproposer.stream.wal_window import WalWindow, cut, joined
+from quorum_wal.walproposer.stream.members import Members
+from quorum_wal.walproposer.stream.peer_set import PeerSet
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
+from quorum_wal.walproposer.stream.rounds import Rounds, count_answer
+from quorum_wal.walproposer.stream.wal_window import WalWindow, cut, joined
 
 if TYPE_CHECKING:
-    from walproposer.stream.steady_leader import SteadyLeader
+    from quorum_wal.walproposer.stream.steady_leader import SteadyLeader
 
 # An idle connection gets a heartbeat at this interval. The answer proves that the safekeeper is
 # alive.

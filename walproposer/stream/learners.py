@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consensus.join import TimelineOffer
-from consensus.membership import Member
-from consensus.tli_history import clipped_tli_history
-from walproposer.stream.events import Action, Join, Joined
-from walproposer.stream.progress import PeerState, Progress
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Member
+from quorum_wal.consensus.tli_history import clipped_tli_history
+from quorum_wal.walproposer.stream.events import Action, Join, Joined
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
 
 if TYPE_CHECKING:
-    from walproposer.stream.leader import Leader
+    from quorum_wal.walproposer.stream.leader import Leader
 
 # No safekeeper removes this many segments below commit_lsn (`safekeeper/retention.py`): enough for
 # the tail that a primary is compared with (`election.py`).

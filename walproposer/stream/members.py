@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consensus.ids import NodeId
-from consensus.membership import UNKNOWN_INSTANCE, Member, Stamp
-from walproposer.stream.events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import UNKNOWN_INSTANCE, Member, Stamp
+from quorum_wal.walproposer.stream.events import (
     Action,
     ChangeRequest,
     ChangeView,
     Joined,
     Left,
 )
-from walproposer.stream.learners import Learners
-from walproposer.stream.membership_change import MembershipChange
-from walproposer.stream.outsiders import Outsiders
-from walproposer.stream.progress import Progress
+from quorum_wal.walproposer.stream.learners import Learners
+from quorum_wal.walproposer.stream.membership_change import MembershipChange
+from quorum_wal.walproposer.stream.outsiders import Outsiders
+from quorum_wal.walproposer.stream.progress import Progress
 
 if TYPE_CHECKING:
-    from walproposer.stream.leader import Leader
+    from quorum_wal.walproposer.stream.leader import Leader
 
 
 class Members:

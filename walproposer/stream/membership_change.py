@@ -12,14 +12,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consensus.membership import UNKNOWN_INSTANCE, Member, Membership, MembershipError, Stamp
-from consensus.quorum import committed_lsn, has_quorum, quorum_size
-from pgwal.lsn import format_lsn
-from walproposer.stream.events import Action, ChangeRequest, ChangeState, ChangeView
-from walproposer.stream.progress import IN_STEP, Progress
+from quorum_wal.consensus.membership import (
+    UNKNOWN_INSTANCE,
+    Member,
+    Membership,
+    MembershipError,
+    Stamp,
+)
+from quorum_wal.consensus.quorum import committed_lsn, has_quorum, quorum_size
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.stream.events import Action, ChangeRequest, ChangeState, ChangeView
+from quorum_wal.walproposer.stream.progress import IN_STEP, Progress
 
 if TYPE_CHECKING:
-    from walproposer.stream.leader import Leader
+    from quorum_wal.walproposer.stream.leader import Leader
 
 # A new set without a quorum of answers for this long, while commits wait for it, is left again.
 SILENT_MS = 10_000

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consensus.membership import Member
-from walproposer.stream.events import Action, Leave, Left
-from walproposer.stream.progress import PeerState, Progress
+from quorum_wal.consensus.membership import Member
+from quorum_wal.walproposer.stream.events import Action, Leave, Left
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
 
 if TYPE_CHECKING:
-    from walproposer.stream.leader import Leader
+    from quorum_wal.walproposer.stream.leader import Leader
 
 # A safekeeper that refused, or could not be reached, gets the order again after this time.
 RETRY_MS = 5_000

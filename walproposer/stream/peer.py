@@ -6,15 +6,19 @@ from contextlib import closing
 
 import psycopg
 
-from consensus.ids import NodeId, TimelineId
-from pgclient.errors import Silent
-from pgclient.stream import ReplicationStream, start_copy
-from pgwal.lsn import Lsn
-from pgwire.commands import StartReplication, format_option_command, format_start_replication
-from walproposer.errors import Unreachable, WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.plain_copy import begin_copy
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.pgclient.errors import Silent
+from quorum_wal.pgclient.stream import ReplicationStream, start_copy
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.commands import (
+    StartReplication,
+    format_option_command,
+    format_start_replication,
+)
+from quorum_wal.walproposer.errors import Unreachable, WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.plain_copy import begin_copy
 
 # A working donor sends at least a keepalive each second.
 DONOR_TIMEOUT_SECONDS = 10

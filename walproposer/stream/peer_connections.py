@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from consensus.codec import decode_safekeeper_message
-from consensus.errors import MessageError
-from consensus.ids import TimelineId
-from walproposer.errors import WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.event_loop import EventLoop
-from walproposer.stream.events import Event, PeerConnected, PeerLost, PeerMessage
-from walproposer.stream.peer import open_push
+from quorum_wal.consensus.codec import decode_safekeeper_message
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.event_loop import EventLoop
+from quorum_wal.walproposer.stream.events import Event, PeerConnected, PeerLost, PeerMessage
+from quorum_wal.walproposer.stream.peer import open_push
 
 log = structlog.get_logger()
 

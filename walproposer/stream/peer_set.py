@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from consensus.membership import Member, Membership
-from consensus.messages import SafekeeperGreeting
-from walproposer.stream.events import Action, ForgetPeer, OpenPeer
-from walproposer.stream.progress import PeerState, Progress
+from quorum_wal.consensus.membership import Member, Membership
+from quorum_wal.consensus.messages import SafekeeperGreeting
+from quorum_wal.walproposer.stream.events import Action, ForgetPeer, OpenPeer
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
 
 
 class PeerSet:

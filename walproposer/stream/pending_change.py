@@ -6,7 +6,7 @@ same one.
 
 from __future__ import annotations
 
-from walproposer.stream.events import (
+from quorum_wal.walproposer.stream.events import (
     Action,
     ChangeCancelled,
     ChangeRequest,
@@ -17,8 +17,8 @@ from walproposer.stream.events import (
     Left,
     OutsiderNamed,
 )
-from walproposer.stream.leader import Leader
-from walproposer.stream.progress import Progress
+from quorum_wal.walproposer.stream.leader import Leader
+from quorum_wal.walproposer.stream.progress import Progress
 
 
 class PendingChange:

@@ -12,14 +12,14 @@ import os
 
 import psycopg
 
-from pgclient.plain_copy import CLOSED, error_of_response, start_plain_copy
-from pgclient.stream import start_copy
-from pgwire.errors import ProtocolError
-from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, FrameBuffer, pack_header
-from pgwire.messages import ErrorResponse, NoticeResponse, ParameterStatus
-from walproposer.connection import server_error
-from walproposer.errors import PrimaryLost, Unreachable
-from walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.pgclient.plain_copy import CLOSED, error_of_response, start_plain_copy
+from quorum_wal.pgclient.stream import start_copy
+from quorum_wal.pgwire.errors import ProtocolError
+from quorum_wal.pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, FrameBuffer, pack_header
+from quorum_wal.pgwire.messages import ErrorResponse, NoticeResponse, ParameterStatus
+from quorum_wal.walproposer.connection import server_error
+from quorum_wal.walproposer.errors import PrimaryLost, Unreachable
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
 
 _ERROR = ErrorResponse.tag[0]
 #: Messages that a server may send at any time.

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from consensus.ids import NodeId
-from consensus.membership import UNKNOWN_INSTANCE, Stamp
-from consensus.messages import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import UNKNOWN_INSTANCE, Stamp
+from quorum_wal.consensus.messages import (
     NO_FEEDBACK,
     AppendResponse,
     HotStandbyFeedback,
@@ -23,8 +23,8 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from pgwal.boundary import BoundaryFinder
-from walproposer.stream.events import Action, ClosePeer, Send, StopCatchUp
+from quorum_wal.pgwal.boundary import BoundaryFinder
+from quorum_wal.walproposer.stream.events import Action, ClosePeer, Send, StopCatchUp
 
 # Bytes sent and not yet known to be durable at the peer. Large enough to keep a disk busy at 1 GB/s
 # over a 4 ms round trip; small enough to bound the memory for a stalled peer.

@@ -12,9 +12,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import assert_never
 
-from consensus.ids import NodeId
-from consensus.membership import Membership, Stamp
-from consensus.messages import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import (
     PROTOCOL_VERSION,
     AppendResponse,
     ProposerGreeting,
@@ -22,19 +22,19 @@ from consensus.messages import (
     SafekeeperMessage,
     VoteResponse,
 )
-from consensus.quorum import quorum_lsn
-from pgwal.errors import WalFormatError
-from pgwal.lsn import format_lsn
-from walproposer.primary.primary import Primary
-from walproposer.stream.candidacy import Candidacy, Candidate
-from walproposer.stream.election import (
+from quorum_wal.consensus.quorum import quorum_lsn
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.stream.candidacy import Candidacy, Candidate
+from quorum_wal.walproposer.stream.election import (
     behind_problem,
     choose_donor,
     fenced,
     fork_problem,
     tail_begin_lsn,
 )
-from walproposer.stream.events import (
+from quorum_wal.walproposer.stream.events import (
     Action,
     CatchUpLost,
     CatchUpWal,
@@ -63,11 +63,11 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.leader import Leader, WonTerm
-from walproposer.stream.peer_set import PeerSet
-from walproposer.stream.pending_change import PendingChange
-from walproposer.stream.progress import PeerState, Progress
-from walproposer.stream.tail_check import TailCheck
+from quorum_wal.walproposer.stream.leader import Leader, WonTerm
+from quorum_wal.walproposer.stream.peer_set import PeerSet
+from quorum_wal.walproposer.stream.pending_change import PendingChange
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
+from quorum_wal.walproposer.stream.tail_check import TailCheck
 
 # More WAL than this in flight is a bulk load, which is pipelined.
 SMALL_ROUND_BYTES_MAX = 64 * 1024

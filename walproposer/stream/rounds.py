@@ -20,12 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consensus.quorum import has_quorum
-from walproposer.stream.events import Action, RoundAnswered
-from walproposer.stream.progress import PeerState, Progress
+from quorum_wal.consensus.quorum import has_quorum
+from quorum_wal.walproposer.stream.events import Action, RoundAnswered
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
 
 if TYPE_CHECKING:
-    from walproposer.stream.leader import Leader
+    from quorum_wal.walproposer.stream.leader import Leader
 
 
 @dataclass(frozen=True, slots=True)

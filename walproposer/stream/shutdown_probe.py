@@ -13,9 +13,9 @@ import socket
 import psycopg
 from psycopg import pq
 
-from pgwire.errors import WireError
-from pgwire.messages import ErrorResponse
-from pgwire.startup import StartupMessage
+from quorum_wal.pgwire.errors import WireError
+from quorum_wal.pgwire.messages import ErrorResponse
+from quorum_wal.pgwire.startup import StartupMessage
 
 CANNOT_CONNECT_NOW = "57P03"
 TIMEOUT_SECONDS = 2.0
@@ -45,7 +45,7 @@ def _dial(pgconn: pq.abc.PGconn) -> socket.socket:
 def _first_error(sock: socket.socket, pgconn: pq.abc.PGconn) -> str:
     """The SQLSTATE of the first answer, "" if it is not an error."""
     # Imported here because a starting proposer does not need it, and commits wait for the start.
-    from pgwire.connection import NEED_DATA, ClientConnection
+    from quorum_wal.pgwire.connection import NEED_DATA, ClientConnection
 
     connection = ClientConnection()
     # Names that exist: the server would log unknown ones, once per second.

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from consensus.messages import NO_FEEDBACK, HotStandbyFeedback
-from consensus.standby_feedback import oldest_feedback
-from walproposer.stream.progress import Progress
+from quorum_wal.consensus.messages import NO_FEEDBACK, HotStandbyFeedback
+from quorum_wal.consensus.standby_feedback import oldest_feedback
+from quorum_wal.walproposer.stream.progress import Progress
 
 # wal_retrieve_retry_interval and wal_receiver_status_interval, 5 and 10 s, have passed by then.
 GRACE_MS = 30_000

@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from consensus.codec import (
+from quorum_wal.consensus.codec import (
     APPEND,
     APPEND_HEAD,
     APPEND_POSITIONS,
@@ -31,25 +31,28 @@ from consensus.codec import (
     append_head,
     encode_append_response,
 )
-from consensus.messages import AppendResponse
-from consensus.quorum import quorum_size
-from pgwal.page import WAL_PAGE_SIZE
-from pgwire.framing import COPY_DATA, pack_header
-from pgwire.replication import XLOG_DATA_HEADER_BYTES
-from walproposer.stream.progress import IN_FLIGHT_BYTES_MAX, PeerState, Progress
-from walproposer.stream.wal_window import APPEND_BYTES_MAX, KEEP_BYTES
+from quorum_wal.consensus.messages import AppendResponse
+from quorum_wal.consensus.quorum import quorum_size
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.pgwire.framing import COPY_DATA, pack_header
+from quorum_wal.pgwire.replication import XLOG_DATA_HEADER_BYTES
+from quorum_wal.walproposer.stream.progress import IN_FLIGHT_BYTES_MAX, PeerState, Progress
+from quorum_wal.walproposer.stream.wal_window import APPEND_BYTES_MAX, KEEP_BYTES
 
 try:
     import cython
 except ImportError:
-    from storage import uncompiled as cython
+    from quorum_wal.storage import uncompiled as cython
 
 if TYPE_CHECKING:
-    from walproposer.stream.leader import Leader
+    from quorum_wal.walproposer.stream.leader import Leader
 
 if cython.compiled:
-    from cython.cimports.consensus.append_calls import answer_positions_at, put_append_positions
-    from cython.cimports.storage.big_endian import (
+    from cython.cimports.quorum_wal.consensus.append_calls import (
+        answer_positions_at,
+        put_append_positions,
+    )
+    from cython.cimports.quorum_wal.storage.big_endian import (
         bytes_at,
         copy_bytes,
         is_at,
@@ -59,7 +62,15 @@ if cython.compiled:
         u64_at,
     )
 else:
-    from storage.big_endian import bytes_at, copy_bytes, is_at, is_same, put_u32, u32_at, u64_at
+    from quorum_wal.storage.big_endian import (
+        bytes_at,
+        copy_bytes,
+        is_at,
+        is_same,
+        put_u32,
+        u32_at,
+        u64_at,
+    )
 
     answer_positions_at = RESPONSE_POSITIONS.unpack_from
     put_append_positions = APPEND_POSITIONS.pack_into

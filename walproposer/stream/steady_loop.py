@@ -17,23 +17,23 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
-from pgwire.framing import COPY_DATA, pack_header
-from pgwire.replication import POSTGRES_EPOCH_UNIX_S, StandbyStatus
-from walproposer.stream.commit_signal import COMMIT, WAKE, CommitSignal
-from walproposer.stream.plain_copy import PlainCopy
-from walproposer.stream.steady_leader import CHAINED, WAL_AT
+from quorum_wal.pgwire.framing import COPY_DATA, pack_header
+from quorum_wal.pgwire.replication import POSTGRES_EPOCH_UNIX_S, StandbyStatus
+from quorum_wal.walproposer.stream.commit_signal import COMMIT, WAKE, CommitSignal
+from quorum_wal.walproposer.stream.plain_copy import PlainCopy
+from quorum_wal.walproposer.stream.steady_leader import CHAINED, WAL_AT
 
 try:
     import cython
 except ImportError:
-    from storage import uncompiled as cython
+    from quorum_wal.storage import uncompiled as cython
 
 if TYPE_CHECKING:
-    from walproposer.stream.copy_connection import CopyConnection
-    from walproposer.stream.steady_leader import SteadyLeader
+    from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+    from quorum_wal.walproposer.stream.steady_leader import SteadyLeader
 
 if cython.compiled:
-    from cython.cimports.pgwire.copy_calls import (
+    from cython.cimports.quorum_wal.pgwire.copy_calls import (
         READABLE,
         monotonic,
         receive_some,
@@ -41,12 +41,12 @@ if cython.compiled:
         time_us,
         wait_ready,
     )
-    from cython.cimports.storage.big_endian import put_u64
+    from cython.cimports.quorum_wal.storage.big_endian import put_u64
 else:
     from time import monotonic
 
-    from pgwire.copy_calls import READABLE, receive_some, send_some, time_us, wait_ready
-    from storage.big_endian import put_u64
+    from quorum_wal.pgwire.copy_calls import READABLE, receive_some, send_some, time_us, wait_ready
+    from quorum_wal.storage.big_endian import put_u64
 
 #: Offsets in the frame of a status for the primary: three positions, and the time.
 STATUS_LSNS_AT = 6

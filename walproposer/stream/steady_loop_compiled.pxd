@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport uint64_t
 
-from walproposer.stream.steady_leader_compiled cimport SteadyLeader as CompiledLeader
+from quorum_wal.walproposer.stream.steady_leader_compiled cimport SteadyLeader as CompiledLeader
 
 cdef Py_ssize_t STATUS_LSNS_AT, STATUS_TIME_AT, WAL_AT
 cdef int CHAINED, COMMIT, WAKE

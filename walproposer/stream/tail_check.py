@@ -6,8 +6,8 @@ donor's tail as a whole, the primary's in the pieces of its walsender.
 
 from __future__ import annotations
 
-from walproposer.stream.election import tail_problem
-from walproposer.stream.events import Outcome, Stop
+from quorum_wal.walproposer.stream.election import tail_problem
+from quorum_wal.walproposer.stream.events import Outcome, Stop
 
 
 class TailCheck:

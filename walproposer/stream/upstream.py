@@ -13,24 +13,24 @@ from collections.abc import Callable
 import psycopg
 from psycopg import pq
 
-from consensus.messages import HotStandbyFeedback
-from consensus.tli_history import last_switch_lsn
-from pgclient.errors import UNDEFINED_FILE
-from pgclient.questions import identify_system, read_timeline_history
-from pgwal.lsn import Lsn, format_lsn
-from pgwire import replication
-from pgwire.commands import StartReplication, format_start_replication
-from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
-from walproposer.connection import converting_errors, open_connection
-from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
-from walproposer.primary.log_marker import mark_log
-from walproposer.primary.primary import Primary
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.server_facts import read_server_facts, read_start_us
-from walproposer.primary.slot import PREDECESSOR_SECONDS, end_predecessor, ensure_slot
-from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.plain_copy import begin_copy
-from walproposer.timelines.timeline_creation import FoundTimeline
+from quorum_wal.consensus.messages import HotStandbyFeedback
+from quorum_wal.consensus.tli_history import last_switch_lsn
+from quorum_wal.pgclient.errors import UNDEFINED_FILE
+from quorum_wal.pgclient.questions import identify_system, read_timeline_history
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwire import replication
+from quorum_wal.pgwire.commands import StartReplication, format_start_replication
+from quorum_wal.pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
+from quorum_wal.walproposer.connection import converting_errors, open_connection
+from quorum_wal.walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
+from quorum_wal.walproposer.primary.log_marker import mark_log
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.server_facts import read_server_facts, read_start_us
+from quorum_wal.walproposer.primary.slot import PREDECESSOR_SECONDS, end_predecessor, ensure_slot
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.plain_copy import begin_copy
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
 
 OBJECT_IN_USE = "55006"
 SLOT_WAIT_SECONDS = 15

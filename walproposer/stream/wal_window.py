@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
 
 # Available to a reconnecting or slow peer without a donor. One segment of WAL.
 KEEP_BYTES = 16 * 1024 * 1024

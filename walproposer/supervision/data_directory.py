@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pg_server.postmaster_file import is_process_alive, read_postmaster_file
-from walproposer.errors import Refusal
-from walproposer.supervision.server_state import Seen
+from quorum_wal.pg_server.postmaster_file import is_process_alive, read_postmaster_file
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.supervision.server_state import Seen
 
 _SYSTEM_ID = struct.Struct("=Q")
 

@@ -10,11 +10,11 @@ import time
 from contextlib import closing
 from dataclasses import replace
 
-from walproposer.connection import converting_errors
-from walproposer.errors import Refusal, WalProposerError
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.supervision.data_directory import DataDirectory
-from walproposer.supervision.server_state import Seen
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.errors import Refusal, WalProposerError
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.supervision.data_directory import DataDirectory
+from quorum_wal.walproposer.supervision.server_state import Seen
 
 FIRST_PAUSE_SECONDS = 0.2
 PAUSE_SECONDS_MAX = 5.0

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 import structlog
 
-from telemetry.stop_signal import StopSignal
-from walproposer.errors import WalProposerError
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.supervision.data_directory import DataDirectory
-from walproposer.supervision.server_role import BackOff, ServerRole
-from walproposer.supervision.server_state import ServerState
-from walproposer.supervision.supervision import Attach, End, Report, Supervision
+from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.supervision.data_directory import DataDirectory
+from quorum_wal.walproposer.supervision.server_role import BackOff, ServerRole
+from quorum_wal.walproposer.supervision.server_state import ServerState
+from quorum_wal.walproposer.supervision.supervision import Attach, End, Report, Supervision
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from walproposer.supervision.server_state import Seen, ServerState
+from quorum_wal.walproposer.supervision.server_state import Seen, ServerState
 
 RESTART_SECONDS = 10.0
 

@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from consensus.ids import TimelineId
-from consensus.membership import Member as ListedMember
-from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.status_page import PageAccess, PageAddress, demands_tls, read_status_page
-from walproposer.timelines.survey import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.membership import Member as ListedMember
+from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.status_page import (
+    PageAccess,
+    PageAddress,
+    demands_tls,
+    read_status_page,
+)
+from quorum_wal.walproposer.timelines.survey import (
     LATE_SECONDS,
     Member,
     addresses_of,

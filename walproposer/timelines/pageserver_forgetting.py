@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from consensus.ids import TimelineId
-from walproposer.errors import Unreachable, WalProposerError
-from walproposer.timelines.survey import Member
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.errors import Unreachable, WalProposerError
+from quorum_wal.walproposer.timelines.survey import Member
 
 UNDEFINED_OBJECT = "42704"
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import psycopg
 import structlog
 
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from walproposer.connection import converting_errors
-from walproposer.errors import Refusal, Unreachable
-from walproposer.primary.log_marker import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.errors import Refusal, Unreachable
+from quorum_wal.walproposer.primary.log_marker import (
     UNKNOWN_LOG,
     UNKNOWN_LOG_HINT,
     check_log,
@@ -30,11 +30,11 @@ from walproposer.primary.log_marker import (
     new_log_problem,
     read_markers,
 )
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.server_facts import read_server_facts
-from walproposer.primary.standby_names import names_us
-from walproposer.timelines.survey import Member
-from walproposer.timelines.timeline_creation import FoundTimeline
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.server_facts import read_server_facts
+from quorum_wal.walproposer.primary.standby_names import names_us
+from quorum_wal.walproposer.timelines.survey import Member
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
 
 log = structlog.get_logger()
 

@@ -21,9 +21,9 @@ import msgspec
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from telemetry.loopback import is_loopback
-from walproposer.connection import port_number
-from walproposer.errors import Unreachable
+from quorum_wal.telemetry.loopback import is_loopback
+from quorum_wal.walproposer.connection import port_number
+from quorum_wal.walproposer.errors import Unreachable
 
 T = TypeVar("T")
 

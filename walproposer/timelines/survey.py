@@ -14,13 +14,13 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
-from consensus.ids import TimelineId, parse_id
-from consensus.membership import Member as ListedMember
-from consensus.membership import Membership
-from consensus.membership_page import membership_of_page
-from consensus.quorum import has_quorum
-from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from quorum_wal.consensus.ids import TimelineId, parse_id
+from quorum_wal.consensus.membership import Member as ListedMember
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.membership_page import membership_of_page
+from quorum_wal.consensus.quorum import has_quorum
+from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 
 #: Time to wait for the remaining members once a majority has answered: a failover does not wait for
 #: one that hangs or is unreachable.

@@ -18,18 +18,18 @@ from typing import Any
 
 import structlog
 
-from consensus.ids import TimelineId
-from consensus.membership import Member as ListedMember
-from consensus.membership import Membership, Stamp
-from consensus.membership_codec import encode_membership
-from consensus.membership_page import membership_of_page
-from consensus.messages import ServerFacts
-from consensus.quorum import has_quorum
-from pgwal.lsn import format_lsn
-from walproposer.errors import Refusal, Unreachable
-from walproposer.primary.primary import Primary
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.survey import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.membership import Member as ListedMember
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.membership_codec import encode_membership
+from quorum_wal.consensus.membership_page import membership_of_page
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.consensus.quorum import has_quorum
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.errors import Refusal, Unreachable
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.survey import (
     LATE_SECONDS,
     Member,
     addresses_of,

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from consensus.ids import TimelineId
-from walproposer.errors import Refusal, WalProposerError
-from walproposer.timelines.survey import Member
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.errors import Refusal, WalProposerError
+from quorum_wal.walproposer.timelines.survey import Member
 
 UNDEFINED_OBJECT = "42704"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import psycopg
 
-from pg_fixtures.postgres import Postgres
-from spark.changes.catalog import Catalog
-from spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.spark.changes.catalog import Catalog
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 
 _KINDS = """
 CREATE TYPE mood AS ENUM ('sad', 'so so', 'happy');

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import change_workload
 import pgoutput
 
-from pg_fixtures.data_directory import Setting
-from pg_fixtures.postgres import Postgres
-from spark.changes.catalog import Catalog
-from spark.inputs.folder_input import FolderInput
+from quorum_wal.pg_fixtures.data_directory import Setting
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.spark.changes.catalog import Catalog
+from quorum_wal.spark.inputs.folder_input import FolderInput
 
 MIB = 1 << 20
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from changed_logs import COMPRESSION, MIB, SETTINGS, ChangedLog, LogOf, make_changed_log
 
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 
 
 @pytest.fixture(scope="session")

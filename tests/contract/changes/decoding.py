@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 from changed_logs import ChangedLog
 
-from spark.changes.catalog import Catalog
-from spark.changes.change_reader import ChangeOptions, read_changes
-from spark.inputs.wal_reader import WalRange
+from quorum_wal.spark.changes.catalog import Catalog
+from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
+from quorum_wal.spark.inputs.wal_reader import WalRange
 
 Row = dict[str, Any]
 

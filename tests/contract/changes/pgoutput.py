@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 #: a row: columns and values, numbers as they are written
 Row = dict[str, Any]

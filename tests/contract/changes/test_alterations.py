@@ -14,15 +14,15 @@ from pgoutput import exact_json
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries, find_postgres
-from pgwal.lsn import format_lsn
-from spark.changes.catalog_snapshot import take_catalog
-from spark.inputs.folder_input import FolderInput
-from spark.sources.input_options import parse_options
-from spark.sources.pg_changes_options import parse_change_options
-from spark.sources.pg_changes_readers import ChangeBatchReader, ChangeStreamReader
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.sources.input_options import parse_options
+from quorum_wal.spark.sources.pg_changes_options import parse_change_options
+from quorum_wal.spark.sources.pg_changes_readers import ChangeBatchReader, ChangeStreamReader
 
 #: table: its column, a value before, what alters it, a value behind, and as what that is shown
 ALTERED = {

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.catalog import catalog as catalog_command
-from pg_fixtures.postgres import Postgres
-from spark.changes.catalog import Catalog, load_catalog
-from spark.changes.catalog_snapshot import take_catalog
-from spark.errors import CatalogError
+from quorum_wal.cli.catalog import catalog as catalog_command
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.spark.changes.catalog import Catalog, load_catalog
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.errors import CatalogError
 
 
 @pytest.fixture

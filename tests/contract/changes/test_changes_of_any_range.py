@@ -12,12 +12,12 @@ import pytest
 from changed_logs import MIB, ChangedLog, LogOf
 from decoding import Row, read, read_all
 
-from pgwal.lsn import Lsn
-from spark.changes import change_reader
-from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.wal_input import LostWal
-from spark.inputs.wal_reader import OnDamage, WalRange
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.changes import change_reader
+from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_input import LostWal
+from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
 
 LOGS = [(15, "logical"), (18, "logical"), (16, "replica"), (15, "replica")]
 

@@ -13,9 +13,9 @@ from changed_logs import MIB, SETTINGS, ChangedLog
 from comparing import assert_same
 from decoding import Row, read, read_all
 
-from pg_fixtures.postgres import Postgres
-from spark.changes.catalog_snapshot import take_catalog
-from spark.inputs.folder_input import FolderInput
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.inputs.folder_input import FolderInput
 
 _SCRIPT = """
 \\set id random(1, 200)

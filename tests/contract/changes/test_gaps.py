@@ -14,22 +14,22 @@ import pytest
 from changed_logs import MIB, SETTINGS
 from decoding import Row
 
-from pg_fixtures.postgres import Postgres
-from pgwal.lsn import format_lsn
-from spark.changes.catalog import Catalog
-from spark.changes.catalog_snapshot import take_catalog
-from spark.changes.change_reader import (
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.changes.catalog import Catalog
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.changes.change_reader import (
     ChangeOptions,
     _ChangeReader,
     read_changes,
     restart_lsn,
 )
-from spark.changes.change_set import ChangeSet
-from spark.changes.transaction_summary import TransactionSummary
-from spark.errors import WalInputError
-from spark.inputs.folder_input import FolderInput
-from spark.inputs.wal_input import LostWal, WalChunk
-from spark.inputs.wal_reader import OnDamage, WalRange
+from quorum_wal.spark.changes.change_set import ChangeSet
+from quorum_wal.spark.changes.transaction_summary import TransactionSummary
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_input import LostWal, WalChunk
+from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
 
 ROWS = 8
 

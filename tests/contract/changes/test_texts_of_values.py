@@ -10,9 +10,9 @@ from changed_logs import MIB, SETTINGS, ChangedLog
 from decoding import read_all
 from stored_values import ROWS, VALUES, binary_copy
 
-from pg_fixtures.postgres import Postgres
-from spark.changes.catalog_snapshot import take_catalog
-from spark.inputs.folder_input import FolderInput
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.inputs.folder_input import FolderInput
 
 
 @pytest.mark.parametrize("pg_binaries", [15, 18], indirect=True)

@@ -9,8 +9,8 @@ from changed_logs import LogOf
 from decoding import Row, read, read_all
 from pgoutput import exact_json
 
-from spark.changes.catalog import Catalog, Column, Table
-from spark.errors import CatalogError
+from quorum_wal.spark.changes.catalog import Catalog, Column, Table
+from quorum_wal.spark.errors import CatalogError
 
 POINT = 600
 

@@ -10,13 +10,13 @@ from secrets import token_hex
 import pytest
 from postgres_uri import postgres_uri
 
-from generations.client import GenerationClient
-from generations.operations import Generations, embedded_generations
-from generations.protocol import GenerationService
-from generations.service import GenerationServer
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries
-from telemetry.status_server import http_listener
+from quorum_wal.generations.client import GenerationClient
+from quorum_wal.generations.operations import Generations, embedded_generations
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.generations.service import GenerationServer
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.telemetry.status_server import http_listener
 
 TemplateOf = Callable[[PostgresBinaries, int], Path]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from generations.operations import embedded_generations
+from quorum_wal.generations.operations import embedded_generations
 
 
 def main(database: str, node_id: int, tenant: str) -> None:

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from generations.messages import TenantGeneration
-from generations.operations import Generations, embedded_generations
-from pg_fixtures.processes import ServiceProcess
+from quorum_wal.generations.messages import TenantGeneration
+from quorum_wal.generations.operations import Generations, embedded_generations
+from quorum_wal.pg_fixtures.processes import ServiceProcess
 
 TIMEOUT = 60.0
 THREADS, CALLS = 8, 6

@@ -7,16 +7,16 @@ from secrets import token_hex
 
 import pytest
 
-from generations.errors import GenerationRefused, RequestInvalid
-from generations.messages import (
+from quorum_wal.generations.errors import GenerationRefused, RequestInvalid
+from quorum_wal.generations.messages import (
     AttachmentMode,
     TenantAttachment,
     TenantGeneration,
     TenantValidity,
     TimelineState,
 )
-from generations.protocol import GenerationService
-from generations.suffix import ATTACHMENT_GENERATION_MAX, NODE_GENERATION_MAX, Suffix
+from quorum_wal.generations.protocol import GenerationService
+from quorum_wal.generations.suffix import ATTACHMENT_GENERATION_MAX, NODE_GENERATION_MAX, Suffix
 
 SINGLE, MULTI, STALE = AttachmentMode.SINGLE, AttachmentMode.MULTI, AttachmentMode.STALE
 TIMELINE = "0123456789abcdef" * 2

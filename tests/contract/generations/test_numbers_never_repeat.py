@@ -9,16 +9,16 @@ from secrets import token_hex
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from generations.errors import GenerationRefused
-from generations.messages import (
+from quorum_wal.generations.errors import GenerationRefused
+from quorum_wal.generations.messages import (
     AttachmentMode,
     TenantAttachment,
     TenantGeneration,
     TenantState,
     TimelineState,
 )
-from generations.operations import Generations
-from generations.suffix import Suffix
+from quorum_wal.generations.operations import Generations
+from quorum_wal.generations.suffix import Suffix
 
 NODES, TENANTS, TIMELINES = 3, 2, 2
 EXAMPLES, STEPS = 30, 25

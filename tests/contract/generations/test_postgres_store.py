@@ -11,17 +11,17 @@ from threading import Event
 import pytest
 from postgres_uri import postgres_uri
 
-from generations import postgres_store
-from generations.errors import (
+from quorum_wal.generations import postgres_store
+from quorum_wal.generations.errors import (
     GenerationDatabaseError,
     GenerationError,
     GenerationServiceUnavailable,
 )
-from generations.messages import TenantGeneration
-from generations.operations import Generations, embedded_generations
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.standby import make_standby, wait_replayed
-from pg_fixtures.waiting import wait_until
+from quorum_wal.generations.messages import TenantGeneration
+from quorum_wal.generations.operations import Generations, embedded_generations
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.standby import make_standby, wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 60.0
 WAITS = (

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from generations import sqlite_store
-from generations.errors import GenerationDatabaseError, GenerationServiceUnavailable
-from generations.messages import TenantGeneration
-from generations.operations import Generations, embedded_generations
-from generations.sqlite_store import SqliteStore
-from generations.suffix import Suffix
+from quorum_wal.generations import sqlite_store
+from quorum_wal.generations.errors import GenerationDatabaseError, GenerationServiceUnavailable
+from quorum_wal.generations.messages import TenantGeneration
+from quorum_wal.generations.operations import Generations, embedded_generations
+from quorum_wal.generations.sqlite_store import SqliteStore
+from quorum_wal.generations.suffix import Suffix
 
 EXTRA = 3
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from s3_server import S3Server
 
-from objectstore.store import ObjectStore, open_store
+from quorum_wal.objectstore.store import ObjectStore, open_store
 
 
 @pytest.fixture(scope="session")

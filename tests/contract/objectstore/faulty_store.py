@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from objectstore.errors import ObjectStoreError
-from objectstore.store import Data, ObjectInfo, ObjectStore
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.objectstore.store import Data, ObjectInfo, ObjectStore
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.ports import free_port
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

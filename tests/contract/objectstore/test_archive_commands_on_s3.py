@@ -12,12 +12,12 @@ from archived_log import FIRST_SEGNO, SEG_SIZE, TIMELINE, log_facts, log_of
 from s3_server import SECRET, S3Server
 from sk_command import Done, assert_refused, sk
 
-from backup.wal_prefetch import FOLDER
-from objectstore.archive import TimelineArchive
-from objectstore.keys import ArchivedWal
-from objectstore.store import open_store
-from pg_fixtures.waiting import wait_until
-from pgwal.segment import format_segment_name
+from quorum_wal.backup.wal_prefetch import FOLDER
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.store import open_store
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.segment import format_segment_name
 
 TIMEOUT = 60.0
 SEGNOS = range(FIRST_SEGNO, FIRST_SEGNO + 6)

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from objectstore.delete_requests import DELETE_KEYS_MAX, delete_requests
-from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import PIECE_BYTES, ObjectStore
-from storage.errors import StorageError
+from quorum_wal.objectstore.delete_requests import DELETE_KEYS_MAX, delete_requests
+from quorum_wal.objectstore.errors import ObjectNotFound, ObjectStoreError
+from quorum_wal.objectstore.store import PIECE_BYTES, ObjectStore
+from quorum_wal.storage.errors import StorageError
 
 CLOCK_TOLERANCE = timedelta(seconds=5)  # a store may know whole seconds only
 WAL = "00/11/wal/00000001/0000000100000000000000"

@@ -11,11 +11,11 @@ import pytest
 from hostile_s3 import HostileS3, error_answer, hostile_s3, object_answer, silence
 from s3_server import SECRET, S3Server
 
-from objectstore import remote
-from objectstore.errors import ObjectDamaged, ObjectNotFound, ObjectStoreError
-from objectstore.sealed import seal, unseal
-from objectstore.store import ObjectStore, open_store
-from pg_fixtures.ports import free_port
+from quorum_wal.objectstore import remote
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound, ObjectStoreError
+from quorum_wal.objectstore.sealed import seal, unseal
+from quorum_wal.objectstore.store import ObjectStore, open_store
+from quorum_wal.pg_fixtures.ports import free_port
 
 KEY = "00/11/timeline.json"
 Request = Callable[[ObjectStore], object]

@@ -11,12 +11,12 @@ import pytest
 from archived_log import SEG_SIZE, TIMELINE, log_facts, log_of
 from faulty_store import FaultyStore, insist
 
-from objectstore.archive import TimelineArchive
-from objectstore.errors import ArchiveError, ObjectDamaged, ObjectNotFound
-from objectstore.keys import ArchivedWal
-from objectstore.store import ObjectStore
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.errors import ArchiveError, ObjectDamaged, ObjectNotFound
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
 
 SEGMENTS = range(3, 9)
 HISTORY = TimelineHistory(1)

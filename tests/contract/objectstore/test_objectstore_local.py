@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 from faulty_store import insist
 
-from objectstore.errors import ObjectStoreError
-from objectstore.local import LEFTOVER_SECONDS, LocalStore
-from pg_fixtures.waiting import wait_until
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.objectstore.local import LEFTOVER_SECONDS, LocalStore
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 60.0
 WRITER = """
 import random, sys
-from objectstore.local import LocalStore
+from quorum_wal.objectstore.local import LocalStore
 store, seed = LocalStore(sys.argv[1]), int(sys.argv[2])
 numbers = random.Random(seed)
 while True:
@@ -40,7 +40,7 @@ while True:
 """
 CREATOR = """
 import sys
-from objectstore.local import LocalStore
+from quorum_wal.objectstore.local import LocalStore
 store, who = LocalStore(sys.argv[1]), sys.argv[2]
 sys.stdin.readline()
 for number in range(100):

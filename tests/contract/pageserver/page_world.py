@@ -12,33 +12,33 @@ from pathlib import Path
 
 import psycopg
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup
-from backup.base_backup import BackupOptions
-from backup.create import BackedUpServer, create_backup
-from backup.unpack import Unpacking
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.local import LocalStore
-from pageserver.cuts.cut_files import CutFiles
-from pageserver.cuts.virtual_full import write_virtual_full
-from pageserver.epochs.epoch import EpochInput, EpochOutput, EpochReplay, survey_epoch
-from pageserver.epochs.in_place_tablespaces import link_wal
-from pageserver.epochs.redo import RedoServer
-from pageserver.epochs.wal_folder import WalFolder
-from pageserver.layers.backup_base import BackupBase, read_backup
-from pageserver.layers.control_file import CONTROL_FILE
-from pageserver.layers.fork import ForkKind, parse_file
-from pageserver.layers.frame import EMPTIED, LEFT_OUT
-from pageserver.layers.layer_file import LayerPart
-from pageserver.layers.page_stack import Layer, LayerStack, PageStack
-from pageserver.layers.touches import Checkpoint
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.standby import wait_replayed
-from pg_fixtures.waiting import wait_until
-from pg_server.account import server_account
-from pgwal.lsn import Lsn
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.backup.base_backup import BackupOptions
+from quorum_wal.backup.create import BackedUpServer, create_backup
+from quorum_wal.backup.unpack import Unpacking
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pageserver.cuts.cut_files import CutFiles
+from quorum_wal.pageserver.cuts.virtual_full import write_virtual_full
+from quorum_wal.pageserver.epochs.epoch import EpochInput, EpochOutput, EpochReplay, survey_epoch
+from quorum_wal.pageserver.epochs.in_place_tablespaces import link_wal
+from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.epochs.wal_folder import WalFolder
+from quorum_wal.pageserver.layers.backup_base import BackupBase, read_backup
+from quorum_wal.pageserver.layers.control_file import CONTROL_FILE
+from quorum_wal.pageserver.layers.fork import ForkKind, parse_file
+from quorum_wal.pageserver.layers.frame import EMPTIED, LEFT_OUT
+from quorum_wal.pageserver.layers.layer_file import LayerPart
+from quorum_wal.pageserver.layers.page_stack import Layer, LayerStack, PageStack
+from quorum_wal.pageserver.layers.touches import Checkpoint
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 60.0
 ARCHIVE_SETTINGS = {

@@ -27,26 +27,26 @@ from random_epochs import SEGMENT_BYTES, NotEqual, new_folder
 from random_workload import RandomWorkload
 from seed_runs import run_seeds
 
-from pageserver.checks.check_report import CheckReport
-from pageserver.checks.directory_check import DataDirectory, DirectoryCheck
-from pageserver.checks.page_mask import masked
-from pageserver.checks.page_repair import PageRepair
-from pageserver.checks.page_sample import choose_pages
-from pageserver.checks.server_check import ServerCheck
-from pageserver.checks.server_pages import ServerPages
-from pageserver.epochs.in_place_tablespaces import link_range
-from pageserver.layers.fork import DEFAULT_TABLESPACE, PAGE_BYTES, ForkKind
-from pageserver.layers.fork_table import fork_blocks
-from pageserver.layers.page_stack import ZERO_PAGE
-from pageserver.layers.touches import Checkpoint
-from pageserver.pitr.page_at import PageReader
-from pageserver.pitr.restore_points import RecoveryTarget
-from pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pageserver.checks.check_report import CheckReport
+from quorum_wal.pageserver.checks.directory_check import DataDirectory, DirectoryCheck
+from quorum_wal.pageserver.checks.page_mask import masked
+from quorum_wal.pageserver.checks.page_repair import PageRepair
+from quorum_wal.pageserver.checks.page_sample import choose_pages
+from quorum_wal.pageserver.checks.server_check import ServerCheck
+from quorum_wal.pageserver.checks.server_pages import ServerPages
+from quorum_wal.pageserver.epochs.in_place_tablespaces import link_range
+from quorum_wal.pageserver.layers.fork import DEFAULT_TABLESPACE, PAGE_BYTES, ForkKind
+from quorum_wal.pageserver.layers.fork_table import fork_blocks
+from quorum_wal.pageserver.layers.page_stack import ZERO_PAGE
+from quorum_wal.pageserver.layers.touches import Checkpoint
+from quorum_wal.pageserver.pitr.page_at import PageReader
+from quorum_wal.pageserver.pitr.restore_points import RecoveryTarget
+from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
 
 STEPS, SPOILT = 25, 4
 

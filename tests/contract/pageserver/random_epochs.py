@@ -16,9 +16,9 @@ from seed_runs import run_seeds
 from touch_oracle import plain_survey
 from wal_summaries import SUMMARIES_SINCE, missing_blocks, summarized_blocks
 
-from pageserver.layers.touches import Touches
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pageserver.layers.touches import Touches
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SEGMENT_BYTES = 1 << 20
 EPOCHS = 3

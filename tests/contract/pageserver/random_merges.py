@@ -17,22 +17,22 @@ from random_epochs import SEGMENT_BYTES, NotEqual, new_folder
 from random_workload import RandomWorkload
 from seed_runs import run_seeds
 
-from generations.suffix import Suffix
-from pageserver.attachments.layer_merger import LayerMerger, LayerSurvey, MergeOrder
-from pageserver.cuts.cut_files import CutFiles
-from pageserver.cuts.cut_pages import open_layers
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.cuts.virtual_full import write_virtual_full
-from pageserver.errors import PageNotFound
-from pageserver.layers.fork import Fork
-from pageserver.layers.frame import Frame
-from pageserver.layers.page_stack import Layer, LayerStack, PageStack
-from pageserver.layers.touches import Checkpoint
-from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
-from pageserver.pitr.page_at import PageReader
-from pageserver.pitr.sparse_restore import RestorePoint
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments.layer_merger import LayerMerger, LayerSurvey, MergeOrder
+from quorum_wal.pageserver.cuts.cut_files import CutFiles
+from quorum_wal.pageserver.cuts.cut_pages import open_layers
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.cuts.virtual_full import write_virtual_full
+from quorum_wal.pageserver.errors import PageNotFound
+from quorum_wal.pageserver.layers.fork import Fork
+from quorum_wal.pageserver.layers.frame import Frame
+from quorum_wal.pageserver.layers.page_stack import Layer, LayerStack, PageStack
+from quorum_wal.pageserver.layers.touches import Checkpoint
+from quorum_wal.pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
+from quorum_wal.pageserver.pitr.page_at import PageReader
+from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 STEPS = 30
 EPOCHS, PAGES = 5, 6

@@ -18,18 +18,18 @@ from random_epochs import SEGMENT_BYTES, NotEqual, new_folder
 from random_workload import RandomWorkload
 from seed_runs import run_seeds
 
-from pageserver.epochs.in_place_tablespaces import link_range
-from pageserver.errors import PageNotFound
-from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
-from pageserver.layers.fork_table import read_fork_table
-from pageserver.layers.page_header import PageHeader, page_checksum
-from pageserver.layers.touches import Database, Touches
-from pageserver.pitr.page_at import PageOrigin, PageReader
-from pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
-from pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries
-from pgwal.lsn import Lsn
+from quorum_wal.pageserver.epochs.in_place_tablespaces import link_range
+from quorum_wal.pageserver.errors import PageNotFound
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
+from quorum_wal.pageserver.layers.fork_table import read_fork_table
+from quorum_wal.pageserver.layers.page_header import PageHeader, page_checksum
+from quorum_wal.pageserver.layers.touches import Database, Touches
+from quorum_wal.pageserver.pitr.page_at import PageOrigin, PageReader
+from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pgwal.lsn import Lsn
 
 STEPS = 30
 PREPARED, LOCKS = 100, 10_000

@@ -17,16 +17,16 @@ from random_epochs import PROMOTION_CHANCE, SEGMENT_BYTES, STEPS, NotEqual, new_
 from random_workload import RandomWorkload
 from seed_runs import run_seeds
 
-from backup.unpack import Unpacking
-from pageserver.epochs.in_place_tablespaces import link_range
-from pageserver.pitr.promoted_server import PromotedServer, ServerLimits
-from pageserver.pitr.restored_table import RestoredDatabase
-from pageserver.pitr.sparse_restore import RestorePoint, SparseRestore, survey_up_to
-from pageserver.pitr.table_name import TableName
-from pg_fixtures.postgres import SUPERUSER, Postgres
-from pg_server.binaries import PostgresBinaries
-from pg_server.program import run_program
-from pgwal.lsn import Lsn
+from quorum_wal.backup.unpack import Unpacking
+from quorum_wal.pageserver.epochs.in_place_tablespaces import link_range
+from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits
+from quorum_wal.pageserver.pitr.restored_table import RestoredDatabase
+from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint, SparseRestore, survey_up_to
+from quorum_wal.pageserver.pitr.table_name import TableName
+from quorum_wal.pg_fixtures.postgres import SUPERUSER, Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import run_program
+from quorum_wal.pgwal.lsn import Lsn
 
 _TABLES = """
 SELECT relname FROM pg_class

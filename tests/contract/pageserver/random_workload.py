@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 INDEX_KINDS = {
     "btree": "(k)", "hash": "(t)", "gin": "(a)", "gist": "(p)", "brin": "(k)", "spgist": "(t)",

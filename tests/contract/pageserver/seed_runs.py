@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 
 
 def run_seeds(

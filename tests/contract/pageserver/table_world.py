@@ -12,16 +12,16 @@ import psycopg
 from page_world import TIMEOUT, PageWorld
 from psycopg import sql
 
-from backup.unpack import Unpacking
-from pageserver.layers.fork import Fork
-from pageserver.layers.page_run import Run
-from pageserver.layers.page_stack import PageBase
-from pageserver.layers.touches import Numbers
-from pageserver.pitr.sparse_restore import RestorePoint
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pg_server.binaries import PostgresBinaries
-from pgwal.lsn import Lsn
+from quorum_wal.backup.unpack import Unpacking
+from quorum_wal.pageserver.layers.fork import Fork
+from quorum_wal.pageserver.layers.page_run import Run
+from quorum_wal.pageserver.layers.page_stack import PageBase
+from quorum_wal.pageserver.layers.touches import Numbers
+from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pgwal.lsn import Lsn
 
 SEGMENT_BYTES = 1 << 20
 CHECKSUMS_MAJOR = 16

@@ -9,8 +9,8 @@ import pytest
 from random_checks import run_seed
 from random_epochs import NotEqual
 
-from pageserver.errors import PageserverError
-from pg_server.binaries import PostgresBinaries
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SEED = 20261126
 PAGES = 60  # random_checks.py uses more pages and other seeds

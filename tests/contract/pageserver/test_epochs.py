@@ -11,9 +11,9 @@ from page_world import PageWorld
 from pg_versions import oldest_and_newest
 from random_epochs import SEGMENT_BYTES, NotEqual, check_epoch, run_seed
 
-from pageserver.errors import PageserverError
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries, all_postgres
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
 
 SEED = 20261125
 EPOCHS, PAGES = 2, 6  # random_epochs.py and random_pages.py use more, and other seeds

@@ -14,18 +14,18 @@ from crc32c import crc32c
 from page_world import PageWorld
 from random_epochs import check_epoch
 
-from backup.backup_record import Backup
-from backup.unpack import Unpacking
-from pageserver.cuts.cut_files import CutFiles
-from pageserver.cuts.full_backup import create_full_backup
-from pageserver.layers.page_stack import LayerStack
-from pageserver.layers.touches import Checkpoint
-from pg_fixtures.ports import free_port
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pg_server.account import server_account
-from pg_server.binaries import PostgresBinaries, all_postgres
-from pg_server.program import run_program
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.backup.unpack import Unpacking
+from quorum_wal.pageserver.cuts.cut_files import CutFiles
+from quorum_wal.pageserver.cuts.full_backup import create_full_backup
+from quorum_wal.pageserver.layers.page_stack import LayerStack
+from quorum_wal.pageserver.layers.touches import Checkpoint
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
+from quorum_wal.pg_server.program import run_program
 
 SEGMENT_BYTES = 1 << 20
 TIMEOUT = 60.0

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from table_world import CHECKSUMS_MAJOR, CountedBase, LackingBase, TableWorld
 
-from pageserver.errors import PageNotFound, PageserverError, SurveyError, TableIncomplete
-from pageserver.pitr.catalog_files import DatabaseCatalogs
-from pageserver.pitr.restored_table import DumpFormat, RestoredDatabase
-from pageserver.pitr.sparse_restore import SparseRestore
-from pageserver.pitr.table_name import TableName
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries, all_postgres
-from pgwal.segment import parse_segment_name
+from quorum_wal.pageserver.errors import PageNotFound, PageserverError, SurveyError, TableIncomplete
+from quorum_wal.pageserver.pitr.catalog_files import DatabaseCatalogs
+from quorum_wal.pageserver.pitr.restored_table import DumpFormat, RestoredDatabase
+from quorum_wal.pageserver.pitr.sparse_restore import SparseRestore
+from quorum_wal.pageserver.pitr.table_name import TableName
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
+from quorum_wal.pgwal.segment import parse_segment_name
 
 VERSIONS = pytest.mark.parametrize("binaries", all_postgres(), ids=lambda found: str(found.major))
 #: Where the versions do not differ.

@@ -9,11 +9,11 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pageserver.epochs.wal_folder import WalFolder
-from pageserver.layers.fork import Fork, ForkKind
-from pgwal.block_ref import BlockRef, RecordBody, decode_body
-from pgwal.record import Record
-from pgwal.walker import NEED_DATA, RecordWalker
+from quorum_wal.pageserver.epochs.wal_folder import WalFolder
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind
+from quorum_wal.pgwal.block_ref import BlockRef, RecordBody, decode_body
+from quorum_wal.pgwal.record import Record
+from quorum_wal.pgwal.walker import NEED_DATA, RecordWalker
 
 WILL_INIT = 0x40
 VM_BITS_HEAP_PAGES = 32672

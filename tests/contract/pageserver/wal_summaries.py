@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from page_world import TIMEOUT, PageWorld
 
-from pageserver.layers.fork import Fork, ForkKind
-from pageserver.layers.touches import Touches
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind
+from quorum_wal.pageserver.layers.touches import Touches
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 SUMMARIES_SINCE = 17  # major version
 

@@ -10,12 +10,12 @@ from itertools import pairwise, zip_longest
 from wal_folder import WalFolder
 from waldump import Dump, dump
 
-from pgwal.errors import WalFormatError
-from pgwal.lsn import Lsn
-from pgwal.page import WAL_PAGE_SIZE, page_header_size
-from pgwal.record import RECORD_HEADER_SIZE, XLOG_OVERWRITE_CONTRECORD, Record
-from pgwal.rmgr import RM_XLOG_ID
-from pgwal.walker import NEED_DATA, RecordWalker
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE, page_header_size
+from quorum_wal.pgwal.record import RECORD_HEADER_SIZE, XLOG_OVERWRITE_CONTRECORD, Record
+from quorum_wal.pgwal.rmgr import RM_XLOG_ID
+from quorum_wal.pgwal.walker import NEED_DATA, RecordWalker
 
 CHUNK = 128 * 1024
 BLOCKS_EVERY = 20

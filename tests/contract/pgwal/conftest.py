@@ -13,9 +13,9 @@ from checked_log import CheckedLog
 from full_logs import MIB, LogMaker, make_full_log
 from wal_workloads import KEEP_ALL_WAL
 
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 
 
 @pytest.fixture(scope="session")

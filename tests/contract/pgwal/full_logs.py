@@ -9,7 +9,7 @@ import wal_workloads
 from checked_log import CheckedLog
 from wal_folder import WalFolder
 
-from pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 MAJORS = (15, 16, 18)
 MIB = 1 << 20

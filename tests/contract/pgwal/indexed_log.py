@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 from wal_folder import WalFolder
 
-from pgwal.errors import WalFormatError
-from pgwal.record import Record
-from pgwal.walker import NEED_DATA, RecordWalker
-from spark.records.wal_decoder import WalDecoder
-from spark.records.wal_filter import WalFilter
-from walrecords.record_index import RecordIndex, RecordIndexer, as_boundary
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.record import Record
+from quorum_wal.pgwal.walker import NEED_DATA, RecordWalker
+from quorum_wal.spark.records.wal_decoder import WalDecoder
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.walrecords.record_index import RecordIndex, RecordIndexer, as_boundary
 
 MIB = 1 << 20
 

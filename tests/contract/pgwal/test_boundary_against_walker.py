@@ -13,10 +13,10 @@ from full_logs import FULL_LOGS, MAJORS, MIB, LogMaker
 from wal_folder import WalFolder, segment_files
 from walsender import receive_messages
 
-from pg_fixtures.postgres import Postgres
-from pgwal.boundary import BoundaryFinder
-from pgwal.lsn import Lsn
-from pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pgwal.boundary import BoundaryFinder
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
 
 PAGES_PER_MESSAGE = 16
 

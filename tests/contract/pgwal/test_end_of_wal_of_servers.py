@@ -13,13 +13,13 @@ from full_logs import FULL_LOGS, MAJORS, MIB, LogMaker
 from test_boundary_against_walker import assert_finds_every_boundary
 from wal_folder import WalFolder, segment_files
 
-from pg_fixtures.postgres import Postgres
-from pgwal.end_of_wal import EndOfWal, find_end_of_wal
-from pgwal.lsn import Lsn
-from pgwal.page import WAL_PAGE_SIZE, parse_page_header
-from pgwal.record import XLOG_OVERWRITE_CONTRECORD
-from pgwal.rmgr import RM_XLOG_ID
-from pgwal.segment import format_segment_name, segno_of
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pgwal.end_of_wal import EndOfWal, find_end_of_wal
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE, parse_page_header
+from quorum_wal.pgwal.record import XLOG_OVERWRITE_CONTRECORD
+from quorum_wal.pgwal.rmgr import RM_XLOG_ID
+from quorum_wal.pgwal.segment import format_segment_name, segno_of
 
 DAMAGES = 150
 

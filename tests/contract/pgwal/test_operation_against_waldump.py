@@ -10,13 +10,13 @@ import pytest
 from crc32c import crc32c
 from full_logs import MAJORS
 
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_server.binaries import find_postgres
-from pgwal.rmgr import RM_MAX_BUILTIN_ID, RM_XLOG_ID, rmgr_name
-from pgwal.segment import format_segment_name
-from pgwal.versions import wal_version
-from walrecords.operation import operation_name
-from walrecords.transaction import RM_XACT_ID
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_server.binaries import find_postgres
+from quorum_wal.pgwal.rmgr import RM_MAX_BUILTIN_ID, RM_XLOG_ID, rmgr_name
+from quorum_wal.pgwal.segment import format_segment_name
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.walrecords.operation import operation_name
+from quorum_wal.walrecords.transaction import RM_XACT_ID
 
 WAL_SEG_SIZE = 1 << 20
 CUSTOM_RMGR_ID = 200

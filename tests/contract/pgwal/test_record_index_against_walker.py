@@ -11,14 +11,14 @@ from full_logs import SWITCH_LOGS, LogMaker
 from indexed_log import spans_of, walk_by_index, walk_by_walker
 from wal_folder import WalFolder
 
-from pgwal.page import (
+from quorum_wal.pgwal.page import (
     LONG_HEADER_SIZE,
     WAL_PAGE_SIZE,
     XLP_OVERWRITE_CONTRECORD,
     parse_page_header,
 )
-from pgwal.segment import segno_of
-from walrecords.record_index import RecordIndexer
+from quorum_wal.pgwal.segment import segno_of
+from quorum_wal.walrecords.record_index import RecordIndexer
 
 DAMAGED_LOGS = 12
 SPLITS = 6

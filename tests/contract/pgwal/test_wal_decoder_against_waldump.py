@@ -11,9 +11,9 @@ from checked_log import BLOCKS_EVERY, CheckedLog
 from full_logs import SWITCH_LOGS, LogMaker
 from indexed_log import decode_folder
 
-from pgwal.block_ref import decode_body
-from spark.records.wal_filter import WalFilter
-from spark.records.wal_schema import WAL_SCHEMA
+from quorum_wal.pgwal.block_ref import decode_body
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.spark.records.wal_schema import WAL_SCHEMA
 
 _FORKS = ("main", "fsm", "vm", "init")
 _END = re.compile(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from full_logs import FULL_LOGS, MIB, SWITCH_LOGS, LogMaker
 
-from pgwal.block_ref import decode_body
-from pgwal.page import WAL_PAGE_SIZE
-from pgwal.record import XLOG_SWITCH
-from pgwal.rmgr import RM_XLOG_ID
+from quorum_wal.pgwal.block_ref import decode_body
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.pgwal.record import XLOG_SWITCH
+from quorum_wal.pgwal.rmgr import RM_XLOG_ID
 
 #: How much WAL the agreement is to be shown on, over all versions.
 RECORD_BYTES_MIN = 200 * 1000 * 1000

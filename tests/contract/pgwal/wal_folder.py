@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries
-from pgwal.errors import SegmentNameError
-from pgwal.segment import parse_segment_name, segment_start_lsn
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pgwal.errors import SegmentNameError
+from quorum_wal.pgwal.segment import parse_segment_name, segment_start_lsn
 
 
 def segment_files(path: Path, wal_seg_size: int) -> dict[int, Path]:

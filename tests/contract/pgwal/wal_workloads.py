@@ -7,11 +7,11 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from pg_fixtures.data_directory import Setting
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from pgwal.page import WAL_PAGE_SIZE, usable_position
+from quorum_wal.pg_fixtures.data_directory import Setting
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE, usable_position
 
 #: Everything stays in pg_wal, and nobody writes but us.
 KEEP_ALL_WAL: dict[str, Setting] = {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from psycopg import pq
 
-from pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 #: (begin_lsn, bytes) of each XLogData message
 Message = tuple[int, bytes]

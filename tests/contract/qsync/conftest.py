@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from two_phase import MAJORS, SETTINGS, finish_all
 
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 
 TemplateOf = Callable[[PostgresBinaries, int], Path]
 MakeServer = Callable[[int], Postgres]

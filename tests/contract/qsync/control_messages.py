@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 PUBLICATION = "nothing"
 _FIELDS = {"b": ">QQqI", "P": ">BQQqI", "K": ">BQQqI", "r": ">BQQqqI"}

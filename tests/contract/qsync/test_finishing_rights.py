@@ -15,7 +15,7 @@ from two_phase import (
     sqlstate_of,
 )
 
-from pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 ROLES = ("app", "janitor", "stranger")
 

@@ -25,12 +25,12 @@ from two_phase import (
     sqlstate_of,
 )
 
-from pg_fixtures.data_directory import DataDirectory
-from pg_fixtures.errors import ProcessEnded
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.standby import SIGNAL_FILE, make_standby, wait_replayed
-from pg_server.account import server_account
-from pg_server.program import run_program
+from quorum_wal.pg_fixtures.data_directory import DataDirectory
+from quorum_wal.pg_fixtures.errors import ProcessEnded
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.standby import SIGNAL_FILE, make_standby, wait_replayed
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.program import run_program
 
 LOCK_TIMEOUT = "-c lock_timeout=200ms"
 LOCK_NOT_AVAILABLE = "55P03"

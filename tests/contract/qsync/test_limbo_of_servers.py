@@ -25,22 +25,22 @@ from two_phase import (
     rollback_sql,
 )
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
-from qsync.gid import Gid, Policy
-from walproposer.errors import Unreachable
-from walproposer.primary.logical_slots import drop_logical_slots
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync import limbo_stream
-from walproposer.qsync.finisher import Finisher
-from walproposer.qsync.limbo_events import Finish
-from walproposer.qsync.limbo_reader import LimboReader
-from walproposer.qsync.limbo_stream import LimboStream
-from walproposer.qsync.outcome_answer import XidStatus
-from walproposer.qsync.primary_session import PrimarySession
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
+from quorum_wal.qsync.gid import Gid, Policy
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.primary.logical_slots import drop_logical_slots
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.qsync import limbo_stream
+from quorum_wal.walproposer.qsync.finisher import Finisher
+from quorum_wal.walproposer.qsync.limbo_events import Finish
+from quorum_wal.walproposer.qsync.limbo_reader import LimboReader
+from quorum_wal.walproposer.qsync.limbo_stream import LimboStream
+from quorum_wal.walproposer.qsync.outcome_answer import XidStatus
+from quorum_wal.walproposer.qsync.primary_session import PrimarySession
 
 Message = Prepare | CommitPrepared | RollbackPrepared
 

@@ -16,7 +16,7 @@ from two_phase import (
     sqlstate_of,
 )
 
-from pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 STATEMENT_TIMEOUT_SECONDS = 0.2
 TIMED_OUT = "57014"

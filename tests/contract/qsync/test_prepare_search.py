@@ -8,14 +8,18 @@ from dataclasses import replace
 import pytest
 from two_phase import LOCAL, commit_sql, prepare_sql, primary_of
 
-from pg_fixtures.postgres import Postgres
-from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
-from qsync.gid import Gid, Policy
-from walproposer.errors import WalProposerError
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync.prepare_search import SEARCH_BYTES_MAX, has_prepare, search_end_lsn
-from walproposer.qsync.primary_session import PrimarySession
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.qsync.gid import Gid, Policy
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.qsync.prepare_search import (
+    SEARCH_BYTES_MAX,
+    has_prepare,
+    search_end_lsn,
+)
+from quorum_wal.walproposer.qsync.primary_session import PrimarySession
 
 BIG_ROWS = "INSERT INTO t SELECT generate_series(1, 20000)"
 

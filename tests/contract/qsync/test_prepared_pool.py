@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from two_phase import LOCAL, commit_sql, limbo, prepare_sql
 
-from pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.postgres import Postgres
 
 psycopg_pool = pytest.importorskip("psycopg_pool")
 

@@ -26,8 +26,8 @@ from two_phase import (
     rollback_sql,
 )
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 SLOT = "observer"
 LOCK_TIMEOUT_SECONDS = 0.3

@@ -11,13 +11,13 @@ import pytest
 from control_messages import drop_slot
 from two_phase import LOCAL, TIMEOUT, commit_sql, prepare_sql, primary_of
 
-from consensus.ids import NodeId
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from qsync.gid import Gid, Policy
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync.limbo_events import LimboRead
-from walproposer.qsync.primary_sessions import PrimarySessions, Told
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.qsync.gid import Gid, Policy
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.qsync.limbo_events import LimboRead
+from quorum_wal.walproposer.qsync.primary_sessions import PrimarySessions, Told
 
 NODE = NodeId(1, bytes(16))
 GID = str(Gid(Policy.DETACH, 1, 1, 1, 7, 1, "0" * 32))

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pg_fixtures.data_directory import Setting
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from pgwal.history import TimelineHistory
-from walproposer.primary.primary import Primary
-from walproposer.primary.server_facts import read_server_facts, read_start_us
+from quorum_wal.pg_fixtures.data_directory import Setting
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.primary.server_facts import read_server_facts, read_start_us
 
 MAJORS = (15, 16, 18)
 TIMEOUT = 60.0  # seconds

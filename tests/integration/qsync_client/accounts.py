@@ -9,8 +9,8 @@ from typing import Any
 
 from psycopg import sql
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
 
 TIMEOUT = 30.0  # seconds
 

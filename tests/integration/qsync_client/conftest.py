@@ -13,10 +13,10 @@ from accounts import OWNER, SLOW, finish, prepared
 from scripted_coordinator import ScriptedCoordinator
 from twins import TWINS, Twin
 
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proxy import TcpProxy
-from pg_server.binaries import PostgresBinaries, find_postgres
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proxy import TcpProxy
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 
 SEGMENT_BYTES = 1 << 20
 SETTINGS = {"max_prepared_transactions": 8, "max_connections": 60, "fsync": False}

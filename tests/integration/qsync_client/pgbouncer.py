@@ -8,11 +8,11 @@ from pathlib import Path
 import psycopg
 from accounts import TIMEOUT
 
-from pg_fixtures.ports import free_port
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import ServiceProcess
-from pg_server.account import server_account
-from pg_server.errors import Unavailable
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_server.account import server_account
+from quorum_wal.pg_server.errors import Unavailable
 
 CONFIGURATION = """
 [databases]

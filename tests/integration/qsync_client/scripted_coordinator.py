@@ -13,16 +13,16 @@ from threading import Event, RLock, Thread
 from types import TracebackType
 from typing import Self
 
-from access.access import AccessConfig
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from qsync.gid import Gid
-from walproposer.qsync.answers import Admission, Confirmation, FoundOutcome, Outcome
-from walproposer.qsync.limbo_events import NEVER_LSN, Verdict
-from walproposer.qsync.question import Question
-from walproposer.qsync.verbs import WORDS, Admit, AskOutcome, Barrier, WaitLsn
-from walproposer.qsync.verdict_server import OPEN_ACCESS, PortConfig, VerdictServer
-from walproposer.stream.event_loop import EventLoop
+from quorum_wal.access.access import AccessConfig
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.qsync.answers import Admission, Confirmation, FoundOutcome, Outcome
+from quorum_wal.walproposer.qsync.limbo_events import NEVER_LSN, Verdict
+from quorum_wal.walproposer.qsync.question import Question
+from quorum_wal.walproposer.qsync.verbs import WORDS, Admit, AskOutcome, Barrier, WaitLsn
+from quorum_wal.walproposer.qsync.verdict_server import OPEN_ACCESS, PortConfig, VerdictServer
+from quorum_wal.walproposer.stream.event_loop import EventLoop
 
 TERM = 7
 TICK_SECONDS = 0.01

@@ -12,9 +12,9 @@ from accounts import TIMEOUT, meanwhile
 from psycopg_pool import ConnectionPool
 from scripted_coordinator import ScriptedCoordinator
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from qsync import Qsync
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.qsync import Qsync
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "docs/examples/money_transfer.py"

@@ -19,9 +19,9 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from scripted_coordinator import ScriptedCoordinator
 
-from pg_fixtures.postgres import Postgres
-from qsync import AsyncQsync, Committed, Qsync, TransactionPending, UsageError
-from walproposer.qsync.question import Question
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.qsync import AsyncQsync, Committed, Qsync, TransactionPending, UsageError
+from quorum_wal.walproposer.qsync.question import Question
 
 Pool: TypeAlias = ConnectionPool[Any]
 CLIENTS = 6

@@ -22,9 +22,9 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from scripted_coordinator import ScriptedCoordinator
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from qsync import (
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.qsync import (
     AsyncQsync,
     AsyncTransaction,
     Committed,
@@ -32,7 +32,7 @@ from qsync import (
     RolledBack,
     TransactionPending,
 )
-from walproposer.qsync.answers import Outcome
+from quorum_wal.walproposer.qsync.answers import Outcome
 
 Pool: TypeAlias = AsyncConnectionPool[Any]
 

@@ -13,10 +13,10 @@ from accounts import TIMEOUT
 from psycopg_pool import ConnectionPool
 from qsync_world import QsyncWorld, qsync_arguments
 
-from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.ports import free_port
-from pg_fixtures.waiting import wait_until
-from qsync import (
+from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.qsync import (
     BarrierFailed,
     Committed,
     Pending,

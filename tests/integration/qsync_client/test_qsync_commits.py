@@ -9,9 +9,9 @@ from psycopg.pq import TransactionStatus
 from scripted_coordinator import ScriptedCoordinator
 from twins import Twin
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from qsync import (
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.qsync import (
     Committed,
     Pending,
     RolledBack,
@@ -19,9 +19,9 @@ from qsync import (
     TransactionRefused,
     TransactionRolledBack,
 )
-from walproposer.qsync.answers import Outcome
-from walproposer.qsync.question import Question
-from walproposer.qsync.verbs import Admit, WaitLsn
+from quorum_wal.walproposer.qsync.answers import Outcome
+from quorum_wal.walproposer.qsync.question import Question
+from quorum_wal.walproposer.qsync.verbs import Admit, WaitLsn
 
 TIMEOUT = 20.0
 pytestmark = pytest.mark.parametrize("limbo_server", [15, 16, 18], indirect=True)

@@ -21,10 +21,10 @@ from accounts import (
 from scripted_coordinator import Script, ScriptedCoordinator
 from twins import Twin
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proxy import Direction, TcpProxy
-from pg_fixtures.waiting import wait_until
-from qsync import (
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proxy import Direction, TcpProxy
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.qsync import (
     BarrierFailed,
     Committed,
     CoordinatorError,
@@ -36,9 +36,9 @@ from qsync import (
     TransactionRolledBack,
     UsageError,
 )
-from walproposer.qsync.answers import Outcome
-from walproposer.qsync.question import Question
-from walproposer.qsync.verbs import AskOutcome, Barrier, Verb, WaitLsn
+from quorum_wal.walproposer.qsync.answers import Outcome
+from quorum_wal.walproposer.qsync.question import Question
+from quorum_wal.walproposer.qsync.verbs import AskOutcome, Barrier, Verb, WaitLsn
 
 
 def first(verb: type[Verb], action: Callable[[Question], object]) -> Script:

@@ -25,11 +25,11 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 from scripted_coordinator import ScriptedCoordinator
 from twins import POOL_SIZE, Twin
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proxy import Direction, TcpProxy
-from pg_fixtures.standby import wait_replayed
-from pg_fixtures.waiting import wait_until
-from qsync import (
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proxy import Direction, TcpProxy
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.qsync import (
     AsyncQsync,
     Committed,
     Pending,
@@ -39,7 +39,7 @@ from qsync import (
     TransactionRolledBack,
     UsageError,
 )
-from walproposer.qsync.answers import Outcome
+from quorum_wal.walproposer.qsync.answers import Outcome
 
 NOBODY = "nobody"  # a name that no standby has
 LATER = {"wait": "submit", "on_timeout": "rollback"}

@@ -23,10 +23,10 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 from scripted_coordinator import ScriptedCoordinator
 
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.waiting import wait_until
-from qsync import Committed, Pending, Qsync, RolledBack
-from walproposer.qsync.answers import Outcome
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.qsync import Committed, Pending, Qsync, RolledBack
+from quorum_wal.walproposer.qsync.answers import Outcome
 
 Pool = ConnectionPool[psycopg.Connection[tuple[object, ...]]]
 

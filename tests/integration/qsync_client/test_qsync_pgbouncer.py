@@ -11,10 +11,10 @@ from pgbouncer import PgBouncer
 from scripted_coordinator import ScriptedCoordinator
 from twins import Twin
 
-from pg_fixtures.plugin import skip_if_unavailable
-from pg_fixtures.postgres import Postgres
-from qsync import Committed, Qsync, RolledBack, TransactionPending, TransactionRolledBack
-from walproposer.qsync.answers import Outcome
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.qsync import Committed, Qsync, RolledBack, TransactionPending, TransactionRolledBack
+from quorum_wal.walproposer.qsync.answers import Outcome
 
 #: PgBouncer knows a statement that psycopg has prepared on one session only.
 UNPREPARED = {"prepare_threshold": None}

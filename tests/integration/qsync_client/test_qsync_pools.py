@@ -14,9 +14,9 @@ from psycopg.rows import dict_row
 from scripted_coordinator import ScriptedCoordinator
 from twins import Twin
 
-from pg_fixtures.postgres import Postgres
-from qsync import Committed, Qsync, TransactionPending
-from walproposer.qsync.answers import Outcome
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.qsync import Committed, Qsync, TransactionPending
+from quorum_wal.walproposer.qsync.answers import Outcome
 
 POOLS: dict[str, dict[str, Any]] = {
     "it resets what comes back": {"resets": True},

@@ -14,11 +14,11 @@ from psycopg.conninfo import make_conninfo
 from scripted_coordinator import ScriptedCoordinator
 from secured_cluster import PASSWORD, Secrets, write_secrets
 
-from access.access import AccessConfig
-from pg_fixtures.postgres import Postgres
-from pgwire.tls import TlsFiles
-from qsync import AsyncQsync, Committed, CoordinatorError, Qsync, TransactionRefused
-from walproposer.qsync.verdict_server import PORT_LIMITS
+from quorum_wal.access.access import AccessConfig
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pgwire.tls import TlsFiles
+from quorum_wal.qsync import AsyncQsync, Committed, CoordinatorError, Qsync, TransactionRefused
+from quorum_wal.walproposer.qsync.verdict_server import PORT_LIMITS
 
 WRONG = [
     ({"password": "wrong"}, "08001", "password authentication failed"),

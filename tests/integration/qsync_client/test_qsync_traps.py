@@ -12,8 +12,8 @@ from psycopg.pq import TransactionStatus
 from scripted_coordinator import ScriptedCoordinator
 from twins import Twin
 
-from pg_fixtures.postgres import Postgres
-from qsync import (
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.qsync import (
     Committed,
     Qsync,
     RolledBack,

@@ -20,7 +20,7 @@ from psycopg_pool import (
     NullConnectionPool,
 )
 
-from qsync import AsyncQsync, AsyncTransaction, Committed, Qsync, Transaction
+from quorum_wal.qsync import AsyncQsync, AsyncTransaction, Committed, Qsync, Transaction
 
 POOL_SIZE = 4
 POOL_TIMEOUT = 20.0

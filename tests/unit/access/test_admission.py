@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from access.access import Access, AccessConfig
-from access.admission import Admission, ConnectionLimits
-from access.roles import Role
-from pgwire.blocking import ServerConfig
-from pgwire.errors import ConnectionRefused
+from quorum_wal.access.access import Access, AccessConfig
+from quorum_wal.access.admission import Admission, ConnectionLimits
+from quorum_wal.access.roles import Role
+from quorum_wal.pgwire.blocking import ServerConfig
+from quorum_wal.pgwire.errors import ConnectionRefused
 
 LIMITS = ConnectionLimits(
     connections_max=4,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from access.roles import Role
-from access.users import User, UserFileError, edit_user_file, parse_users
-from pgwire.auth import make_verifier
+from quorum_wal.access.roles import Role
+from quorum_wal.access.users import User, UserFileError, edit_user_file, parse_users
+from quorum_wal.pgwire.auth import make_verifier
 
 VERIFIER = make_verifier("pencil", b"0123456789abcdef", 2)
 ALICE = User("alice", frozenset({Role.PROPOSER, Role.MONITOR}), VERIFIER)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from backup.backup_catalog import BackupCatalog
-from cli.backup import backup as backup_command
-from consensus.ids import TimelineId
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.local import LocalStore
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.cli.backup import backup as backup_command
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.local import LocalStore
 
 DAY_SECONDS = 86400
 

@@ -12,18 +12,18 @@ from threading import Event
 
 import pytest
 
-from backup import parts as parts_module
-from backup import retry
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup, BackupArchive, format_backup_id, parse_backup_id
-from backup.errors import BackupError
-from backup.parts import PartReader, PartWriter
-from backup.retry import with_retries
-from backup.unpack import Unpacking
-from consensus.ids import TimelineId
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.errors import ObjectDamaged, ObjectNotFound, ObjectStoreError
-from objectstore.local import LocalStore
+from quorum_wal.backup import parts as parts_module
+from quorum_wal.backup import retry
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup, BackupArchive, format_backup_id, parse_backup_id
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.parts import PartReader, PartWriter
+from quorum_wal.backup.retry import with_retries
+from quorum_wal.backup.unpack import Unpacking
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound, ObjectStoreError
+from quorum_wal.objectstore.local import LocalStore
 
 TIMELINE = TimelineId(bytes(16), bytes(range(16)))
 NOW = datetime(2026, 11, 21, 10, 15, 0, 123000, tzinfo=UTC)

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from backup.base_backup import (
+from quorum_wal.backup.base_backup import (
     ArchiveData,
     BackupOptions,
     BaseBackup,
@@ -14,7 +14,7 @@ from backup.base_backup import (
     Progress,
     parse_message,
 )
-from backup.errors import BackupError
+from quorum_wal.backup.errors import BackupError
 
 
 def test_the_command() -> None:

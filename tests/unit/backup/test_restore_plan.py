@@ -12,19 +12,19 @@ import pytest
 from odd_wal import MIB, OddWal
 from wal_log import SYSTEM_ID
 
-from backup.backup_record import Backup, format_backup_id
-from backup.errors import BackupError
-from backup.replayable_log import POSTGRES_EPOCH
-from backup.restore_plan import LiveLog, RestorePlanner
-from backup.target import AtLsn, AtTime, AtXid, Latest
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.keys import ArchivedWal
-from objectstore.local import LocalStore
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name
+from quorum_wal.backup.backup_record import Backup, format_backup_id
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.replayable_log import POSTGRES_EPOCH
+from quorum_wal.backup.restore_plan import LiveLog, RestorePlanner
+from quorum_wal.backup.target import AtLsn, AtTime, AtXid, Latest
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name
 
 MAJOR = 16
 START_LSN = 2 * MIB

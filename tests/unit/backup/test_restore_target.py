@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from backup.backup_record import Backup, format_backup_id
-from backup.errors import BackupError
-from backup.retention import kept_by_age, kept_by_number
-from backup.target import (
+from quorum_wal.backup.backup_record import Backup, format_backup_id
+from quorum_wal.backup.errors import BackupError
+from quorum_wal.backup.retention import kept_by_age, kept_by_number
+from quorum_wal.backup.target import (
     AtLsn,
     AtTime,
     AtXid,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from archived_log import SEG_SIZE, log_facts, log_of
 
-from backup import safekeeper_wal
-from backup.safekeeper_wal import Position, Safekeeper, SafekeeperWalSource
-from backup.wal_source import WalSourceError
-from consensus.messages import ServerFacts
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name
+from quorum_wal.backup import safekeeper_wal
+from quorum_wal.backup.safekeeper_wal import Position, Safekeeper, SafekeeperWalSource
+from quorum_wal.backup.wal_source import WalSourceError
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name
 
 SERVER = log_facts().server
 BEGIN_LSN = 5 * SEG_SIZE

@@ -9,14 +9,14 @@ import pytest
 from archived_log import FIRST_SEGNO, LAST_SEGNO, SEG_SIZE, TIMELINE, log, log_facts, log_of
 from wal_log import SYSTEM_ID, WalLog
 
-from backup.archived_log import Gap, archived_log, stored_wal
-from backup.prune import plan_pruning
-from backup.verify import ArchiveAddress, Verdict, check_segment, verify, verify_fast
-from objectstore.archive import TimelineArchive
-from objectstore.keys import ArchivedWal
-from objectstore.store import open_store
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
+from quorum_wal.backup.archived_log import Gap, archived_log, stored_wal
+from quorum_wal.backup.prune import plan_pruning
+from quorum_wal.backup.verify import ArchiveAddress, Verdict, check_segment, verify, verify_fast
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.store import open_store
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
 
 ONE = TimelineHistory(1)
 SEGNOS = range(FIRST_SEGNO, FIRST_SEGNO + 4)

@@ -10,18 +10,18 @@ import pytest
 from archived_log import SEG_SIZE, TIMELINE, log_facts, log_of
 from wal_log import WalLog
 
-from backup.archived_wal import ArchivedWalSource
-from backup.wal_fetch import fetch_wal_file
-from backup.wal_source import WalSourceError
-from consensus.messages import ServerFacts
-from objectstore.archive import TimelineArchive
-from objectstore.errors import ObjectDamaged, ObjectStoreError
-from objectstore.keys import ArchivedWal
-from objectstore.store import ObjectStore, open_store
-from pgwal.errors import WalFormatError
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from pgwal.segment import format_segment_name
+from quorum_wal.backup.archived_wal import ArchivedWalSource
+from quorum_wal.backup.wal_fetch import fetch_wal_file
+from quorum_wal.backup.wal_source import WalSourceError
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectStoreError
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.store import ObjectStore, open_store
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import format_segment_name
 
 SERVER = log_facts().server
 LASTING = WalSourceError("it is damaged")

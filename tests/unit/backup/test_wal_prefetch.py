@@ -13,17 +13,17 @@ from typing import IO
 import pytest
 from archived_log import FIRST_SEGNO, SEG_SIZE, TIMELINE, log_facts, log_of
 
-from backup import prefetcher as prefetcher_module
-from backup import wal_prefetch
-from backup.prefetcher import Prefetcher
-from backup.recovery_settings import restore_command
-from backup.wal_prefetch import ASKED, FOLDER, PrefetchFolder
-from consensus.ids import TimelineId
-from objectstore.archive import TimelineArchive
-from objectstore.keys import ArchivedWal
-from objectstore.store import open_store
-from pg_fixtures.waiting import wait_until
-from pgwal.segment import format_segment_name
+from quorum_wal.backup import prefetcher as prefetcher_module
+from quorum_wal.backup import wal_prefetch
+from quorum_wal.backup.prefetcher import Prefetcher
+from quorum_wal.backup.recovery_settings import restore_command
+from quorum_wal.backup.wal_prefetch import ASKED, FOLDER, PrefetchFolder
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.store import open_store
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.segment import format_segment_name
 
 TIMEOUT = 60.0
 AHEAD = 3
@@ -143,7 +143,7 @@ def run_prefetcher(folder: PrefetchFolder, archive: TimelineArchive) -> subproce
     with folder.lock.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         process = subprocess.Popen(
-            [sys.executable, "-m", "backup.prefetcher"],
+            [sys.executable, "-m", "quorum_wal.backup.prefetcher"],
             stdin=subprocess.PIPE,
             pass_fds=[lock.fileno()],
         )

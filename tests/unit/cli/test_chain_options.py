@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from cli.chain_options import NOT_FOR_PEERS, PeerConninfo, Via, chain_rule
-from walproposer.chain_rule import NO_CHAINS, ChainRule
+from quorum_wal.cli.chain_options import NOT_FOR_PEERS, PeerConninfo, Via, chain_rule
+from quorum_wal.walproposer.chain_rule import NO_CHAINS, ChainRule
 
 
 @pytest.mark.parametrize("text", ["4", "4=", "=2", "4=2=1", "4=4", "0=1", "a=2", "4=" + "9" * 5000])

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from cli.main import cli
+from quorum_wal.cli.main import cli
 
 
 def defaults_of(path: Path) -> dict[str, Any]:

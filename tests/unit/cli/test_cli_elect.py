@@ -7,14 +7,14 @@ from threading import Event
 import pytest
 from new_timeline import first_membership
 
-from cli import elect
-from cli.output import CommandError, ExitCode
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from walproposer.config import ProposerConfig
-from walproposer.errors import Refusal
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.timelines.timeline_creation import FoundTimeline
+from quorum_wal.cli import elect
+from quorum_wal.cli.output import CommandError, ExitCode
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
 
 CONFIG = ProposerConfig(PrimaryAddress(""), ())
 FOUND = FoundTimeline(

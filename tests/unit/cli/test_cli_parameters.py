@@ -7,9 +7,9 @@ from typing import Any
 import click
 import pytest
 
-from cli.main import cli
-from consensus.ids import TimelineId
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.cli.main import cli
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 SECRET = "s3cret-word"
 TIMELINE = "0" * 31 + "1"

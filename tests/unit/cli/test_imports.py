@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.ports import free_port
+from quorum_wal.pg_fixtures.processes import SK
 
 #: Of the status page, of logs in colours, of --qsync, of --lock and of the stop of a server.
 NOT_NEEDED = {
@@ -18,14 +18,14 @@ NOT_NEEDED = {
     "http.server",
     "urllib.request",
     "rich.console",
-    "access.access",
-    "qsync",
-    "walproposer.qsync.coordination",
-    "walproposer.qsync.limbo_events",
-    "walproposer.qsync.verdict_server",
-    "walproposer.locks.etcd_lock",
+    "quorum_wal.access.access",
+    "quorum_wal.qsync",
+    "quorum_wal.walproposer.qsync.coordination",
+    "quorum_wal.walproposer.qsync.limbo_events",
+    "quorum_wal.walproposer.qsync.verdict_server",
+    "quorum_wal.walproposer.locks.etcd_lock",
     "obstore",
-    "pgwire.connection",
+    "quorum_wal.pgwire.connection",
 }
 
 
@@ -46,5 +46,5 @@ def test_a_proposer_imports_no_more_than_it_needs_to_lead(words: tuple[str, ...]
     port = free_port()
     members = ("--safekeepers", f"127.0.0.1:{port}", "--http", "127.0.0.1:0")
     modules = imported(*words, f"host=127.0.0.1 port={port} user=nobody dbname=none", *members)
-    assert "walproposer.stream.incarnation" in modules
+    assert "quorum_wal.walproposer.stream.incarnation" in modules
     assert sorted(modules & NOT_NEEDED) == []

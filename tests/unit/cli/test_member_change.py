@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from cluster_pages import HTTP, Answers, lost_peer, membership, page, peer, safekeeper, silent
 
-import cli.member_change
-from cli.member_change import MemberChange, completed
-from cluster.member_plan import plan_remove
-from cluster.timeline_view import TimelineView
-from walproposer.errors import Refusal
-from walproposer.stream.events import ChangeRequest
+import quorum_wal.cli.member_change
+from quorum_wal.cli.member_change import MemberChange, completed
+from quorum_wal.cluster.member_plan import plan_remove
+from quorum_wal.cluster.timeline_view import TimelineView
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.stream.events import ChangeRequest
 
 NEW = membership(1, 2, 3, generation=3)
 JOINT = membership(1, 2, 3, 4, 5, new=(1, 2, 3), generation=2)
@@ -32,7 +32,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
     def observe(*args: object) -> MemberChange:
         return change_of(view_of({1, 2, 3}))
 
-    monkeypatch.setattr(cli.member_change, "change_members", ask)
+    monkeypatch.setattr(quorum_wal.cli.member_change, "change_members", ask)
     monkeypatch.setattr(MemberChange, "observe", observe)
     return asked
 

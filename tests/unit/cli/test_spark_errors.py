@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.spark_session import command_error_of
+from quorum_wal.cli.spark_session import command_error_of
 
 TRACEBACK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):

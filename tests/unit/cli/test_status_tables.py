@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cli.status_tables import proposer_line
-from cluster.timeline_view import ProposerView
-from consensus.ids import NodeId
+from quorum_wal.cli.status_tables import proposer_line
+from quorum_wal.cluster.timeline_view import ProposerView
+from quorum_wal.consensus.ids import NodeId
 
 AT = datetime(2026, 11, 24, 10, tzinfo=UTC)
 AGE = {"len": 3, "len_max": 10, "age": 7.2}

@@ -26,11 +26,11 @@ from cluster_pages import (
     timeline_status,
 )
 
-from cluster.page import cluster_watch, safekeeper_page
-from cluster.page.cluster_picture import READERS_MAX, cluster_picture
-from cluster.page.cluster_watch import ClusterWatch
-from cluster.page.proposer_page import discovery_of, own_view, sampled
-from cluster.page.safekeeper_page import (
+from quorum_wal.cluster.page import cluster_watch, safekeeper_page
+from quorum_wal.cluster.page.cluster_picture import READERS_MAX, cluster_picture
+from quorum_wal.cluster.page.cluster_watch import ClusterWatch
+from quorum_wal.cluster.page.proposer_page import discovery_of, own_view, sampled
+from quorum_wal.cluster.page.safekeeper_page import (
     KeptStatus,
     SafekeeperPage,
     Source,
@@ -38,14 +38,14 @@ from cluster.page.safekeeper_page import (
     may_ask,
     without_secrets,
 )
-from cluster.page.state_changes import state_changes
-from cluster.page.timeline_page import UNKNOWN, headline_of, page_link, tables_of
-from cluster.verdict import Condition, judge
-from pg_fixtures.waiting import wait_until
-from telemetry.page.picture import Node
-from telemetry.page.rendering import render_body
-from telemetry.page.tone import Tone
-from walproposer.errors import Unreachable
+from quorum_wal.cluster.page.state_changes import state_changes
+from quorum_wal.cluster.page.timeline_page import UNKNOWN, headline_of, page_link, tables_of
+from quorum_wal.cluster.verdict import Condition, judge
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.telemetry.page.picture import Node
+from quorum_wal.telemetry.page.rendering import render_body
+from quorum_wal.telemetry.page.tone import Tone
+from quorum_wal.walproposer.errors import Unreachable
 
 LOST = page(peer(1), lost_peer(2), peer(3))
 HERE = "10.0.0.1:5454"

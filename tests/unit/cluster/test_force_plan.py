@@ -18,10 +18,10 @@ from cluster_pages import (
     silent,
 )
 
-from cluster.force_plan import TERMS_AHEAD, plan_force, uninformed
-from consensus.ids import NodeId
-from walproposer.errors import Refusal
-from walproposer.timelines.discovery import SafekeeperReport
+from quorum_wal.cluster.force_plan import TERMS_AHEAD, plan_force, uninformed
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.timelines.discovery import SafekeeperReport
 
 UUID = b"operator".ljust(16)
 

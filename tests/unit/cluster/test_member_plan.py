@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.member_plan import (
+from quorum_wal.cluster.member_plan import (
     MemberPlan,
     Stage,
     check_quorums,
@@ -18,9 +18,9 @@ from cluster.member_plan import (
     steps_of,
     warnings_of,
 )
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership, Stamp
-from walproposer.errors import Refusal
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.walproposer.errors import Refusal
 
 STAMP = Stamp(NodeId(5, b"proposer".ljust(16)), 4)
 

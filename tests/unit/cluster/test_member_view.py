@@ -18,12 +18,12 @@ from cluster_pages import (
     silent,
 )
 
-from cli.member_table import members_json, notes, remarks
-from cluster.change_line import change_line
-from cluster.member_view import MemberState, Standing
-from cluster.timeline_view import timeline_views
-from cluster.verdict import judge
-from walproposer.timelines.discovery import Discovery
+from quorum_wal.cli.member_table import members_json, notes, remarks
+from quorum_wal.cluster.change_line import change_line
+from quorum_wal.cluster.member_view import MemberState, Standing
+from quorum_wal.cluster.timeline_view import timeline_views
+from quorum_wal.cluster.verdict import judge
+from quorum_wal.walproposer.timelines.discovery import Discovery
 
 JOINT = membership(1, 2, 3, new=(1, 2, 4))
 

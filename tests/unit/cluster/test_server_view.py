@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from healthy_primary import ADDRESS, HEALTHY
 
-from cluster.server_view import Leader, Role, ServerView, server_view, with_contenders
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from walproposer.failover.log_view import LogView, log_view
-from walproposer.primary.commit_waits import CommitWaits
-from walproposer.primary.primary_settings import PrimarySettings, Slot
+from quorum_wal.cluster.server_view import Leader, Role, ServerView, server_view, with_contenders
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.failover.log_view import LogView, log_view
+from quorum_wal.walproposer.primary.commit_waits import CommitWaits
+from quorum_wal.walproposer.primary.primary_settings import PrimarySettings, Slot
 
 FIRST = TimelineHistory(1)
 SECOND = TimelineHistory(2, (TimelineSwitch(1, Lsn(0x3000000)),))

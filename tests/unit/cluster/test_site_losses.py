@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.site_losses import site_losses
-from consensus.membership import Membership, Stamp
+from quorum_wal.cluster.site_losses import site_losses
+from quorum_wal.consensus.membership import Membership, Stamp
 
 THREE = {1: "a", 2: "b", 3: "c"}
 FIVE = {1: "a", 2: "b", 3: "c", 4: "d", 5: "e"}

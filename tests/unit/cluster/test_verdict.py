@@ -24,10 +24,10 @@ from cluster_pages import (
     silent,
 )
 
-from cluster.member_view import MemberState
-from cluster.server_view import Role, ServerView
-from cluster.verdict import judge
-from walproposer.primary.commit_waits import CommitWaits
+from quorum_wal.cluster.member_view import MemberState
+from quorum_wal.cluster.server_view import Role, ServerView
+from quorum_wal.cluster.verdict import judge
+from quorum_wal.walproposer.primary.commit_waits import CommitWaits
 
 BLOCKED_QUORUM = {"ok": False, "since": "2026-01-31T12:00:10+00:00"}
 

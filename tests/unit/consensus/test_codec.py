@@ -19,12 +19,12 @@ from values import (
     U64,
 )
 
-from consensus.codec import decode_proposer_message, decode_safekeeper_message, encode
-from consensus.errors import MessageError
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import MEMBERS_MAX, Membership, Stamp
-from consensus.membership_codec import encode_membership
-from consensus.messages import (
+from quorum_wal.consensus.codec import decode_proposer_message, decode_safekeeper_message, encode
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import MEMBERS_MAX, Membership, Stamp
+from quorum_wal.consensus.membership_codec import encode_membership
+from quorum_wal.consensus.messages import (
     Append,
     AppendResponse,
     Configure,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.errors import MessageError
-from consensus.ids import NodeId, TimelineId, parse_id
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import NodeId, TimelineId, parse_id
 
 NODE_IDS = st.builds(NodeId, st.integers(0, 2**64 - 1), st.binary(min_size=16, max_size=16))
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from values import MEMBERSHIP, NODE_ID, TERM_HISTORY, TLI_HISTORY, U32, U64
 
-from consensus.errors import MessageError
-from consensus.ids import NodeId
-from consensus.join import TimelineOffer, decode_offer, encode_offer
-from consensus.membership import Membership, Stamp
-from consensus.messages import ServerFacts
-from consensus.term_history import TermHistory
-from consensus.tli_history import clipped_tli_history
-from pgwal.history import TimelineHistory
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.join import TimelineOffer, decode_offer, encode_offer
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.consensus.tli_history import clipped_tli_history
+from quorum_wal.pgwal.history import TimelineHistory
 
 A, B = NodeId(1, b"a" * 16), NodeId(2, b"b" * 16)
 HISTORY = TimelineHistory.parse(3, "1\t0/150\tno reason\n\n2\t0/300\tno reason\n")

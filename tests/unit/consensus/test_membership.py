@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from values import MEMBERSHIP, NODE_ID, U32
 
-from consensus.errors import MessageError
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership, MembershipError, Stamp
-from consensus.membership_codec import decode_membership, encode_membership
-from consensus.membership_page import membership_of_page, membership_page, split_address
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership, MembershipError, Stamp
+from quorum_wal.consensus.membership_codec import decode_membership, encode_membership
+from quorum_wal.consensus.membership_page import membership_of_page, membership_page, split_address
 
 A, B = NodeId(1, b"a" * 16), NodeId(2, b"b" * 16)
 ROSTER = tuple(Member(i, bytes([i]) * 8, f"10.0.0.{i}", 5454, "here") for i in (1, 2, 3, 4))

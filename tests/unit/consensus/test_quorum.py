@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.membership import Membership, MembershipError, Stamp
-from consensus.quorum import committed_lsn, has_quorum, quorum_lsn, quorum_size
+from quorum_wal.consensus.membership import Membership, MembershipError, Stamp
+from quorum_wal.consensus.quorum import committed_lsn, has_quorum, quorum_lsn, quorum_size
 
 IDS = range(1, 10)
 GROUP = st.sets(st.sampled_from(IDS), min_size=1, max_size=9).map(lambda ids: tuple(sorted(ids)))

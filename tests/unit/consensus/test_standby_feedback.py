@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consensus.messages import NO_FEEDBACK, HotStandbyFeedback
-from consensus.standby_feedback import oldest_feedback
+from quorum_wal.consensus.messages import NO_FEEDBACK, HotStandbyFeedback
+from quorum_wal.consensus.standby_feedback import oldest_feedback
 
 
 def feedback(xmin: int = 0, epoch: int = 0, catalog: int = 0, at: int = 5) -> HotStandbyFeedback:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.errors import HistoryError
-from consensus.ids import NodeId
-from consensus.term_history import TermHistory, TermStart, highest_common_point
+from quorum_wal.consensus.errors import HistoryError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.term_history import TermHistory, TermStart, highest_common_point
 
 START = 10
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.tli_history import clipped_tli_history, first_difference, last_switch_lsn
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
+from quorum_wal.consensus.tli_history import clipped_tli_history, first_difference, last_switch_lsn
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
 
 END = 30
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership, Stamp
-from consensus.term_history import TermHistory, TermStart
-from pgwal.history import TimelineHistory
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.consensus.term_history import TermHistory, TermStart
+from quorum_wal.pgwal.history import TimelineHistory
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)

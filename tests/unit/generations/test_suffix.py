@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generations.errors import GenerationError
-from generations.suffix import (
+from quorum_wal.generations.errors import GenerationError
+from quorum_wal.generations.suffix import (
     ATTACHMENT_GENERATION_MAX,
     NODE_GENERATION_MAX,
     NODE_ID_MAX,

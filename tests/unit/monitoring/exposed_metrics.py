@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from generations.metrics import GenerationCollector, RequestCounts
-from pageserver.metrics import PageserverCollector
-from safekeeper import metrics as safekeeper
-from walproposer import metrics as proposer
+from quorum_wal.generations.metrics import GenerationCollector, RequestCounts
+from quorum_wal.pageserver.metrics import PageserverCollector
+from quorum_wal.safekeeper import metrics as safekeeper
+from quorum_wal.walproposer import metrics as proposer
 
 #: A pageserver's status without timelines, with all that has metrics.
 PAGES_STATUS = {

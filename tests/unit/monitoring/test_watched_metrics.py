@@ -7,7 +7,7 @@ import re
 from exposed_metrics import exposed, named_in
 from prometheus_server import ROOT, rules_by_name
 
-from cluster.verdict import Condition
+from quorum_wal.cluster.verdict import Condition
 
 RULES = rules_by_name()
 ALERTED = set().union(*(named_in(rule["expr"]) for rule in RULES.values()))

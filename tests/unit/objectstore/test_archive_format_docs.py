@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from consensus.ids import TimelineId
-from objectstore.archive import ArchivedTimeline
-from objectstore.keys import ArchivedWal, ArchiveKeys
-from objectstore.sealed import SEAL, SKIPPABLE_MAGIC, VERSION, seal, unseal
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import ArchivedTimeline
+from quorum_wal.objectstore.keys import ArchivedWal, ArchiveKeys
+from quorum_wal.objectstore.sealed import SEAL, SKIPPABLE_MAGIC, VERSION, seal, unseal
 
 PAGE = (Path(__file__).parents[3] / "docs" / "archive-format.md").read_text()
 MIB = 1 << 20

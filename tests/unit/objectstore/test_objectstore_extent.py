@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from archived_log import SEG_SIZE, TIMELINE, log_facts
 
-from objectstore.archive import TimelineArchive, find_timelines, require_archive
-from objectstore.errors import ArchiveError
-from objectstore.keys import ArchivedWal
-from objectstore.store import ObjectStore, open_store
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
+from quorum_wal.objectstore.archive import TimelineArchive, find_timelines, require_archive
+from quorum_wal.objectstore.errors import ArchiveError
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.store import ObjectStore, open_store
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
 
 ONE = TimelineHistory(1)
 START = 3 * SEG_SIZE

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.ids import TimelineId
-from objectstore.keys import ArchivedWal, ArchiveKeys
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.keys import ArchivedWal, ArchiveKeys
 
 TIMELINE = TimelineId(bytes(16), b"t" * 16)
 MIB = 1 << 20

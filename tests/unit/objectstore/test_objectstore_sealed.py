@@ -13,8 +13,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from objectstore.errors import ObjectDamaged, ObjectStoreError
-from objectstore.sealed import (
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectStoreError
+from quorum_wal.objectstore.sealed import (
     CONTENT_BYTES_MAX,
     NAME,
     SEAL,

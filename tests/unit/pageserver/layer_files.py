@@ -10,11 +10,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
-from pageserver.layers.layer_file import Epoch, LayerPart, Limits, write_layer
-from pageserver.layers.page_run import PageRun, Run, consecutive
-from pageserver.layers.page_stack import Layer
-from pageserver.layers.touches import Database, Numbers
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
+from quorum_wal.pageserver.layers.layer_file import Epoch, LayerPart, Limits, write_layer
+from quorum_wal.pageserver.layers.page_run import PageRun, Run, consecutive
+from quorum_wal.pageserver.layers.page_stack import Layer
+from quorum_wal.pageserver.layers.touches import Database, Numbers
 
 EPOCH = Epoch(7, 100, 200)
 FORKS = [Fork(1663, 5, 16384, ForkKind.MAIN), Fork(1663, 5, 16384, ForkKind.VM),

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from generations.suffix import Suffix
-from pageserver.attachments.attachment import AttachDecision, Attachment, Phase, decide_attach
-from pageserver.attachments.attachment_events import (
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments.attachment import (
+    AttachDecision,
+    Attachment,
+    Phase,
+    decide_attach,
+)
+from quorum_wal.pageserver.attachments.attachment_events import (
     Action,
     Alarm,
     AlarmKind,
@@ -47,9 +52,9 @@ from pageserver.attachments.attachment_events import (
     Validated,
     ValidationBegun,
 )
-from pageserver.objects.attachment_id import Verdict
-from pageserver.objects.page_index import Cut, LayerRef, PageIndex
-from pageserver.objects.page_keys import IndexName, ListName
+from quorum_wal.pageserver.objects.attachment_id import Verdict
+from quorum_wal.pageserver.objects.page_index import Cut, LayerRef, PageIndex
+from quorum_wal.pageserver.objects.page_keys import IndexName, ListName
 
 OLD, OWN, NEW = Suffix.pack(1, 1, 1), Suffix.pack(2, 1, 1), Suffix.pack(3, 2, 1)
 LOADED = IndexName(OLD, 9)

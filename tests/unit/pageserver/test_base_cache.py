@@ -7,15 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup
-from consensus.ids import TimelineId
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.local import LocalStore
-from pageserver.errors import LayerDamaged
-from pageserver.layers.backup_base import BackupFiles, FilePlace
-from pageserver.layers.base_cache import decode_places, encode_places, store_places, stored_places
-from pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.backup_base import BackupFiles, FilePlace
+from quorum_wal.pageserver.layers.base_cache import (
+    decode_places,
+    encode_places,
+    store_places,
+    stored_places,
+)
+from quorum_wal.pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 FILES = BackupFiles({

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pageserver.branches.branch_folder import BranchFolder, BranchState, branch_folders
-from pageserver.branches.branch_record import Branch, decode_branch
-from pageserver.branches.branch_server import state_of
-from pageserver.branches.branch_settings import (
+from quorum_wal.pageserver.branches.branch_folder import BranchFolder, BranchState, branch_folders
+from quorum_wal.pageserver.branches.branch_record import Branch, decode_branch
+from quorum_wal.pageserver.branches.branch_server import state_of
+from quorum_wal.pageserver.branches.branch_settings import (
     check_user_settings,
     command_line,
     configuration,
     fixed_settings,
 )
-from pageserver.errors import BranchError
+from quorum_wal.pageserver.errors import BranchError
 
 
 def record(name: str) -> Branch:

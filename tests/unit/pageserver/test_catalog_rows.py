@@ -7,9 +7,9 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from pageserver.errors import LayerDamaged, TableNameError
-from pageserver.layers.fork import PAGE_BYTES
-from pageserver.pitr.catalog_rows import (
+from quorum_wal.pageserver.errors import LayerDamaged, TableNameError
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES
+from quorum_wal.pageserver.pitr.catalog_rows import (
     ClassRow,
     RoleRow,
     parse_class_row,
@@ -17,9 +17,9 @@ from pageserver.pitr.catalog_rows import (
     parse_pair_row,
     parse_role_row,
 )
-from pageserver.pitr.heap_page import heap_rows
-from pageserver.pitr.relation_map import parse_relation_map
-from pageserver.pitr.table_name import TableName, quote_name
+from quorum_wal.pageserver.pitr.heap_page import heap_rows
+from quorum_wal.pageserver.pitr.relation_map import parse_relation_map
+from quorum_wal.pageserver.pitr.table_name import TableName, quote_name
 
 
 def heap_page(rows: list[bytes], states: list[int] | None = None) -> bytes:

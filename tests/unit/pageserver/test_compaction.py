@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from generations.suffix import Suffix
-from pageserver.attachments.compaction import (
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments.compaction import (
     OLD_LAYERS_MAX,
     Merge,
     is_worth_merging,
     mergeable,
     planned_merge,
 )
-from pageserver.objects.page_index import Cut, LayerRef, PageIndex
+from quorum_wal.pageserver.objects.page_index import Cut, LayerRef, PageIndex
 
 OWN = Suffix.pack(2, 1, 1)
 

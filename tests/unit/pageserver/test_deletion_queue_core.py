@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from objectstore.delete_requests import DELETE_KEYS_MAX
-from pageserver.attachments import deletion_queue
-from pageserver.attachments.deletion_events import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.delete_requests import DELETE_KEYS_MAX
+from quorum_wal.pageserver.attachments import deletion_queue
+from quorum_wal.pageserver.attachments.deletion_events import (
     Condemned,
     CreateHeader,
     DeleteKeys,
@@ -34,10 +34,10 @@ from pageserver.attachments.deletion_events import (
     RoundDue,
     TimelineDetached,
 )
-from pageserver.attachments.deletion_queue import DeletionQueue, QueuePhase
-from pageserver.objects.attachment_id import AttachmentId, Verdict
-from pageserver.objects.deletion_list import DeletionList, QueueHeader
-from pageserver.objects.page_keys import (
+from quorum_wal.pageserver.attachments.deletion_queue import DeletionQueue, QueuePhase
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId, Verdict
+from quorum_wal.pageserver.objects.deletion_list import DeletionList, QueueHeader
+from quorum_wal.pageserver.objects.page_keys import (
     HeaderName,
     IndexName,
     LayerName,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pageserver.epochs.file_set import FileSet, copied_from
-from pageserver.layers.fork import DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Fork, ForkKind
-from pageserver.layers.fork_table import ForkTable
-from pageserver.layers.touches import Database, Touches
+from quorum_wal.pageserver.epochs.file_set import FileSet, copied_from
+from quorum_wal.pageserver.layers.fork import DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Fork, ForkKind
+from quorum_wal.pageserver.layers.fork_table import ForkTable
+from quorum_wal.pageserver.layers.touches import Database, Touches
 
 SHOP, OTHER = 5, 6
 NOTHING = Touches(0, 0, (), {}, frozenset(), frozenset(), (), (), (), 0, ())

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generations.suffix import Suffix
-from pageserver.attachments.garbage import (
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments.garbage import (
     KEPT_INDICES,
     kept_indices,
     next_horizon_lsn,
     without_garbage,
 )
-from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
-from pageserver.objects.page_keys import IndexName
+from quorum_wal.pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
+from quorum_wal.pageserver.objects.page_keys import IndexName
 
 OLD, OWN = Suffix.pack(1, 1, 1), Suffix.pack(2, 1, 1)
 

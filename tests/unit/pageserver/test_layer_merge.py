@@ -20,12 +20,12 @@ from layer_files import (
     write,
 )
 
-from pageserver.layers.fork import Fork, ForkKind
-from pageserver.layers.layer_file import Epoch, LayerPart, Limits, write_layer
-from pageserver.layers.layer_merge import live_pages, merged_limits, merged_pages
-from pageserver.layers.page_stack import Layer, PageStack
-from pageserver.layers.read_ahead import ReadAhead
-from pageserver.layers.touches import Database
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind
+from quorum_wal.pageserver.layers.layer_file import Epoch, LayerPart, Limits, write_layer
+from quorum_wal.pageserver.layers.layer_merge import live_pages, merged_limits, merged_pages
+from quorum_wal.pageserver.layers.page_stack import Layer, PageStack
+from quorum_wal.pageserver.layers.read_ahead import ReadAhead
+from quorum_wal.pageserver.layers.touches import Database
 
 SEEDS = 8
 
@@ -140,6 +140,6 @@ def test_many_layers_are_read_with_little_memory(monkeypatch: pytest.MonkeyPatch
 
     check_pages()
     assert sum(read_bytes) <= 2 * sum(map(len, contents))
-    monkeypatch.setattr("pageserver.layers.read_ahead.AHEAD_BYTES_MAX", 5 << 16)
-    monkeypatch.setattr("pageserver.layers.read_ahead.UNPACKED_BYTES_MAX", 5 << 18)
+    monkeypatch.setattr("quorum_wal.pageserver.layers.read_ahead.AHEAD_BYTES_MAX", 5 << 16)
+    monkeypatch.setattr("quorum_wal.pageserver.layers.read_ahead.UNPACKED_BYTES_MAX", 5 << 18)
     check_pages()

@@ -20,11 +20,11 @@ from layer_files import (
     write,
 )
 
-from pageserver.errors import LayerDamaged
-from pageserver.layers.fork import Fork, ForkKind, parse_file
-from pageserver.layers.layer_file import Limits
-from pageserver.layers.page_stack import ZERO_PAGE, PageStack, read_one
-from pageserver.layers.touches import Database
+from quorum_wal.pageserver.errors import LayerDamaged
+from quorum_wal.pageserver.layers.fork import Fork, ForkKind, parse_file
+from quorum_wal.pageserver.layers.layer_file import Limits
+from quorum_wal.pageserver.layers.page_stack import ZERO_PAGE, PageStack, read_one
+from quorum_wal.pageserver.layers.touches import Database
 
 
 def test_written_pages_are_read_back() -> None:

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup, format_backup_id
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.errors import ObjectDamaged
-from objectstore.local import LocalStore
-from pageserver.cuts.needed_wal import NeededWal, needed_wal, oldest_needed
-from pageserver.errors import PageserverError
-from pageserver.objects.page_index import Cut, PageIndex, encode_index
-from pageserver.objects.page_keys import IndexName, PageKeys
+from quorum_wal.backup.backup_catalog import BackupCatalog
+from quorum_wal.backup.backup_record import Backup, format_backup_id
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.errors import ObjectDamaged
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pageserver.cuts.needed_wal import NeededWal, needed_wal, oldest_needed
+from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.objects.page_index import Cut, PageIndex, encode_index
+from quorum_wal.pageserver.objects.page_keys import IndexName, PageKeys
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 TIMELINE = TimelineId(bytes(15) + b"\1", bytes(15) + b"\2")

@@ -8,13 +8,18 @@ import struct
 import numpy as np
 import pytest
 
-from pageserver.checks.page_comparison import Expectation, Verdict, compare
-from pageserver.checks.page_mask import PageKind, is_blank, masked, page_kind
-from pageserver.checks.page_sample import choose_pages
-from pageserver.checks.visibility_bits import ALL_FROZEN, ALL_VISIBLE, are_bits_valid, extra_bits
-from pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
-from pageserver.layers.page_header import page_checksum, page_checksums
-from pageserver.layers.page_stack import ZERO_PAGE
+from quorum_wal.pageserver.checks.page_comparison import Expectation, Verdict, compare
+from quorum_wal.pageserver.checks.page_mask import PageKind, is_blank, masked, page_kind
+from quorum_wal.pageserver.checks.page_sample import choose_pages
+from quorum_wal.pageserver.checks.visibility_bits import (
+    ALL_FROZEN,
+    ALL_VISIBLE,
+    are_bits_valid,
+    extra_bits,
+)
+from quorum_wal.pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
+from quorum_wal.pageserver.layers.page_header import page_checksum, page_checksums
+from quorum_wal.pageserver.layers.page_stack import ZERO_PAGE
 
 LSN = 0x1000
 TUPLE_AT = PAGE_BYTES - 40

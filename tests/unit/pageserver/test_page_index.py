@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from objectstore.errors import ObjectDamaged
-from objectstore.sealed import seal, unseal
-from pageserver.objects.attachment_id import AttachmentId
-from pageserver.objects.deletion_list import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.errors import ObjectDamaged
+from quorum_wal.objectstore.sealed import seal, unseal
+from quorum_wal.pageserver.objects.attachment_id import AttachmentId
+from quorum_wal.pageserver.objects.deletion_list import (
     DeletionList,
     QueueHeader,
     decode_claim,
@@ -25,7 +25,7 @@ from pageserver.objects.deletion_list import (
     encode_header,
     encode_list,
 )
-from pageserver.objects.page_index import (
+from quorum_wal.pageserver.objects.page_index import (
     Cut,
     FrameRef,
     LayerRef,

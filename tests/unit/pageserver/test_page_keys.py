@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.ids import TimelineId
-from generations.suffix import Suffix
-from pageserver.attachments.emergency import emergency_suffix
-from pageserver.objects.page_keys import (
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.generations.suffix import Suffix
+from quorum_wal.pageserver.attachments.emergency import emergency_suffix
+from quorum_wal.pageserver.objects.page_keys import (
     LSN_MAX,
     PART_MAX,
     SEQ_MAX,

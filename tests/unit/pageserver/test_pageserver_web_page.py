@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pageserver.web_page import PageserverPage
-from telemetry.page.rendering import render_body
-from telemetry.page.tone import Tone
+from quorum_wal.pageserver.web_page import PageserverPage
+from quorum_wal.telemetry.page.rendering import render_body
+from quorum_wal.telemetry.page.tone import Tone
 
 
 def timeline(**changes: Any) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
-from pageserver.pitr.promoted_server import invalid_relations
+from quorum_wal.pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
+from quorum_wal.pageserver.pitr.promoted_server import invalid_relations
 
 LOG = """\
 2026-11-25 10:00:00.000 UTC [7] WARNING:  page 3 of relation base/5/16400 is uninitialized

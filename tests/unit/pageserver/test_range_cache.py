@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from pageserver.layers.range_cache import BLOCK_BYTES, BLOCKS_KEPT, RangeCache
+from quorum_wal.pageserver.layers.range_cache import BLOCK_BYTES, BLOCKS_KEPT, RangeCache
 
 SEED = 20261125
 

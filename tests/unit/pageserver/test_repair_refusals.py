@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pageserver.checks.page_repair import check_stopped
-from pageserver.errors import PageserverError
+from quorum_wal.pageserver.checks.page_repair import check_stopped
+from quorum_wal.pageserver.errors import PageserverError
 
 
 @pytest.mark.parametrize(

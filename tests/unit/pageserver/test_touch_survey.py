@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pageserver.epochs.touch_survey import TouchSurveyor
+from quorum_wal.pageserver.epochs.touch_survey import TouchSurveyor
 
 
 def test_wal_without_touched_pages() -> None:

@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from pgwal.block_ref import BlockRef, PageImage, Relation, decode_body
-from pgwal.errors import WalFormatError
-from pgwal.lsn import Lsn
-from pgwal.record import Record
+from quorum_wal.pgwal.block_ref import BlockRef, PageImage, Relation, decode_body
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.record import Record
 
 TABLE = struct.pack("<III", 1663, 5, 16384)
 START = Lsn(0x200028)

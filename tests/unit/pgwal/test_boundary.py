@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 from odd_wal import MIB, PAGE, OddWal, random_log
 
-from pgwal.boundary import BoundaryFinder
-from pgwal.errors import WalFormatError
-from pgwal.lsn import Lsn
+from quorum_wal.pgwal.boundary import BoundaryFinder
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import Lsn
 
 RANDOM_LOGS = 40
 CHUNK = 16 * PAGE

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from odd_wal import MIB, PAGE, OddWal, random_log
 from wal_log import SYSTEM_ID
 
-from pgwal.end_of_wal import EndOfWal, find_end_of_wal
+from quorum_wal.pgwal.end_of_wal import EndOfWal, find_end_of_wal
 
 
 def end_of(

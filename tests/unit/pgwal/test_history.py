@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pgwal.errors import TimelineHistoryError
-from pgwal.history import (
+from quorum_wal.pgwal.errors import TimelineHistoryError
+from quorum_wal.pgwal.history import (
     TimelineHistory,
     TimelineSwitch,
     history_file_name,
     parse_history_file_name,
 )
-from pgwal.lsn import Lsn
+from quorum_wal.pgwal.lsn import Lsn
 
 #: As Postgres wrote it at the second promotion: the copy of the parent's file, a newline, a line.
 TEXT = '1\t0/3000110\tno recovery target specified\n\n2\t0/50001A8\tat restore point "x y"\n'

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgwal.errors import LsnSyntaxError
-from pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwal.errors import LsnSyntaxError
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from odd_wal import MIB, PAGE, OddWal
 from wal_log import SYSTEM_ID
 
-from pgwal.errors import WalFormatError
-from pgwal.page import (
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.page import (
     PageFlag,
     PageHeader,
     check_page_header,
@@ -19,7 +19,7 @@ from pgwal.page import (
     parse_page_header,
     usable_position,
 )
-from pgwal.versions import SUPPORTED_MAJORS, wal_version
+from quorum_wal.pgwal.versions import SUPPORTED_MAJORS, wal_version
 
 FIRST = 2 * MIB
 SECOND = FIRST + PAGE

@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from odd_wal import MIB, PAGE, OddWal
 
-from pgwal.errors import WalFormatError
-from pgwal.record import (
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.record import (
     HEADER,
     RecordHeader,
     check_record_crc,
@@ -17,7 +17,7 @@ from pgwal.record import (
     record_crc,
     record_end_lsn,
 )
-from pgwal.versions import wal_version
+from quorum_wal.pgwal.versions import wal_version
 
 START = 2 * MIB + 64
 GOOD = RecordHeader(total_length=100, xid=7, prev_lsn=START - 64, info=0, rmgr_id=10, crc=0)

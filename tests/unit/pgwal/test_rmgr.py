@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pgwal.errors import UnsupportedVersionError, WalError
-from pgwal.rmgr import is_rmgr_id, rmgr_name
-from pgwal.versions import SUPPORTED_MAJORS, wal_version
+from quorum_wal.pgwal.errors import UnsupportedVersionError, WalError
+from quorum_wal.pgwal.rmgr import is_rmgr_id, rmgr_name
+from quorum_wal.pgwal.versions import SUPPORTED_MAJORS, wal_version
 
 
 def test_every_version_has_its_own_magic() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgwal.errors import SegmentNameError
-from pgwal.lsn import Lsn
-from pgwal.segment import (
+from quorum_wal.pgwal.errors import SegmentNameError
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.segment import (
     SegmentName,
     check_wal_seg_size,
     format_segment_name,

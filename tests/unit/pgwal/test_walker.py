@@ -9,10 +9,10 @@ import pytest
 from odd_wal import MIB, PAGE, OddWal, Written, random_log
 from wal_log import SYSTEM_ID
 
-from pgwal.errors import WalFormatError
-from pgwal.record import Record
-from pgwal.versions import SUPPORTED_MAJORS
-from pgwal.walker import NEED_DATA, RecordWalker
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.record import Record
+from quorum_wal.pgwal.versions import SUPPORTED_MAJORS
+from quorum_wal.pgwal.walker import NEED_DATA, RecordWalker
 
 RANDOM_LOGS = 20
 

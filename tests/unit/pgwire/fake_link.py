@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pgwire.connection import NEED_DATA, PAUSED, ClientConnection, ServerConnection, State
-from pgwire.handshake import ClientHandshake, ServerHandshake, ServerPolicy, greeting
-from pgwire.messages import BackendKeyData, CopyBothResponse, Message, Query
-from pgwire.startup import StartupMessage
+from quorum_wal.pgwire.connection import (
+    NEED_DATA,
+    PAUSED,
+    ClientConnection,
+    ServerConnection,
+    State,
+)
+from quorum_wal.pgwire.handshake import ClientHandshake, ServerHandshake, ServerPolicy, greeting
+from quorum_wal.pgwire.messages import BackendKeyData, CopyBothResponse, Message, Query
+from quorum_wal.pgwire.startup import StartupMessage
 
 STARTUP = StartupMessage({"user": "walproposer", "database": "tenant", "replication": "true"})
 PARAMETERS = {"server_version": "18.1", "integer_datetimes": "on"}

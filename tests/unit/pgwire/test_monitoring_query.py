@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from pgwire.commands import parse_command
-from pgwire.errors import CommandSyntaxError
-from pgwire.monitoring_query import (
+from quorum_wal.pgwire.commands import parse_command
+from quorum_wal.pgwire.errors import CommandSyntaxError
+from quorum_wal.pgwire.monitoring_query import (
     MonitoringQuery,
     SelectMayMonitor,
     SelectOne,

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from pgwire.auth import (
+from quorum_wal.pgwire.auth import (
     ITERATIONS_MAX,
     MECHANISM,
     MECHANISM_PLUS,
@@ -16,7 +16,7 @@ from pgwire.auth import (
     make_verifier,
     mock_verifier,
 )
-from pgwire.errors import ConnectionRefused, ProtocolError
+from quorum_wal.pgwire.errors import ConnectionRefused, ProtocolError
 
 SALT = bytes(range(16))
 VERIFIER = make_verifier("pencil", SALT)

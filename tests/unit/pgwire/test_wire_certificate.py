@@ -8,7 +8,7 @@ import hashlib
 
 import pytest
 
-from pgwire.certificate import end_point_hash
+from quorum_wal.pgwire.certificate import end_point_hash
 
 OIDS = {  # DER of the numbers
     "1.2.840.113549.1.1.4": "2a864886f70d010104",

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pgwal.lsn import Lsn
-from pgwire.commands import (
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.commands import (
     OPTION_COMMANDS,
     AlterReplicationSlot,
     BaseBackup,
@@ -28,7 +28,7 @@ from pgwire.commands import (
     format_start_replication,
     parse_command,
 )
-from pgwire.errors import CommandSyntaxError
+from quorum_wal.pgwire.errors import CommandSyntaxError
 
 LSN = Lsn.parse("16/B374D848")
 NODE_ID = "5/000102030405060708090a0b0c0d0e0f"

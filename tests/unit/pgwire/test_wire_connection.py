@@ -12,7 +12,7 @@ from fake_link import (
     server_in_copy,
 )
 
-from pgwire.connection import (
+from quorum_wal.pgwire.connection import (
     NEED_DATA,
     PAUSED,
     TRANSITIONS,
@@ -20,8 +20,8 @@ from pgwire.connection import (
     ServerConnection,
     State,
 )
-from pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError
-from pgwire.extended_query import (
+from quorum_wal.pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError
+from quorum_wal.pgwire.extended_query import (
     Bind,
     BindComplete,
     Close,
@@ -36,8 +36,8 @@ from pgwire.extended_query import (
     ParseComplete,
     Sync,
 )
-from pgwire.framing import AUTH_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX
-from pgwire.messages import (
+from quorum_wal.pgwire.framing import AUTH_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX
+from quorum_wal.pgwire.messages import (
     Column,
     CommandComplete,
     CopyData,
@@ -54,7 +54,7 @@ from pgwire.messages import (
     SaslInitialResponse,
     Terminate,
 )
-from pgwire.startup import EncryptionAnswer, GSSENCRequest, SSLRequest, StartupMessage
+from quorum_wal.pgwire.startup import EncryptionAnswer, GSSENCRequest, SSLRequest, StartupMessage
 
 ERROR = ErrorResponse("ERROR", "58P01", "requested WAL segment has already been removed")
 STARTUP = StartupMessage({"user": "u"})

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 from socket_client import SocketClient
 
-from pgwire.blocking import CopyStream, Session
-from pgwire.connection import State
-from pgwire.errors import CopyEnd, CopyEnded, LocalProtocolError, ProtocolError
-from pgwire.framing import MESSAGE_BYTES_MAX
-from pgwire.messages import (
+from quorum_wal.pgwire.blocking import CopyStream, Session
+from quorum_wal.pgwire.connection import State
+from quorum_wal.pgwire.errors import CopyEnd, CopyEnded, LocalProtocolError, ProtocolError
+from quorum_wal.pgwire.framing import MESSAGE_BYTES_MAX
+from quorum_wal.pgwire.messages import (
     INT8_OID,
     Column,
     CommandComplete,
@@ -28,7 +28,7 @@ from pgwire.messages import (
     RowDescription,
     Terminate,
 )
-from pgwire.transport import JOIN_BYTES_MAX, PlainTransport
+from quorum_wal.pgwire.transport import JOIN_BYTES_MAX, PlainTransport
 
 TAGS = [CommandComplete("START_STREAMING"), CommandComplete("START_REPLICATION"), ReadyForQuery()]
 

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from pgwire.errors import ProtocolError
-from pgwire.framing import (
+from quorum_wal.pgwire.errors import ProtocolError
+from quorum_wal.pgwire.framing import (
     FRAME_BUFFER_BYTES,
     MESSAGE_BYTES_MAX,
     STARTUP_PACKET_BYTES_MAX,

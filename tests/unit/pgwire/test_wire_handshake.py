@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from fake_link import PARAMETERS, STARTUP, FakeLink, kinds
 
-from pgwire.auth import make_verifier
-from pgwire.connection import ClientConnection, ServerConnection, State
-from pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError, WireError
-from pgwire.handshake import ClientHandshake, ServerHandshake, ServerPolicy
-from pgwire.messages import (
+from quorum_wal.pgwire.auth import make_verifier
+from quorum_wal.pgwire.connection import ClientConnection, ServerConnection, State
+from quorum_wal.pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError, WireError
+from quorum_wal.pgwire.handshake import ClientHandshake, ServerHandshake, ServerPolicy
+from quorum_wal.pgwire.messages import (
     AuthenticationOk,
     AuthenticationSasl,
     AuthenticationSaslContinue,
@@ -23,7 +23,7 @@ from pgwire.messages import (
     SaslInitialResponse,
     SaslResponse,
 )
-from pgwire.startup import (
+from quorum_wal.pgwire.startup import (
     CancelRequest,
     EncryptionAnswer,
     GSSENCRequest,

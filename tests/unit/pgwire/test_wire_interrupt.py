@@ -6,7 +6,7 @@ import os
 import select
 from threading import Thread
 
-from pgwire.interrupt import Interrupt
+from quorum_wal.pgwire.interrupt import Interrupt
 
 
 def is_woken(interrupt: Interrupt) -> bool:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgwire.errors import ProtocolError
-from pgwire.logical import (
+from quorum_wal.pgwire.errors import ProtocolError
+from quorum_wal.pgwire.logical import (
     BeginPrepare,
     CommitPrepared,
     LogicalMessage,

@@ -12,9 +12,9 @@ from fake_link import (
     server_in_copy,
 )
 
-from pgwire.connection import TRANSITIONS
-from pgwire.errors import CommandSyntaxError, ProtocolError
-from pgwire.extended_query import (
+from quorum_wal.pgwire.connection import TRANSITIONS
+from quorum_wal.pgwire.errors import CommandSyntaxError, ProtocolError
+from quorum_wal.pgwire.extended_query import (
     Bind,
     BindComplete,
     Close,
@@ -29,7 +29,7 @@ from pgwire.extended_query import (
     ParseComplete,
     Sync,
 )
-from pgwire.messages import (
+from quorum_wal.pgwire.messages import (
     INT8_OID,
     AuthenticationOk,
     AuthenticationSasl,
@@ -56,7 +56,7 @@ from pgwire.messages import (
     SaslResponse,
     Terminate,
 )
-from pgwire.startup import (
+from quorum_wal.pgwire.startup import (
     CancelRequest,
     EncryptionAnswer,
     GSSENCRequest,

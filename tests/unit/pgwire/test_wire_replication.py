@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgwire.errors import ProtocolError
-from pgwire.replication import (
+from quorum_wal.pgwire.errors import ProtocolError
+from quorum_wal.pgwire.replication import (
     XLOG_DATA_HEADER_BYTES,
     HotStandbyFeedback,
     Keepalive,

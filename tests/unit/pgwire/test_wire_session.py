@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 import pytest
 from socket_client import CONFIG, STARTUP, SocketClient
 
-from pgwire.blocking import ServerConfig, Session, accept_connection
-from pgwire.connection import State
-from pgwire.errors import ConnectionRefused, CopyEnd, CopyEnded, ProtocolError
-from pgwire.messages import (
+from quorum_wal.pgwire.blocking import ServerConfig, Session, accept_connection
+from quorum_wal.pgwire.connection import State
+from quorum_wal.pgwire.errors import ConnectionRefused, CopyEnd, CopyEnded, ProtocolError
+from quorum_wal.pgwire.messages import (
     INT8_OID,
     BackendKeyData,
     Column,
@@ -28,8 +28,8 @@ from pgwire.messages import (
     RowDescription,
     Terminate,
 )
-from pgwire.startup import CancelRequest, StartupMessage
-from pgwire.transport import prepare_socket
+from quorum_wal.pgwire.startup import CancelRequest, StartupMessage
+from quorum_wal.pgwire.transport import prepare_socket
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgwire.errors import ConnectionRefused, ProtocolError
-from pgwire.messages import NegotiateProtocolVersion
-from pgwire.startup import (
+from quorum_wal.pgwire.errors import ConnectionRefused, ProtocolError
+from quorum_wal.pgwire.messages import NegotiateProtocolVersion
+from quorum_wal.pgwire.startup import (
     CancelRequest,
     GSSENCRequest,
     SSLRequest,

@@ -9,18 +9,18 @@ import psycopg
 import pytest
 from two_phase_world import FakeConnection, error_of
 
-from qsync.coordinator_client import ADMISSION_SECONDS, CoordinatorClient, pending_of
-from qsync.errors import (
+from quorum_wal.qsync.coordinator_client import ADMISSION_SECONDS, CoordinatorClient, pending_of
+from quorum_wal.qsync.errors import (
     BarrierFailed,
     CoordinatorError,
     OutcomeUnknown,
     TransactionPending,
     TransactionRefused,
 )
-from qsync.gid import Gid, GidError, Policy
-from qsync.outcome import Committed, Pending, RolledBack
-from qsync.statements import Result
-from qsync.steps import Ask, Connect, Pause, Request, Steps
+from quorum_wal.qsync.gid import Gid, GidError, Policy
+from quorum_wal.qsync.outcome import Committed, Pending, RolledBack
+from quorum_wal.qsync.statements import Result
+from quorum_wal.qsync.steps import Ask, Connect, Pause, Request, Steps
 
 GID = Gid(Policy.DETACH, 5000, 1, 0x1000, 725, 1, "0" * 32)
 CONFIRMED = Result(row=("confirmed", "0/2000", "7"))

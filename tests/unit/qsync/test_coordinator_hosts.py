@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from qsync.coordinator_hosts import hosts_of
-from qsync.errors import UsageError
+from quorum_wal.qsync.coordinator_hosts import hosts_of
+from quorum_wal.qsync.errors import UsageError
 
 
 @pytest.mark.parametrize(

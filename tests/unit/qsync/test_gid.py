@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync.gid import Gid, GidError, Policy, uuid7
+from quorum_wal.qsync.gid import Gid, GidError, Policy, uuid7
 
 TEXT = "skq1.d.19c1f0a3e55.2-16b374d848-2f1-1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
 GID = Gid(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from qsync.errors import UsageError
-from qsync.gid import Gid, Policy
-from qsync.options import Options
-from qsync.statements import Facts, Finish, Result, begin, format_lsn, parse_lsn, prepare
+from quorum_wal.qsync.errors import UsageError
+from quorum_wal.qsync.gid import Gid, Policy
+from quorum_wal.qsync.options import Options
+from quorum_wal.qsync.statements import Facts, Finish, Result, begin, format_lsn, parse_lsn, prepare
 
 GID = Gid(Policy.DETACH, 5000, 1, 0x1000, 725, 1, "0" * 32)
 ERROR = Result(error=psycopg.OperationalError("no"))

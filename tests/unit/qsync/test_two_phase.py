@@ -9,16 +9,16 @@ import pytest
 from psycopg.pq import TransactionStatus
 from two_phase_world import NEVER, Fault, Truth, TwoPhaseWorld
 
-from qsync.errors import (
+from quorum_wal.qsync.errors import (
     TransactionPending,
     TransactionRefused,
     TransactionRolledBack,
     UsageError,
 )
-from qsync.options import Options
-from qsync.outcome import Committed, Refused, RolledBack
-from qsync.statements import parse_lsn
-from qsync.two_phase import note_interruption
+from quorum_wal.qsync.options import Options
+from quorum_wal.qsync.outcome import Committed, Refused, RolledBack
+from quorum_wal.qsync.statements import parse_lsn
+from quorum_wal.qsync.two_phase import note_interruption
 
 ROLLBACK = Options(on_timeout="rollback")
 SUBMIT = Options(wait="submit")

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from two_phase_world import NEVER, Fault, Truth, TwoPhaseWorld
 
-from qsync.errors import NotCommitted
-from qsync.options import Confirm, OnTimeout, Options, Wait
-from qsync.outcome import Committed, Pending, Refused, RolledBack
+from quorum_wal.qsync.errors import NotCommitted
+from quorum_wal.qsync.options import Confirm, OnTimeout, Options, Wait
+from quorum_wal.qsync.outcome import Committed, Pending, Refused, RolledBack
 
 CHOICES = [
     Options(on_timeout=on_timeout, confirm=confirm, wait=wait)

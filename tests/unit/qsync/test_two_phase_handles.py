@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from two_phase_world import NEVER, Fault, Truth, TwoPhaseWorld
 
-from qsync.errors import TransactionPending, TransactionRolledBack, UsageError
-from qsync.options import Options
-from qsync.outcome import Committed, Pending
-from qsync.statements import parse_lsn
+from quorum_wal.qsync.errors import TransactionPending, TransactionRolledBack, UsageError
+from quorum_wal.qsync.options import Options
+from quorum_wal.qsync.outcome import Committed, Pending
+from quorum_wal.qsync.statements import parse_lsn
 
 SUBMIT = Options(wait="submit")
 ROLLBACK_LATER = Options(on_timeout="rollback", wait="submit")

@@ -15,10 +15,10 @@ import psycopg
 from psycopg.errors import lookup
 from psycopg.pq import TransactionStatus
 
-from qsync.coordinator_client import CoordinatorClient
-from qsync.options import Options
-from qsync.outcome import Committed
-from qsync.statements import (
+from quorum_wal.qsync.coordinator_client import CoordinatorClient
+from quorum_wal.qsync.options import Options
+from quorum_wal.qsync.outcome import Committed
+from quorum_wal.qsync.statements import (
     FACTS,
     FLUSH_LSN,
     IN_RECOVERY,
@@ -27,8 +27,8 @@ from qsync.statements import (
     Result,
     parse_lsn,
 )
-from qsync.steps import Ask, Commit, Connect, Pause, Request, Rollback, Silent, Steps
-from qsync.two_phase import TwoPhase
+from quorum_wal.qsync.steps import Ask, Commit, Connect, Pause, Request, Rollback, Silent, Steps
+from quorum_wal.qsync.two_phase import TwoPhase
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from msgspec import structs
 from new_timeline import INSTANCE, SERVER, TIMELINE, first_membership, new_control_state
 from wal_log import START_LSN
 
-from consensus.ids import NodeId
-from consensus.membership import Membership, Stamp
-from consensus.messages import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import (
     PROTOCOL_VERSION,
     Append,
     Configure,
@@ -19,10 +19,10 @@ from consensus.messages import (
     ProposerGreeting,
     VoteRequest,
 )
-from consensus.term_history import TermHistory
-from pgwal.history import TimelineHistory
-from safekeeper.acceptor import Acceptor
-from safekeeper.events import Action, BatchEnded, Received
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.events import Action, BatchEnded, Received
 
 MEMBERS = first_membership(1, 2, 3)
 #: Ballots in ascending order; the second pair shares a term.

@@ -17,12 +17,12 @@ from new_timeline import TIMELINE
 from timeline_on_disk import HOOKS, Pusher
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
-from consensus.join import TimelineOffer
-from consensus.membership import Membership
-from consensus.messages import VoteResponse
-from safekeeper.data_directory import DataDirectory
-from safekeeper.timeline import Timeline
-from safekeeper.timelines import Timelines
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.messages import VoteResponse
+from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timelines import Timelines
 
 
 @contextmanager

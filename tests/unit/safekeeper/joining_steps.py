@@ -6,10 +6,10 @@ from acceptor_steps import A, history, stamped
 from new_timeline import SERVER
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from consensus.ids import NodeId
-from consensus.join import TimelineOffer
-from consensus.membership import Member, Membership, Stamp
-from pgwal.history import TimelineHistory
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.pgwal.history import TimelineHistory
 
 SAFEKEEPER_ID = 4
 #: Where its log begins: two segments after the timeline's start.

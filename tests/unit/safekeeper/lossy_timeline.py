@@ -22,15 +22,15 @@ from new_timeline import first_membership, new_control_state
 from timeline_on_disk import create_timeline, load_timeline
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
-from consensus.ids import NodeId
-from consensus.membership import Membership, Stamp
-from consensus.messages import AppendResponse, SafekeeperMessage, VoteResponse
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from safekeeper.events import Received, TakeWal
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
-from storage import durable
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import AppendResponse, SafekeeperMessage, VoteResponse
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.safekeeper.events import Received, TakeWal
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.storage import durable
 from tests.dropping_disk import LOSSES, DroppingDisk, Loss, RandomLoss, write_tree
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import structs
 
-from consensus.codec import decode_proposer_message, encode
-from consensus.messages import Append
-from safekeeper.timeline import Timeline
+from quorum_wal.consensus.codec import decode_proposer_message, encode
+from quorum_wal.consensus.messages import Append
+from quorum_wal.safekeeper.timeline import Timeline
 
 
 def changed(payload: bytes, **deltas: int) -> bytes:

@@ -21,10 +21,10 @@ from acceptor_steps import (
 )
 from wal_log import START_LSN
 
-from consensus.ids import NodeId
-from consensus.messages import NO_FEEDBACK, AppendResponse, HotStandbyFeedback
-from safekeeper.acceptor import Acceptor
-from safekeeper.events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import NO_FEEDBACK, AppendResponse, HotStandbyFeedback
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.events import (
     Action,
     BatchEnded,
     Disconnected,

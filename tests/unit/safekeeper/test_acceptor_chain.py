@@ -20,11 +20,11 @@ from acceptor_steps import (
 )
 from wal_log import START_LSN
 
-from consensus.ids import NodeId
-from consensus.messages import AppendResponse, Follow
-from safekeeper import named_ends
-from safekeeper.acceptor import Acceptor
-from safekeeper.events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import AppendResponse, Follow
+from quorum_wal.safekeeper import named_ends
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.events import (
     Action,
     BatchEnded,
     ChainedWal,
@@ -34,7 +34,7 @@ from safekeeper.events import (
     Reply,
     TakeWal,
 )
-from safekeeper.named_ends import ENDS_MAX, NamedEnds
+from quorum_wal.safekeeper.named_ends import ENDS_MAX, NamedEnds
 
 
 def at(offset: int) -> int:

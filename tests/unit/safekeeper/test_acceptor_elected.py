@@ -26,12 +26,12 @@ from acceptor_steps import (
 from new_timeline import INSTANCE, new_control_state
 from wal_log import START_LSN, WalLog
 
-from consensus.ids import NodeId
-from consensus.messages import AppendResponse
-from consensus.term_history import TermHistory, TermStart
-from pgwal.history import TimelineHistory
-from safekeeper.acceptor import Acceptor
-from safekeeper.events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import AppendResponse
+from quorum_wal.consensus.term_history import TermHistory, TermStart
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.events import (
     Action,
     BatchEnded,
     CloseConnection,

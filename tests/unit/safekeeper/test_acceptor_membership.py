@@ -31,11 +31,11 @@ from acceptor_steps import (
 from new_timeline import INSTANCE
 from wal_log import START_LSN
 
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership, Stamp
-from consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
-from safekeeper.acceptor import Acceptor
-from safekeeper.events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.events import (
     Action,
     BatchEnded,
     CloseConnection,

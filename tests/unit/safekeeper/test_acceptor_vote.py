@@ -25,10 +25,10 @@ from acceptor_steps import (
 from new_timeline import INSTANCE, SERVER
 from wal_log import START_LSN
 
-from consensus.ids import NodeId, TimelineId
-from consensus.messages import SafekeeperGreeting, VoteResponse
-from safekeeper.acceptor import Acceptor
-from safekeeper.events import Action, CloseConnection, PersistControl, Refuse, Reply
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.messages import SafekeeperGreeting, VoteResponse
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.events import Action, CloseConnection, PersistControl, Refuse, Reply
 
 
 def the_vote(actions: list[Action]) -> VoteResponse:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from objectstore.keys import ArchivedWal
-from objectstore.store import ObjectStore, open_store
-from safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
-from safekeeper.archived_wal import IDLE_SECONDS, ArchivedWalReader
-from safekeeper.archiver import Archiver
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.store import ObjectStore, open_store
+from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
+from quorum_wal.safekeeper.archived_wal import IDLE_SECONDS, ArchivedWalReader
+from quorum_wal.safekeeper.archiver import Archiver
 from tests.interpreter_probe import assert_bounds
 from tests.segment_files import EDGE_BYTES, TLI, edge, timeline_with_segments
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consensus.ids import TimelineId
-from safekeeper.archive_turn import TAKEOVER_SECONDS, ArchiveTurn, rank_of
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.safekeeper.archive_turn import TAKEOVER_SECONDS, ArchiveTurn, rank_of
 
 MEMBERS = (2, 5, 9)
 

@@ -9,8 +9,8 @@ from threading import Event, Thread
 
 import pytest
 
-from pg_fixtures.waiting import wait_until
-from safekeeper.archive_workers import ArchiveWorkers
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.safekeeper.archive_workers import ArchiveWorkers
 
 TIMEOUT = 30.0
 

@@ -13,16 +13,16 @@ from socket_client import SocketClient
 from timeline_on_disk import leading_pusher
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
-from objectstore.archive import TimelineArchive
-from objectstore.local import LocalStore
-from pgwal.history import TimelineHistory
-from pgwire.connection import State
-from pgwire.messages import CopyData, Query
-from safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
-from safekeeper.archive_turn import TAKEOVER_SECONDS, ArchiveTurn
-from safekeeper.archiver import Archiver
-from safekeeper.segment_repair import MENDED, SegmentRepair
-from safekeeper.status import timeline_status
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwire.connection import State
+from quorum_wal.pgwire.messages import CopyData, Query
+from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
+from quorum_wal.safekeeper.archive_turn import TAKEOVER_SECONDS, ArchiveTurn
+from quorum_wal.safekeeper.archiver import Archiver
+from quorum_wal.safekeeper.segment_repair import MENDED, SegmentRepair
+from quorum_wal.safekeeper.status import timeline_status
 
 SECOND_LSN = START_LSN + WAL_SEG_SIZE
 DAMAGE = "is damaged: its bytes are not the bytes that were written"

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from consensus.ids import TimelineId
-from objectstore.archive import ArchivedTimeline, TimelineArchive
-from objectstore.keys import ArchivedWal
-from objectstore.local import LocalStore
-from objectstore.sealed import SEAL, Codec, Seal, seal
-from safekeeper.archived_wal import IDLE_SECONDS, ArchivedWalReader
-from safekeeper.errors import SafekeeperError
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.objectstore.sealed import SEAL, Codec, Seal, seal
+from quorum_wal.safekeeper.archived_wal import IDLE_SECONDS, ArchivedWalReader
+from quorum_wal.safekeeper.errors import SafekeeperError
 from tests.segment_files import TLI, segment_pieces, timeline_with_segments
 
 SEG_SIZE = 1 << 20

@@ -12,20 +12,20 @@ from new_timeline import first_membership
 from timeline_on_disk import leading_pusher
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from consensus.membership import Member, Stamp
-from objectstore.archive import TimelineArchive
-from objectstore.errors import ArchiveError, ObjectNotFound, ObjectStoreError
-from objectstore.keys import ArchivedWal
-from objectstore.local import LocalStore
-from objectstore.sealed import seal
-from objectstore.store import Data
-from pgwal.segment import format_segment_name
-from safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
-from safekeeper.archive_turn import rank_of
-from safekeeper.archiver import Archiver
-from safekeeper.errors import WalDamaged
-from safekeeper.retention import RetentionPolicy
-from safekeeper.wal_removal import horizon_of
+from quorum_wal.consensus.membership import Member, Stamp
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.errors import ArchiveError, ObjectNotFound, ObjectStoreError
+from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.objectstore.sealed import seal
+from quorum_wal.objectstore.store import Data
+from quorum_wal.pgwal.segment import format_segment_name
+from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
+from quorum_wal.safekeeper.archive_turn import rank_of
+from quorum_wal.safekeeper.archiver import Archiver
+from quorum_wal.safekeeper.errors import WalDamaged
+from quorum_wal.safekeeper.retention import RetentionPolicy
+from quorum_wal.safekeeper.wal_removal import horizon_of
 
 INTERVAL_SECONDS = 10.0
 

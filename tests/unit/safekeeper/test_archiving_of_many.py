@@ -11,18 +11,18 @@ from new_timeline import SERVER, first_membership
 from timeline_on_disk import HOOKS, Pusher, fill
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from consensus.ids import TimelineId
-from objectstore.archive import TimelineArchive
-from objectstore.local import LocalStore
-from objectstore.store import Data
-from pg_fixtures.waiting import wait_until
-from pgwal.history import TimelineHistory
-from safekeeper import archiving
-from safekeeper.archive_progress import ArchiveSettings
-from safekeeper.archive_workers import ArchiveWorkers
-from safekeeper.archiving import Archiving
-from safekeeper.data_directory import DataDirectory
-from safekeeper.timelines import TimelinePolicy, Timelines
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.objectstore.store import Data
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper import archiving
+from quorum_wal.safekeeper.archive_progress import ArchiveSettings
+from quorum_wal.safekeeper.archive_workers import ArchiveWorkers
+from quorum_wal.safekeeper.archiving import Archiving
+from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.timelines import TimelinePolicy, Timelines
 
 TIMEOUT = 30.0
 NAMES = [TimelineId(b"t" * 16, bytes([number]) * 16) for number in range(1, 9)]

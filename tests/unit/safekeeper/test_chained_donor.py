@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from acceptor_steps import A, C
 
-from consensus.ids import NodeId
-from safekeeper.donor_rule import DonorRule
-from safekeeper.errors import SafekeeperError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.safekeeper.donor_rule import DonorRule
+from quorum_wal.safekeeper.errors import SafekeeperError
 
 
 class Source:

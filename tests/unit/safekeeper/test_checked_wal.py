@@ -11,9 +11,9 @@ import pytest
 from timeline_on_disk import leading_pusher, log_of
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from safekeeper.block_sums import BLOCK_BYTES
-from safekeeper.errors import WalDamaged
-from storage import durable
+from quorum_wal.safekeeper.block_sums import BLOCK_BYTES
+from quorum_wal.safekeeper.errors import WalDamaged
+from quorum_wal.storage import durable
 
 CUT = START_LSN + BLOCK_BYTES + 10_000
 

@@ -6,12 +6,12 @@ from typing import get_args
 
 import pytest
 
-from access.errors import PermissionDenied
-from access.roles import Role, check_role
-from pgwal.lsn import Lsn
-from pgwire import commands, monitoring_query
-from pgwire.commands import OPTION_COMMANDS, Command, OptionCommand, StartReplication
-from safekeeper.command_roles import ROLES, command_name, roles_for
+from quorum_wal.access.errors import PermissionDenied
+from quorum_wal.access.roles import Role, check_role
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire import commands, monitoring_query
+from quorum_wal.pgwire.commands import OPTION_COMMANDS, Command, OptionCommand, StartReplication
+from quorum_wal.safekeeper.command_roles import ROLES, command_name, roles_for
 
 EXPECTED = {
     "IDENTIFY_SAFEKEEPER": "proposer replica monitor",

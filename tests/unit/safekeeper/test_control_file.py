@@ -13,11 +13,11 @@ from new_timeline import new_control_state
 from timeline_on_disk import raising
 from wal_log import START_LSN
 
-from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile, Hints
-from safekeeper.control_state import encode_control_state
-from safekeeper.errors import ControlFileError
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.safekeeper.control_file import CONTROL_FILE_NAME, ControlFile, Hints
+from quorum_wal.safekeeper.control_state import encode_control_state
+from quorum_wal.safekeeper.errors import ControlFileError
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 
 STATE = new_control_state(MEMBERS)
 

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Member, Membership, Stamp
-from consensus.messages import ServerFacts
-from consensus.term_history import TermHistory
-from pgwal.history import TimelineHistory
-from safekeeper.control_state import ControlState, decode_control_state, encode_control_state
-from safekeeper.errors import ControlFileError
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.control_state import (
+    ControlState,
+    decode_control_state,
+    encode_control_state,
+)
+from quorum_wal.safekeeper.errors import ControlFileError
 
 DATA = Path(__file__).parents[2] / "data"
 GOLDEN = DATA / "control_v3.hex"

@@ -11,10 +11,10 @@ from socket_client import SocketClient
 from timeline_on_disk import Pusher, leading_pusher
 from wal_log import START_LSN
 
-from pgwire.blocking import CopyStream
-from safekeeper.donor_rule import DonorRule
-from safekeeper.errors import SafekeeperError
-from safekeeper.send_wal import DonorSender
+from quorum_wal.pgwire.blocking import CopyStream
+from quorum_wal.safekeeper.donor_rule import DonorRule
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.send_wal import DonorSender
 
 
 def test_a_stream_is_for_the_promised_ballot_only() -> None:

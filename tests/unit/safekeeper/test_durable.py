@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from timeline_on_disk import raising
 
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 
 
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,15 @@ from cluster_pages import Answers, instance, membership, node_id, safekeeper, si
 from new_timeline import INSTANCE
 from wal_log import START_LSN
 
-from cluster import force_plan
-from cluster.force_plan import plan_force
-from consensus.ids import NodeId
-from consensus.membership import Membership, Stamp
-from consensus.messages import VoteResponse
-from consensus.quorum import has_quorum
-from safekeeper.acceptor import Acceptor
-from safekeeper.events import Reply
-from safekeeper.force_rule import forced
+from quorum_wal.cluster import force_plan
+from quorum_wal.cluster.force_plan import plan_force
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import VoteResponse
+from quorum_wal.consensus.quorum import has_quorum
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.events import Reply
+from quorum_wal.safekeeper.force_rule import forced
 
 #: The leader when 1 was last seen; and the one that 2 and 3 elected since, which is unknown to all
 #: that are left.

@@ -13,11 +13,11 @@ from test_timelines import create, opened
 from timeline_on_disk import Pusher, leading_pusher, load_timeline
 from wal_log import START_LSN
 
-from consensus.ids import NodeId
-from consensus.membership import Member, Membership, Stamp
-from safekeeper.errors import TimelineError
-from safekeeper.force_rule import forced
-from safekeeper.timeline import Timeline
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.safekeeper.errors import TimelineError
+from quorum_wal.safekeeper.force_rule import forced
+from quorum_wal.safekeeper.timeline import Timeline
 
 AUTHOR = NodeId((1 << 20) + 7, b"operator".ljust(16))
 KEEPER = Member(1, INSTANCE, "10.0.0.1", 5454)

@@ -19,13 +19,18 @@ from timeline_on_disk import (
 )
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
-from pgwal.page import WAL_PAGE_SIZE
-from safekeeper.block_sums import BLOCK_BYTES, BlockSums, decode_block_sums, encode_block_sums
-from safekeeper.errors import WalDamaged
-from safekeeper.read_wal import read_wal
-from safekeeper.status import damage_of
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.safekeeper.block_sums import (
+    BLOCK_BYTES,
+    BlockSums,
+    decode_block_sums,
+    encode_block_sums,
+)
+from quorum_wal.safekeeper.errors import WalDamaged
+from quorum_wal.safekeeper.read_wal import read_wal
+from quorum_wal.safekeeper.status import damage_of
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
 
 SECOND_LSN = START_LSN + WAL_SEG_SIZE
 

@@ -17,10 +17,10 @@ from acceptor_steps import A, C, history
 from timeline_on_disk import Pusher, filled_timeline, load_timeline
 from wal_log import START_LSN, WalLog, named_records
 
-from consensus.term_history import highest_common_point
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
-from storage import durable
+from quorum_wal.consensus.term_history import highest_common_point
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.storage import durable
 
 STEPS = (
     "sync_directory",

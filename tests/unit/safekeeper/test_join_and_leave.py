@@ -22,20 +22,20 @@ from new_timeline import SERVER, TIMELINE
 from timeline_on_disk import Pusher, raising
 from wal_log import START_LSN
 
-from consensus.ids import NodeId, TimelineId
-from consensus.join import TimelineOffer
-from consensus.membership import Membership, Stamp
-from consensus.messages import AppendResponse, SafekeeperGreeting
-from pgwal.errors import WalError
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from safekeeper.data_directory import folder_name
-from safekeeper.errors import SafekeeperError, TimelineError
-from safekeeper.replica import committed_lsn
-from safekeeper.timeline import Refused
-from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import Timelines
-from storage.errors import StorageError
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import AppendResponse, SafekeeperGreeting
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.safekeeper.data_directory import folder_name
+from quorum_wal.safekeeper.errors import SafekeeperError, TimelineError
+from quorum_wal.safekeeper.replica import committed_lsn
+from quorum_wal.safekeeper.timeline import Refused
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.timelines import Timelines
+from quorum_wal.storage.errors import StorageError
 
 OTHER = TimelineId(b"other tenant".ljust(16), b"other timeline".ljust(16))
 

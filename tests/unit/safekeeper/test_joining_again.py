@@ -19,16 +19,16 @@ from new_timeline import SERVER, TIMELINE
 from timeline_on_disk import Pusher, raising
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
-from consensus.ids import NodeId, TimelineId
-from consensus.join import TimelineOffer
-from consensus.membership import Membership, Stamp
-from pgwal.history import TimelineHistory
-from safekeeper.errors import TimelineError, WalDamaged
-from safekeeper.read_wal import found_damage, read_wal
-from safekeeper.scrub import cold_end_lsn
-from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import Timelines
-from storage.errors import StorageError
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.errors import TimelineError, WalDamaged
+from quorum_wal.safekeeper.read_wal import found_damage, read_wal
+from quorum_wal.safekeeper.scrub import cold_end_lsn
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.timelines import Timelines
+from quorum_wal.storage.errors import StorageError
 
 OTHER = TimelineId(b"other tenant".ljust(16), b"other timeline".ljust(16))
 

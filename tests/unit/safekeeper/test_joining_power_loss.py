@@ -21,19 +21,19 @@ from new_timeline import TIMELINE
 from timeline_on_disk import HOOKS, Pusher
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
-from consensus.ids import NodeId, TimelineId
-from consensus.join import TimelineOffer
-from consensus.membership import Membership
-from consensus.messages import AppendResponse
-from safekeeper import timelines as timelines_module
-from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
-from safekeeper.control_state import ControlState, encode_control_state
-from safekeeper.data_directory import DataDirectory
-from safekeeper.join_rules import departed
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import Timelines
-from storage import durable
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.join import TimelineOffer
+from quorum_wal.consensus.membership import Membership
+from quorum_wal.consensus.messages import AppendResponse
+from quorum_wal.safekeeper import timelines as timelines_module
+from quorum_wal.safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
+from quorum_wal.safekeeper.control_state import ControlState, encode_control_state
+from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.join_rules import departed
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.timelines import Timelines
+from quorum_wal.storage import durable
 from tests.dropping_disk import LOSSES, DroppingDisk, RandomLoss, write_tree
 from tests.simulation.planting import Patch, Plant, planted
 

@@ -12,14 +12,14 @@ from new_timeline import INSTANCE, new_control_state
 from timeline_on_disk import Pusher, filled_timeline, flip, leading_pusher, load_timeline, log_of
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
-from consensus.messages import VoteResponse
-from consensus.term_history import TermHistory
-from pgwal.page import WAL_PAGE_SIZE
-from safekeeper.acceptor import Acceptor
-from safekeeper.control_file import ControlFile
-from safekeeper.events import BatchEnded, PersistControl, Reply
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
+from quorum_wal.consensus.messages import VoteResponse
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.control_file import ControlFile
+from quorum_wal.safekeeper.events import BatchEnded, PersistControl, Reply
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
 
 END_LSN = START_LSN + 1000
 LOST_LSN = START_LSN + 3000

@@ -13,14 +13,14 @@ from prometheus_client.exposition import generate_latest
 from timeline_on_disk import HOOKS, Pusher, fill
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from access.access import TRUST, Access
-from consensus.ids import TimelineId
-from pgwal.history import TimelineHistory
-from safekeeper.data_directory import DataDirectory
-from safekeeper.metrics import StateCollector
-from safekeeper.refusal_log import RefusalLog
-from safekeeper.scrub import DEFAULT_SCRUB, Scrub
-from safekeeper.timelines import TimelinePolicy, Timelines
+from quorum_wal.access.access import TRUST, Access
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.metrics import StateCollector
+from quorum_wal.safekeeper.refusal_log import RefusalLog
+from quorum_wal.safekeeper.scrub import DEFAULT_SCRUB, Scrub
+from quorum_wal.safekeeper.timelines import TimelinePolicy, Timelines
 
 NAMES = [TimelineId(b"t" * 16, bytes([number]) * 16) for number in range(1, 9)]
 

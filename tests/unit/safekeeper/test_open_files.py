@@ -8,12 +8,12 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from access import open_files
-from access.admission import ConnectionLimits
-from access.errors import AccessError
-from access.open_files import raise_limit
-from safekeeper.open_files import files_needed
-from telemetry.accept_trouble import AcceptTrouble
+from quorum_wal.access import open_files
+from quorum_wal.access.admission import ConnectionLimits
+from quorum_wal.access.errors import AccessError
+from quorum_wal.access.open_files import raise_limit
+from quorum_wal.safekeeper.open_files import files_needed
+from quorum_wal.telemetry.accept_trouble import AcceptTrouble
 
 LIMITS = ConnectionLimits()
 

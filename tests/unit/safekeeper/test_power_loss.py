@@ -14,11 +14,11 @@ from new_timeline import SERVER, TIMELINE, first_membership
 from timeline_on_disk import HOOKS
 from wal_log import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalLog
 
-from consensus.membership import Member
-from pgwal.history import TimelineHistory
-from safekeeper import wal_store
-from safekeeper.data_directory import DataDirectory
-from safekeeper.timelines import Timelines
+from quorum_wal.consensus.membership import Member
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper import wal_store
+from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.timelines import Timelines
 from tests.dropping_disk import LOSSES, DroppingDisk, RandomLoss, write_tree
 from tests.simulation.bugs_of_files import POWER_LOSS_PLANTS
 from tests.simulation.planting import Plant, planted

@@ -13,12 +13,12 @@ import pytest
 from socket_client import SocketClient
 from timeline_on_disk import Pusher, leading_pusher
 
-from pgwire.connection import State
-from pgwire.errors import CopyEnd, CopyEnded
-from pgwire.messages import CopyData, CopyDone, Terminate
-from pgwire.replication import Keepalive, StandbyStatus, XLogData, parse_server_message
-from safekeeper import send_wal
-from safekeeper.replica import Client, ReplicaSender, stop_replicas
+from quorum_wal.pgwire.connection import State
+from quorum_wal.pgwire.errors import CopyEnd, CopyEnded
+from quorum_wal.pgwire.messages import CopyData, CopyDone, Terminate
+from quorum_wal.pgwire.replication import Keepalive, StandbyStatus, XLogData, parse_server_message
+from quorum_wal.safekeeper import send_wal
+from quorum_wal.safekeeper.replica import Client, ReplicaSender, stop_replicas
 
 TIMEOUT_S = 10.0
 

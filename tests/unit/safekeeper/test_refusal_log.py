@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from safekeeper.refusal_log import REFUSALS_MAX, SAME_SECONDS_MIN, RefusalLog
+from quorum_wal.safekeeper.refusal_log import REFUSALS_MAX, SAME_SECONDS_MIN, RefusalLog
 
 
 class Clock:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from consensus.messages import ServerFacts
-from pgwal.history import TimelineHistory
-from safekeeper.errors import SafekeeperError
-from safekeeper.replica import check_timeline, committed_tli, first_lsn_of, next_tli
-from safekeeper.server_settings import find_setting, shown_settings, size_text, version_text
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.replica import check_timeline, committed_tli, first_lsn_of, next_tli
+from quorum_wal.safekeeper.server_settings import (
+    find_setting,
+    shown_settings,
+    size_text,
+    version_text,
+)
 
 # 1 -> 2 at 0x2500, 2 -> 5 at 0x2500 as well (it wrote nothing), 5 -> 7 at 0x6000
 HISTORY = TimelineHistory.parse(7, "1\t0/2500\ta\n\n2\t0/2500\tb\n\n5\t0/6000\tc\n")

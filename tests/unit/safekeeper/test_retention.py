@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from safekeeper.retention import (
+from quorum_wal.safekeeper.retention import (
     Horizon,
     LogExtent,
     RetentionPolicy,

@@ -12,14 +12,14 @@ from acceptor_steps import B1, A, elected, history
 from timeline_on_disk import Pusher, fill, leading_pusher, load_timeline
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from pg_fixtures.waiting import wait_until
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from safekeeper.block_sums import BlockSums, encode_block_sums
-from safekeeper.scrub import Scrub, ScrubSettings, cold_end_lsn
-from safekeeper.status import damage_of
-from safekeeper.timeline import Timeline
-from safekeeper.timelines import Timelines
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.safekeeper.block_sums import BlockSums, encode_block_sums
+from quorum_wal.safekeeper.scrub import Scrub, ScrubSettings, cold_end_lsn
+from quorum_wal.safekeeper.status import damage_of
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timelines import Timelines
 
 FAST = ScrubSettings(bytes_per_second=1e12)
 TIMEOUT = 30.0

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from wal_log import PG_VERSION, SYSTEM_ID, WalLog
 
-from consensus.messages import ServerFacts
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from safekeeper.wal_store import WalStore
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.safekeeper.wal_store import WalStore
 from tests.interpreter_probe import assert_bounds
 
 MIB = 1 << 20

@@ -11,14 +11,14 @@ from new_timeline import SERVER, TIMELINE, first_membership
 from timeline_on_disk import HOOKS
 from wal_log import START_LSN
 
-from consensus.errors import ConsensusError
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership, Stamp
-from pgwal.history import TimelineHistory
-from safekeeper.data_directory import DataDirectory
-from safekeeper.errors import SafekeeperError
-from safekeeper.replication_server import select_timeline
-from safekeeper.timelines import Timelines
+from quorum_wal.consensus.errors import ConsensusError
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.replication_server import select_timeline
+from quorum_wal.safekeeper.timelines import Timelines
 
 OF_NO_TENANT = TimelineId(bytes(16), b"t" * 16)
 

@@ -28,20 +28,20 @@ from timeline_on_disk import (
 )
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from pg_fixtures.waiting import wait_until
-from safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
-from safekeeper.errors import TimelineError
-from safekeeper.read_wal import read_wal
-from safekeeper.replicas import Replica
-from safekeeper.retention import RetentionPolicy
-from safekeeper.scrub import Scrub, ScrubSettings
-from safekeeper.status import damage_of, timeline_status
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import Timelines
-from safekeeper.wal_removal import remove_old_wal
-from safekeeper.wal_store import SPARE_NAME, WalStore
-from storage.errors import StorageError
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
+from quorum_wal.safekeeper.errors import TimelineError
+from quorum_wal.safekeeper.read_wal import read_wal
+from quorum_wal.safekeeper.replicas import Replica
+from quorum_wal.safekeeper.retention import RetentionPolicy
+from quorum_wal.safekeeper.scrub import Scrub, ScrubSettings
+from quorum_wal.safekeeper.status import damage_of, timeline_status
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.timelines import Timelines
+from quorum_wal.safekeeper.wal_removal import remove_old_wal
+from quorum_wal.safekeeper.wal_store import SPARE_NAME, WalStore
+from quorum_wal.storage.errors import StorageError
 
 TIMEOUT = 30.0
 FAST = ScrubSettings(bytes_per_second=1e12)

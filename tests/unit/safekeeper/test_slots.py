@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from safekeeper.errors import SafekeeperError
-from safekeeper.slots import NAME_BYTES_MAX, SLOTS_FILE_NAME, SLOTS_MAX, Slots
-from safekeeper.slots_file import SavedHolders, SavedSlot, decode_slots, encode_slots
-from safekeeper.trim_rule import Trim
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.slots import NAME_BYTES_MAX, SLOTS_FILE_NAME, SLOTS_MAX, Slots
+from quorum_wal.safekeeper.slots_file import SavedHolders, SavedSlot, decode_slots, encode_slots
+from quorum_wal.safekeeper.trim_rule import Trim
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 
 OURS, THEIRS = 1, 2
 

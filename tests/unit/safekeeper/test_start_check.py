@@ -14,15 +14,15 @@ from new_timeline import SERVER, first_membership
 from timeline_on_disk import HOOKS, Pusher, fill, flip
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from consensus.ids import TimelineId
-from pgwal.history import TimelineHistory
-from safekeeper.data_directory import DataDirectory
-from safekeeper.start_check import StartCheck
-from safekeeper.status import damage_of, timeline_status
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import TimelinePolicy, Timelines
-from safekeeper.wal_removal import remove_old_wal
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.start_check import StartCheck
+from quorum_wal.safekeeper.status import damage_of, timeline_status
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.timelines import TimelinePolicy, Timelines
+from quorum_wal.safekeeper.wal_removal import remove_old_wal
 
 MEMBERS = first_membership(1, 2, 3)
 NAMES = [TimelineId(b"t" * 16, bytes([number]) * 16) for number in range(1, 7)]
@@ -77,7 +77,7 @@ def test_those_that_were_written_last_are_loaded_first(
         control = path / "timelines" / f"{name.tenant_id.hex()}.{name.timeline_id.hex()}/control"
         os.utime(control, (1e9 - age, 1e9 - age))
     seconds = iter(range(100))
-    monkeypatch.setattr("safekeeper.timelines.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("quorum_wal.safekeeper.timelines.monotonic", lambda: next(seconds))
     with started(path, 3) as timelines:
         assert [t.control.timeline for t in timelines.awake()] == [NAMES[1], NAMES[3]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pgwire.errors import ConnectionRefused
-from safekeeper.startup_parameters import check_startup_parameters
+from quorum_wal.pgwire.errors import ConnectionRefused
+from quorum_wal.safekeeper.startup_parameters import check_startup_parameters
 
 ID = "00112233445566778899aabbccddeeff"
 PACKET = {"user": "u", "database": "replication", "replication": "true"}

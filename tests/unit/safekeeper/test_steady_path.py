@@ -22,17 +22,17 @@ from steady_keeper import ballot, changed, files_of, state_of
 from timeline_on_disk import Pusher, create_timeline
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from consensus.codec import APPEND_POSITIONS, encode
-from consensus.errors import ConsensusError
-from consensus.ids import NodeId
-from consensus.messages import Append, HotStandbyFeedback
-from safekeeper import steady_path
-from safekeeper.errors import SafekeeperError
-from safekeeper.events import HolesChanged
-from safekeeper.steady_path import SteadyPath
-from safekeeper.timeline import Timeline
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.consensus.codec import APPEND_POSITIONS, encode
+from quorum_wal.consensus.errors import ConsensusError
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import Append, HotStandbyFeedback
+from quorum_wal.safekeeper import steady_path
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.events import HolesChanged
+from quorum_wal.safekeeper.steady_path import SteadyPath
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 from tests.steady_batch import receive_batch
 
 #: Lengths of an Append's WAL; large ones reach a segment's end in a few batches.
@@ -205,7 +205,7 @@ def compare(folder: Path, syncs: list[int], path: type[SteadyPath]) -> tuple[int
 def test_the_same_of_both(tmp_path: Path, syncs: list[int], name: str) -> None:
     path: type[SteadyPath] = SteadyPath
     if name == "compiled":
-        path = import_module("safekeeper.steady_path_compiled").SteadyPath
+        path = import_module("quorum_wal.safekeeper.steady_path_compiled").SteadyPath
     steady_batches, odd_batches = compare(tmp_path / "timeline", syncs, path)
     assert steady_batches > 200, "most went by the general path"
     assert odd_batches > 20, "nothing odd met a steady path"

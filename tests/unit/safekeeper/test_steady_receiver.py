@@ -13,13 +13,13 @@ from socket_client import SocketClient
 from timeline_on_disk import create_timeline
 from wal_log import START_LSN
 
-from consensus.codec import decode_safekeeper_message, encode
-from consensus.messages import AppendResponse
-from pgwire.connection import State
-from pgwire.errors import ProtocolError
-from pgwire.messages import CopyData, CopyDone, CopyFail, Message, Query, Terminate
-from safekeeper.receive_wal import WalReceiver
-from safekeeper.steady_path import SteadyPath
+from quorum_wal.consensus.codec import decode_safekeeper_message, encode
+from quorum_wal.consensus.messages import AppendResponse
+from quorum_wal.pgwire.connection import State
+from quorum_wal.pgwire.errors import ProtocolError
+from quorum_wal.pgwire.messages import CopyData, CopyDone, CopyFail, Message, Query, Terminate
+from quorum_wal.safekeeper.receive_wal import WalReceiver
+from quorum_wal.safekeeper.steady_path import SteadyPath
 from tests.steady_batch import framed
 
 TIMEOUT_S = 10.0
@@ -93,7 +93,7 @@ def connection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Conne
     classes = {
         "general": lambda: None,
         "interpreted": lambda: SteadyPath,
-        "compiled": lambda: import_module("safekeeper.steady_path_compiled").SteadyPath,
+        "compiled": lambda: import_module("quorum_wal.safekeeper.steady_path_compiled").SteadyPath,
     }
     made = Connection(tmp_path / "timeline", classes[request.param]())
     made.begin_steady()

@@ -23,18 +23,18 @@ from steady_keeper import ballot, changed, files_of, state_of
 from timeline_on_disk import create_timeline
 from wal_log import START_LSN
 
-from consensus.codec import encode
-from consensus.errors import ConsensusError
-from consensus.messages import Append, Follow, HotStandbyFeedback
-from pgwire.copy_stream import CopyStream
-from pgwire.errors import CopyEnded, WireError
-from pgwire.messages import CopyDone, CopyFail, Terminate
-from safekeeper import steady_path
-from safekeeper.errors import SafekeeperError
-from safekeeper.events import HolesChanged
-from safekeeper.receive_wal import WalReceiver
-from safekeeper.steady_path import SteadyPath
-from storage.errors import StorageError
+from quorum_wal.consensus.codec import encode
+from quorum_wal.consensus.errors import ConsensusError
+from quorum_wal.consensus.messages import Append, Follow, HotStandbyFeedback
+from quorum_wal.pgwire.copy_stream import CopyStream
+from quorum_wal.pgwire.errors import CopyEnded, WireError
+from quorum_wal.pgwire.messages import CopyDone, CopyFail, Terminate
+from quorum_wal.safekeeper import steady_path
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.events import HolesChanged
+from quorum_wal.safekeeper.receive_wal import WalReceiver
+from quorum_wal.safekeeper.steady_path import SteadyPath
+from quorum_wal.storage.errors import StorageError
 from tests.call_log import AnsweredBeforeFlush, Call, CallLog, NotFlushed, with_calls_noted
 from tests.call_log import check_order as check_calls
 from tests.steady_batch import framed
@@ -268,7 +268,7 @@ def test_the_same_of_both(request: pytest.FixtureRequest, tmp_path: Path, name: 
     calls = with_calls_noted(request, tmp_path)
     if calls is None:
         return
-    path = import_module(f"safekeeper.{name}").SteadyPath
+    path = import_module(f"quorum_wal.safekeeper.{name}").SteadyPath
     steady_answers, general_answers = compare(tmp_path, calls, path)
     assert steady_answers > 400, "most went by the general path"
     assert general_answers > 200, "nothing odd met a steady path"

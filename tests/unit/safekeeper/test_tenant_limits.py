@@ -10,17 +10,17 @@ from new_timeline import SERVER, first_membership
 from timeline_on_disk import HOOKS, Pusher, fill
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from access.roles import Role
-from consensus.ids import TimelineId
-from pgwal.history import TimelineHistory
-from pgwire.errors import ConnectionRefused
-from safekeeper.data_directory import DataDirectory
-from safekeeper.errors import TimelineError
-from safekeeper.tenant_limits import TenantConnections, TenantLimits, tenant_of
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import TimelinePolicy, Timelines
-from storage.errors import StorageError
+from quorum_wal.access.roles import Role
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwire.errors import ConnectionRefused
+from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.errors import TimelineError
+from quorum_wal.safekeeper.tenant_limits import TenantConnections, TenantLimits, tenant_of
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.timelines import TimelinePolicy, Timelines
+from quorum_wal.storage.errors import StorageError
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 LIMITS = TenantLimits(timelines_max=2, connections_max=2, wal_bytes_max=4 * WAL_SEG_SIZE)

@@ -19,15 +19,15 @@ from timeline_on_disk import (
 )
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
-import safekeeper.timeline
-from safekeeper.control_file import ControlFile
-from safekeeper.errors import SafekeeperError, TimelineError
-from safekeeper.flush_times import FlushTimes
-from safekeeper.join_rules import activated
-from safekeeper.replica import stop_replicas
-from safekeeper.timeline import Refused, Timeline
-from safekeeper.timeline_hooks import TimelineHooks
-from safekeeper.timeline_state import TimelineState
+import quorum_wal.safekeeper.timeline
+from quorum_wal.safekeeper.control_file import ControlFile
+from quorum_wal.safekeeper.errors import SafekeeperError, TimelineError
+from quorum_wal.safekeeper.flush_times import FlushTimes
+from quorum_wal.safekeeper.join_rules import activated
+from quorum_wal.safekeeper.replica import stop_replicas
+from quorum_wal.safekeeper.timeline import Refused, Timeline
+from quorum_wal.safekeeper.timeline_hooks import TimelineHooks
+from quorum_wal.safekeeper.timeline_state import TimelineState
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -125,7 +125,7 @@ def test_housekeeping_is_called_when_the_hints_lag_too_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They bound what a start must decode."""
-    monkeypatch.setattr(safekeeper.timeline, "HINTS_BYTES_MAX", 1000)
+    monkeypatch.setattr(quorum_wal.safekeeper.timeline, "HINTS_BYTES_MAX", 1000)
     filled_timeline(tmp_path, WalLog())
     calls: list[int] = []
     hooks = TimelineHooks(lambda: calls.append(pusher.log.lsn), FlushTimes())

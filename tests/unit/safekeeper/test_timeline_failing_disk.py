@@ -12,10 +12,10 @@ from acceptor_steps import A
 from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, state_of
 from wal_log import WAL_SEG_SIZE
 
-from safekeeper.errors import TimelineError
-from safekeeper.join_rules import activated
-from safekeeper.timeline_state import TimelineState
-from storage.errors import StorageError
+from quorum_wal.safekeeper.errors import TimelineError
+from quorum_wal.safekeeper.join_rules import activated
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.storage.errors import StorageError
 
 EIO = OSError(errno.EIO, "Input/output error")
 ENOSPC = OSError(errno.ENOSPC, "No space left on device")

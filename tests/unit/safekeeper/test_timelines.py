@@ -16,16 +16,16 @@ from new_timeline import SERVER, TIMELINE, first_membership
 from timeline_on_disk import HOOKS, Pusher, raising
 from wal_log import START_LSN
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Member, Stamp
-from pgwal.errors import WalError
-from pgwal.history import TimelineHistory
-from safekeeper.data_directory import DataDirectory, folder_name
-from safekeeper.errors import DataDirError, TimelineError
-from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import Timelines
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Member, Stamp
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.data_directory import DataDirectory, folder_name
+from quorum_wal.safekeeper.errors import DataDirError, TimelineError
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.timelines import Timelines
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 
 MEMBERS = first_membership(1, 2, 3)
 IDENTITY = b'{"format": 2, "safekeeper_id": 1, "instance": "%s"}'

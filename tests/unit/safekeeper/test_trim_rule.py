@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from safekeeper.errors import SafekeeperError
-from safekeeper.trim_rule import Trim, check_newest, parse_suffix, registered, reported
+from quorum_wal.safekeeper.errors import SafekeeperError
+from quorum_wal.safekeeper.trim_rule import Trim, check_newest, parse_suffix, registered, reported
 
 OLD, NEW = 0x700000300001A, 0x800000200001B
 

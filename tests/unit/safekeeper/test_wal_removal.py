@@ -12,15 +12,15 @@ import pytest
 from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, state_of
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
-from safekeeper.read_wal import read_wal
-from safekeeper.retention import Horizon, RetentionPolicy
-from safekeeper.status import damage_of
-from safekeeper.timeline_state import TimelineState
-from safekeeper.trim_rule import Trim
-from safekeeper.wal_removal import horizon_of, remove_old_wal
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
+from quorum_wal.safekeeper.read_wal import read_wal
+from quorum_wal.safekeeper.retention import Horizon, RetentionPolicy
+from quorum_wal.safekeeper.status import damage_of
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.safekeeper.trim_rule import Trim
+from quorum_wal.safekeeper.wal_removal import horizon_of, remove_old_wal
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 
 SEGMENTS = 8
 

@@ -10,10 +10,10 @@ import pytest
 from new_timeline import SERVER
 from wal_log import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalLog
 
-from pgwal.history import TimelineHistory
-from safekeeper.wal_store import WalStore
-from storage import durable
-from storage.errors import StorageError
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.safekeeper.wal_store import WalStore
+from quorum_wal.storage import durable
+from quorum_wal.storage.errors import StorageError
 
 MIB = 1024 * 1024
 

@@ -11,17 +11,17 @@ from acceptor_steps import A, append, elected, history, vote_request
 from new_timeline import INSTANCE, first_membership, new_control_state
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
-from consensus.ids import NodeId
-from consensus.messages import AppendResponse, SafekeeperMessage, VoteResponse
-from consensus.term_history import TermHistory
-from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
-from safekeeper.control_state import encode_control_state
-from safekeeper.events import Received, TakeWal
-from safekeeper.flush_times import FlushTimes
-from safekeeper.timeline import Timeline
-from safekeeper.timeline_hooks import TimelineHooks
-from safekeeper.timeline_state import TimelineState
-from storage import durable
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import AppendResponse, SafekeeperMessage, VoteResponse
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
+from quorum_wal.safekeeper.control_state import encode_control_state
+from quorum_wal.safekeeper.events import Received, TakeWal
+from quorum_wal.safekeeper.flush_times import FlushTimes
+from quorum_wal.safekeeper.timeline import Timeline
+from quorum_wal.safekeeper.timeline_hooks import TimelineHooks
+from quorum_wal.safekeeper.timeline_state import TimelineState
+from quorum_wal.storage import durable
 
 HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_times=FlushTimes())
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pgwal.lsn import Lsn
-from pgwal.record import HEADER, Record
-from walrecords.record_index import RecordIndex
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.record import HEADER, Record
+from quorum_wal.walrecords.record_index import RecordIndex
 
 START_LSN = 0x1000028
 RELATION = struct.pack("<III", 1663, 5, 16384)

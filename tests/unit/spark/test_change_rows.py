@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from spark.changes.catalog import Catalog, Column, Table
-from spark.changes.change_files import UNKNOWN
-from spark.changes.change_rows import UNDECODED, arrange
-from spark.changes.change_set import CODE, COMMIT, FIELDS, Gathered
-from spark.changes.heap_scan import (
+from quorum_wal.spark.changes.catalog import Catalog, Column, Table
+from quorum_wal.spark.changes.change_files import UNKNOWN
+from quorum_wal.spark.changes.change_rows import UNDECODED, arrange
+from quorum_wal.spark.changes.change_set import CODE, COMMIT, FIELDS, Gathered
+from quorum_wal.spark.changes.heap_scan import (
     BLOCK,
     DELETE,
     FLAGS,

@@ -11,13 +11,18 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from spark.changes.catalog import Type
-from spark.changes.datum import Datums
-from spark.changes.datum_array import Element, array_json, array_text
-from spark.changes.datum_float import float4_text, float8_text
-from spark.changes.datum_jsonb import jsonb_text
-from spark.changes.datum_numeric import numeric_text
-from spark.changes.datum_varlena import DatumError, decompress_pglz, parse_pointer, plain_varlena
+from quorum_wal.spark.changes.catalog import Type
+from quorum_wal.spark.changes.datum import Datums
+from quorum_wal.spark.changes.datum_array import Element, array_json, array_text
+from quorum_wal.spark.changes.datum_float import float4_text, float8_text
+from quorum_wal.spark.changes.datum_jsonb import jsonb_text
+from quorum_wal.spark.changes.datum_numeric import numeric_text
+from quorum_wal.spark.changes.datum_varlena import (
+    DatumError,
+    decompress_pglz,
+    parse_pointer,
+    plain_varlena,
+)
 
 #: the errors that damage may cause; a reader of rows catches these
 DAMAGE = (ValueError, IndexError, struct.error, RecursionError)

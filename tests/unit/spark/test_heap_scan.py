@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from raw_records import RELATION, index_of, main_data, raw_record
 
-from pgwal.errors import WalFormatError
-from pgwal.versions import wal_version
-from spark.changes.catalog import Column
-from spark.changes.heap_scan import (
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.spark.changes.catalog import Column
+from quorum_wal.spark.changes.heap_scan import (
     DAMAGED,
     DATABASE,
     INSERT,
@@ -24,7 +24,7 @@ from spark.changes.heap_scan import (
     XID,
     scan_heap,
 )
-from spark.changes.tuple_layout import lay_out
+from quorum_wal.spark.changes.tuple_layout import lay_out
 
 TUPLE = struct.pack("<HHB", 1, 0, 24) + b"\0" + struct.pack("<i", 7)
 

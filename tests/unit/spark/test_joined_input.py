@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from pgwal.page import WAL_PAGE_SIZE
-from spark.inputs.joined_input import JoinedInput
-from spark.inputs.wal_input import LostWal, WalChunk
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
+from quorum_wal.spark.inputs.joined_input import JoinedInput
+from quorum_wal.spark.inputs.wal_input import LostWal, WalChunk
 
 MIB = 1 << 20
 WAL = bytes(page % 251 for page in range(4 * MIB // WAL_PAGE_SIZE) for _ in range(WAL_PAGE_SIZE))

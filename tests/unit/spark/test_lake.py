@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from objectstore.local import LocalStore
-from objectstore.store import ObjectStore
-from spark.errors import LakeError
-from spark.jobs import compaction
-from spark.jobs.compaction import compact, finish_compactions, plan_compactions
-from spark.jobs.ingest import cut
-from spark.jobs.lake import Batch, Job, Lake, LakeFile
-from spark.jobs.lake_writer import write_range
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.objectstore.store import ObjectStore
+from quorum_wal.spark.errors import LakeError
+from quorum_wal.spark.jobs import compaction
+from quorum_wal.spark.jobs.compaction import compact, finish_compactions, plan_compactions
+from quorum_wal.spark.jobs.ingest import cut
+from quorum_wal.spark.jobs.lake import Batch, Job, Lake, LakeFile
+from quorum_wal.spark.jobs.lake_writer import write_range
 
 SCHEMA = pa.schema([("lsn", pa.int64()), ("xact_time", pa.timestamp("us", tz="UTC"))])
 NO_HOUR = "__HIVE_DEFAULT_PARTITION__"

@@ -8,18 +8,18 @@ from typing import ClassVar
 
 import pytest
 
-from consensus.messages import ServerFacts
-from pgclient.errors import UNDEFINED_FILE
-from pgwal.history import TimelineHistory
-from spark.errors import WalInputError
-from spark.inputs import safekeeper_input
-from spark.inputs.safekeeper_input import SafekeeperInput
-from spark.inputs.safekeeper_session import (
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgclient.errors import UNDEFINED_FILE
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.spark.errors import WalInputError
+from quorum_wal.spark.inputs import safekeeper_input
+from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput
+from quorum_wal.spark.inputs.safekeeper_session import (
     Position,
     SafekeeperAddress,
     SafekeeperRefused,
 )
-from spark.inputs.wal_input import LostWal
+from quorum_wal.spark.inputs.wal_input import LostWal
 
 MIB = 1 << 20
 START_LSN, KEPT_LSN, COMMIT_LSN = 16 * MIB, 24 * MIB, 32 * MIB

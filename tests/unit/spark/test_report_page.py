@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pytest
 
-from spark.jobs.report import Answer, Report
-from spark.jobs.report_page import cell, page, summary_lines
+from quorum_wal.spark.jobs.report import Answer, Report
+from quorum_wal.spark.jobs.report_page import cell, page, summary_lines
 
 
 def test_a_report_of_no_wal() -> None:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from spark.changes import datum, tuple_print
-from spark.changes.catalog import Column, Table
-from spark.changes.datum import Datums
-from spark.changes.toast_chunks import ToastChunks
-from spark.changes.tuple_cells import Cells, TableFormat, read_cells
-from spark.changes.tuple_print import PRINT
+from quorum_wal.spark.changes import datum, tuple_print
+from quorum_wal.spark.changes.catalog import Column, Table
+from quorum_wal.spark.changes.datum import Datums
+from quorum_wal.spark.changes.toast_chunks import ToastChunks
+from quorum_wal.spark.changes.tuple_cells import Cells, TableFormat, read_cells
+from quorum_wal.spark.changes.tuple_print import PRINT
 
 ROWS = 400
 NOTHING = np.empty(0, np.int64)

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from raw_records import RELATION, START_LSN, index_of, main_data, raw_record, record_of
 
-from pgwal.block_ref import RecordBody, decode_body
-from pgwal.errors import WalFormatError
-from pgwal.versions import SUPPORTED_MAJORS
-from spark.records.wal_decoder import WalDecoder
-from spark.records.wal_filter import WalFilter
-from spark.records.wal_schema import DEFAULT_COLUMNS, WAL_SCHEMA
+from quorum_wal.pgwal.block_ref import RecordBody, decode_body
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.versions import SUPPORTED_MAJORS
+from quorum_wal.spark.records.wal_decoder import WalDecoder
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.spark.records.wal_schema import DEFAULT_COLUMNS, WAL_SCHEMA
 
 TIME = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 TIME_US = (TIME - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -8,10 +8,10 @@ import struct
 import pytest
 from raw_records import RELATION, index_of, main_data, raw_record
 
-from spark.errors import ColumnError, FilterError
-from spark.records.wal_decoder import WalDecoder
-from spark.records.wal_filter import WalFilter
-from spark.records.wal_schema import DEFAULT_COLUMNS, WAL_SCHEMA, schema_of
+from quorum_wal.spark.errors import ColumnError, FilterError
+from quorum_wal.spark.records.wal_decoder import WalDecoder
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.spark.records.wal_schema import DEFAULT_COLUMNS, WAL_SCHEMA, schema_of
 
 
 def _block(database: int, relation: int, block_id: int = 0) -> bytes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from telemetry.page.chart import chart
-from telemetry.page.page_view import Cell, Choice, Headline, PageView, Setting, Table
-from telemetry.page.picture import Link, Node, Picture
-from telemetry.page.tone import Tone
-from telemetry.recent_events import Event
+from quorum_wal.telemetry.page.chart import chart
+from quorum_wal.telemetry.page.page_view import Cell, Choice, Headline, PageView, Setting, Table
+from quorum_wal.telemetry.page.picture import Link, Node, Picture
+from quorum_wal.telemetry.page.tone import Tone
+from quorum_wal.telemetry.recent_events import Event
 
 NOW = datetime(2026, 1, 31, 12, 0, 30, tzinfo=UTC)
 

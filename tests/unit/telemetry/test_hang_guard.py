@@ -6,16 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from quorum_wal.pg_fixtures.waiting import wait_until
+
 TIMEOUT = 30.0
 SERVICE = """
 import os, sys, time
-from telemetry.hang_guard import hang_guard
+from quorum_wal.telemetry.hang_guard import hang_guard
 with hang_guard(float(sys.argv[1])):
     print("inside", flush=True)
     time.sleep(float(sys.argv[2]))
@@ -67,10 +68,9 @@ def test_a_guard_outlives_no_service_that_was_killed() -> None:
         os.kill(killer, signal.SIGTERM)  # sent to the whole group; the service decides when to end
         process.kill()
         process.wait(TIMEOUT)
-        deadline = time.monotonic() + TIMEOUT
-        while os.path.exists(f"/proc/{killer}/exe") and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not os.path.exists(f"/proc/{killer}/exe")
+        wait_until(
+            lambda: not os.path.exists(f"/proc/{killer}/exe"), TIMEOUT, "the guard to end, too"
+        )
 
 
 def test_a_service_without_a_guard_continues() -> None:

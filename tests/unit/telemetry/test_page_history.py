@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from telemetry.page.chart import HEIGHT, SERIES_MAX, WIDTH, chart
-from telemetry.page.history import NAMES_MAX, History
+from quorum_wal.telemetry.page.chart import HEIGHT, SERIES_MAX, WIDTH, chart
+from quorum_wal.telemetry.page.history import NAMES_MAX, History
 
 
 def test_it_forgets_the_oldest_samples_and_the_last_names() -> None:

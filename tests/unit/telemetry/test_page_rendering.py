@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from page_views import page_view
 
-from telemetry.page import rendering
-from telemetry.page.picture import BOX_HEIGHT, Link, Node, Picture, tall, wide
-from telemetry.page.rendering import render_body, render_page, render_sign_in
-from telemetry.page.tone import Tone
+from quorum_wal.telemetry.page import rendering
+from quorum_wal.telemetry.page.picture import BOX_HEIGHT, Link, Node, Picture, tall, wide
+from quorum_wal.telemetry.page.rendering import render_body, render_page, render_sign_in
+from quorum_wal.telemetry.page.tone import Tone
 
 FOLDER = Path(rendering.__file__).parent
 HOSTILE = (

@@ -17,11 +17,16 @@ import trustme
 from page_views import page_view
 from prometheus_client import CollectorRegistry
 
-from pgwire.tls import TlsFiles
-from telemetry.page.page_handlers import FORM_BYTES_MAX
-from telemetry.page.page_view import PageView, WebPage
-from telemetry.page.sign_in import SESSION_SECONDS, SESSIONS_MAX, Sessions, parse_token_form
-from telemetry.status_server import Answer, Pages, Route, StatusServer, http_listener
+from quorum_wal.pgwire.tls import TlsFiles
+from quorum_wal.telemetry.page.page_handlers import FORM_BYTES_MAX
+from quorum_wal.telemetry.page.page_view import PageView, WebPage
+from quorum_wal.telemetry.page.sign_in import (
+    SESSION_SECONDS,
+    SESSIONS_MAX,
+    Sessions,
+    parse_token_form,
+)
+from quorum_wal.telemetry.status_server import Answer, Pages, Route, StatusServer, http_listener
 
 TOKEN, ADMIN, OTHER = "r" * 20, "a" * 20, "o" * 20
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from telemetry.recent_events import NOISE, TEXT_CHARACTERS_MAX, RecentEvents
+from quorum_wal.telemetry.recent_events import NOISE, TEXT_CHARACTERS_MAX, RecentEvents
 
 ROOT = Path(__file__).parents[3]
 

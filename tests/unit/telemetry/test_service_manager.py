@@ -12,7 +12,7 @@ import pytest
 from notify_socket import notify_socket
 from structlog.testing import capture_logs
 
-from telemetry.service_manager import ServiceManager
+from quorum_wal.telemetry.service_manager import ServiceManager
 
 TIMEOUT = 30.0
 WATCHDOG_SECONDS = 0.6

@@ -15,8 +15,8 @@ from threading import Event
 import pytest
 from prometheus_client import CollectorRegistry
 
-from telemetry import status_pages, status_server
-from telemetry.status_server import Answer, Pages, Route, StatusServer, http_listener
+from quorum_wal.telemetry import status_pages, status_server
+from quorum_wal.telemetry.status_server import Answer, Pages, Route, StatusServer, http_listener
 
 TOKEN, ADMIN = "r" * 20, "a" * 20
 JSON = {"Content-Type": "application/json"}

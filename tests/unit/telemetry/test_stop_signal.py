@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from telemetry.stop_signal import StopSignal
+from quorum_wal.telemetry.stop_signal import StopSignal
 
 
 def test_a_callback_before_and_one_after_it_is_set() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from telemetry.http_token import TOKEN_CHARACTERS_MIN, read_http_token
-from telemetry.loopback import is_loopback
-from telemetry.watched_files import WatchedFiles
+from quorum_wal.telemetry.http_token import TOKEN_CHARACTERS_MIN, read_http_token
+from quorum_wal.telemetry.loopback import is_loopback
+from quorum_wal.telemetry.watched_files import WatchedFiles
 
 
 class Numbers:

@@ -18,8 +18,8 @@ from proposer_steps import (
 )
 from wal_log import START_LSN, WalLog
 
-from consensus.membership import Member, Membership
-from walproposer.stream.events import (
+from quorum_wal.consensus.membership import Member, Membership
+from quorum_wal.walproposer.stream.events import (
     Action,
     ChangeRequest,
     ChangeRequested,
@@ -31,8 +31,8 @@ from walproposer.stream.events import (
     PeerLost,
     Tick,
 )
-from walproposer.stream.leader import Leader
-from walproposer.stream.proposer import Proposer
+from quorum_wal.walproposer.stream.leader import Leader
+from quorum_wal.walproposer.stream.proposer import Proposer
 
 
 def leader_of(proposer: Proposer) -> Leader:

@@ -8,7 +8,7 @@ from leader_world import World
 from proposer_steps import leading
 from wal_log import WalLog
 
-from walproposer.stream import progress, wal_window
+from quorum_wal.walproposer.stream import progress, wal_window
 
 
 @pytest.fixture

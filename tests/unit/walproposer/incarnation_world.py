@@ -20,9 +20,9 @@ from new_timeline import SERVER, TIMELINE
 from proposer_steps import MEMBERS, PRIMARY, UUID, history, member
 from wal_log import START_LSN, WalLog
 
-from consensus.codec import decode_proposer_message, encode
-from consensus.ids import NodeId
-from consensus.messages import (
+from quorum_wal.consensus.codec import decode_proposer_message, encode
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import (
     NO_FEEDBACK,
     Append,
     AppendResponse,
@@ -34,18 +34,18 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from pgwal.history import TimelineHistory
-from pgwire.framing import COPY_BUFFER_BYTES, COPY_DATA, MESSAGE_BYTES_MAX, FrameBuffer
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwire.framing import COPY_BUFFER_BYTES, COPY_DATA, MESSAGE_BYTES_MAX, FrameBuffer
+from quorum_wal.walproposer.chain_rule import NO_CHAINS, ChainRule
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.stream import incarnation
+from quorum_wal.walproposer.stream.candidacy import Candidacy
+from quorum_wal.walproposer.stream.events import Event, SteadyEnded
+from quorum_wal.walproposer.stream.incarnation import Incarnation
+from quorum_wal.walproposer.stream.plain_copy import PlainCopy
+from quorum_wal.walproposer.stream.upstream import Upstream
 from tests.steady_batch import framed
-from walproposer.chain_rule import NO_CHAINS, ChainRule
-from walproposer.config import ProposerConfig
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream import incarnation
-from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.events import Event, SteadyEnded
-from walproposer.stream.incarnation import Incarnation
-from walproposer.stream.plain_copy import PlainCopy
-from walproposer.stream.upstream import Upstream
 
 ADDRESSES = tuple((f"sk{number}", 5454) for number in (1, 2, 3, 4))
 #: Ours; some frames do not fit.

@@ -10,12 +10,12 @@ from proposer_steps import (
 )
 from wal_log import PAGE_SIZE, WalLog
 
-from consensus.messages import Append
-from walproposer.stream.events import (
+from quorum_wal.consensus.messages import Append
+from quorum_wal.walproposer.stream.events import (
     Action,
     WalReceived,
 )
-from walproposer.stream.proposer import Proposer
+from quorum_wal.walproposer.stream.proposer import Proposer
 
 
 class World:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from consensus.ids import NodeId
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
-from pgwire.replication import POSTGRES_EPOCH_UNIX_S
-from qsync.gid import Gid, Policy
-from walproposer.qsync.limbo import Limbo
-from walproposer.qsync.limbo_events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
+from quorum_wal.pgwire.replication import POSTGRES_EPOCH_UNIX_S
+from quorum_wal.qsync.gid import Gid, Policy
+from quorum_wal.walproposer.qsync.limbo import Limbo
+from quorum_wal.walproposer.qsync.limbo_events import (
     Action,
     Answer,
     CommitAdvanced,

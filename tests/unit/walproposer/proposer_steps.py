@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 from new_timeline import SERVER, TIMELINE
 from wal_log import START_LSN, WalLog
 
-from consensus.ids import NodeId
-from consensus.membership import INSTANCE_BYTES, Member, Membership, Stamp
-from consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
-from consensus.term_history import TermHistory
-from pgwal.history import TimelineHistory
-from walproposer.primary.primary import Primary
-from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import INSTANCE_BYTES, Member, Membership, Stamp
+from quorum_wal.consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
+from quorum_wal.consensus.term_history import TermHistory
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.stream.candidacy import Candidacy
+from quorum_wal.walproposer.stream.events import (
     Action,
     PeerConnected,
     PeerMessage,
@@ -25,7 +25,7 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.proposer import Proposer, State
+from quorum_wal.walproposer.stream.proposer import Proposer, State
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ import socket
 
 from verdict_port import DEADLINE_SECONDS, Port
 
-from pgwire.connection import ClientConnection
-from pgwire.messages import BackendKeyData, Message, ReadyForQuery
-from pgwire.startup import StartupMessage
+from quorum_wal.pgwire.connection import ClientConnection
+from quorum_wal.pgwire.messages import BackendKeyData, Message, ReadyForQuery
+from quorum_wal.pgwire.startup import StartupMessage
 
 READY = ReadyForQuery().encode()
 

@@ -11,7 +11,7 @@ from proposer_steps import (
 )
 from wal_log import PAGE_SIZE, START_LSN
 
-from walproposer.stream.events import (
+from quorum_wal.walproposer.stream.events import (
     Action,
     CatchUpLost,
     CatchUpWal,
@@ -24,8 +24,8 @@ from walproposer.stream.events import (
     StopCatchUp,
     Tick,
 )
-from walproposer.stream.leader import DONOR_RETRY_MS, HEARTBEAT_MS, REMOVED_RETRY_MS
-from walproposer.stream.progress import PeerState
+from quorum_wal.walproposer.stream.leader import DONOR_RETRY_MS, HEARTBEAT_MS, REMOVED_RETRY_MS
+from quorum_wal.walproposer.stream.progress import PeerState
 
 
 def lagging(world: World, record_bytes: int = 4000) -> list[Action]:

@@ -11,13 +11,12 @@ from leader_world import World, appends_to
 from proposer_steps import OURS, PRIMARY, candidacy, greet, members, sent, vote
 from wal_log import WalLog
 
-from consensus.messages import Follow
-from tests.steady_proposer import SteadyProposer
-from walproposer.chain_rule import ChainRule
-from walproposer.primary.primary import Primary
-from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.chains import LATE_MS, RETRY_DOUBLINGS_MAX, RETRY_MS
-from walproposer.stream.events import (
+from quorum_wal.consensus.messages import Follow
+from quorum_wal.walproposer.chain_rule import ChainRule
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.stream.candidacy import Candidacy
+from quorum_wal.walproposer.stream.chains import LATE_MS, RETRY_DOUBLINGS_MAX, RETRY_MS
+from quorum_wal.walproposer.stream.events import (
     Action,
     ClosePeer,
     PeerLost,
@@ -25,8 +24,9 @@ from walproposer.stream.events import (
     Tick,
     UpstreamStarted,
 )
-from walproposer.stream.progress import PeerState
-from walproposer.stream.proposer import Proposer
+from quorum_wal.walproposer.stream.progress import PeerState
+from quorum_wal.walproposer.stream.proposer import Proposer
+from tests.steady_proposer import SteadyProposer
 
 SITES = members((1, 2, 3, 4, 5))
 SITES = replace(
@@ -243,7 +243,7 @@ def test_the_steady_path_sends_and_reports_what_the_general_one_does(how: str) -
     """Also to the chained member, whose answers count."""
     rule = ChainRule({3: 2})
     general = ChainWorld(rule)
-    leader_class = import_module(f"walproposer.stream.{how}").SteadyLeader
+    leader_class = import_module(f"quorum_wal.walproposer.stream.{how}").SteadyLeader
     taken: list[str] = []
     steady = ChainWorld(
         rule,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from incarnation_world import IncarnationWorld
 
-from storage import compiled
-from walproposer.status import incarnation_status
-from walproposer.stream import commit_path, steady_leader, steady_loop
-from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.progress import PeerState
+from quorum_wal.storage import compiled
+from quorum_wal.walproposer.status import incarnation_status
+from quorum_wal.walproposer.stream import commit_path, steady_leader, steady_loop
+from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.progress import PeerState
 
 
 @pytest.fixture

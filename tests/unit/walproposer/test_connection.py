@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from pgclient.errors import ConnectionLost, ServerError
-from walproposer.connection import converting_errors
-from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.failover.standby import StandbyServer
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.primary_settings import read_primary_settings
-from walproposer.primary.slot_guard import slot_dropped_on_failure
-from walproposer.stream.upstream import Upstream
+from quorum_wal.pgclient.errors import ConnectionLost, ServerError
+from quorum_wal.walproposer.connection import converting_errors
+from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
+from quorum_wal.walproposer.failover.standby import StandbyServer
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.primary_settings import read_primary_settings
+from quorum_wal.walproposer.primary.slot_guard import slot_dropped_on_failure
+from quorum_wal.walproposer.stream.upstream import Upstream
 
 
 @pytest.mark.parametrize(

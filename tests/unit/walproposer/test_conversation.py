@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pgwal.lsn import Lsn
-from pgwire.errors import ProtocolError
-from pgwire.extended_query import (
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.errors import ProtocolError
+from quorum_wal.pgwire.extended_query import (
     Bind,
     BindComplete,
     Close,
@@ -23,7 +23,7 @@ from pgwire.extended_query import (
     ParseComplete,
     Sync,
 )
-from pgwire.messages import (
+from quorum_wal.pgwire.messages import (
     CommandComplete,
     DataRow,
     EmptyQueryResponse,
@@ -33,7 +33,7 @@ from pgwire.messages import (
     ReadyForQuery,
     RowDescription,
 )
-from walproposer.qsync.answers import (
+from quorum_wal.walproposer.qsync.answers import (
     Admission,
     Confirmation,
     FoundOutcome,
@@ -43,9 +43,9 @@ from walproposer.qsync.answers import (
     columns_of,
     data_row,
 )
-from walproposer.qsync.conversation import NAMES_MAX, Conversation
-from walproposer.qsync.limbo_events import Verdict
-from walproposer.qsync.verbs import Admit, WaitLsn
+from quorum_wal.walproposer.qsync.conversation import NAMES_MAX, Conversation
+from quorum_wal.walproposer.qsync.limbo_events import Verdict
+from quorum_wal.walproposer.qsync.verbs import Admit, WaitLsn
 
 ADMIT = RowDescription(tuple(columns_of(Admit)))
 WAIT = RowDescription(tuple(columns_of(WaitLsn)))

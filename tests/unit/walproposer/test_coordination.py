@@ -15,22 +15,22 @@ import psycopg
 import pytest
 from limbo_steps import NODE, led
 
-from access.access import AccessConfig
-from consensus.messages import ServerFacts
-from pg_fixtures.waiting import wait_until
-from pgwal.history import TimelineHistory
-from pgwire.auth import make_verifier
-from walproposer.checks.commit_watch import CommitWatch
-from walproposer.config import ProposerConfig, QsyncConfig
-from walproposer.metrics import ProposerCollector
-from walproposer.primary.primary import Primary
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync.coordination import Coordination
-from walproposer.qsync.coordinator import Coordinator
-from walproposer.qsync.primary_sessions import PrimarySessions
-from walproposer.qsync.verdict_server import OPEN_ACCESS, PORT_LIMITS
-from walproposer.qsync.worker import Worker
-from walproposer.status import STARTING
+from quorum_wal.access.access import AccessConfig
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwire.auth import make_verifier
+from quorum_wal.walproposer.checks.commit_watch import CommitWatch
+from quorum_wal.walproposer.config import ProposerConfig, QsyncConfig
+from quorum_wal.walproposer.metrics import ProposerCollector
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.qsync.coordination import Coordination
+from quorum_wal.walproposer.qsync.coordinator import Coordinator
+from quorum_wal.walproposer.qsync.primary_sessions import PrimarySessions
+from quorum_wal.walproposer.qsync.verdict_server import OPEN_ACCESS, PORT_LIMITS
+from quorum_wal.walproposer.qsync.worker import Worker
+from quorum_wal.walproposer.status import STARTING
 
 TIMEOUT = 30.0
 ADDRESS = PrimaryAddress("host=127.0.0.1 port=1")

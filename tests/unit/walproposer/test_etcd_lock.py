@@ -8,8 +8,8 @@ from threading import Thread
 
 import pytest
 
-from walproposer.errors import Unreachable
-from walproposer.locks.etcd_lock import EtcdLock
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.locks.etcd_lock import EtcdLock
 
 
 class Imposter(http.server.BaseHTTPRequestHandler):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from threading import Event, Thread
 
-from pg_fixtures.waiting import wait_until
-from walproposer.errors import WalProposerError
-from walproposer.stream.event_loop import EventLoop
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.stream.event_loop import EventLoop
 
 TIMEOUT = 10.0
 

@@ -8,16 +8,16 @@ from contextlib import nullcontext
 
 import pytest
 
-from consensus.messages import ServerFacts
-from pg_fixtures.waiting import wait_until
-from pgwal.history import TimelineHistory
-from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.failover import completion
-from walproposer.failover.completion import FailoverCompletion
-from walproposer.primary.prepared_transactions import PreparedTransaction
-from walproposer.primary.primary import Primary
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync import resolve
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
+from quorum_wal.walproposer.failover import completion
+from quorum_wal.walproposer.failover.completion import FailoverCompletion
+from quorum_wal.walproposer.primary.prepared_transactions import PreparedTransaction
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.qsync import resolve
 
 TIMEOUT = 30.0
 OURS = f"skq1.d.0.1-5000-7-1.{'0' * 32}"

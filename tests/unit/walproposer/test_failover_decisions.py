@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 from new_timeline import first_membership
 
-from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from walproposer.config import ProposerConfig
-from walproposer.errors import Refusal
-from walproposer.failover import failover
-from walproposer.failover.failover import Failover
-from walproposer.failover.log_view import LogView
-from walproposer.failover.promotion import Standby, Step
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.timeline_creation import FoundTimeline
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.failover import failover
+from quorum_wal.walproposer.failover.failover import Failover
+from quorum_wal.walproposer.failover.log_view import LogView
+from quorum_wal.walproposer.failover.promotion import Standby, Step
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
 
 END = 0x5000000
 FORK = 0x4000000

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Member as ListedMember
-from consensus.membership import Membership, Stamp
-from consensus.membership_page import membership_page
-from walproposer.errors import Refusal, Unreachable
-from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
-from walproposer.timelines import discovery, survey
-from walproposer.timelines.survey import Member, follow, wanted_of
-from walproposer.timelines.timeline_creation import find_timeline
+from quorum_wal.consensus.ids import NodeId, TimelineId
+from quorum_wal.consensus.membership import Member as ListedMember
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.membership_page import membership_page
+from quorum_wal.walproposer.errors import Refusal, Unreachable
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from quorum_wal.walproposer.timelines import discovery, survey
+from quorum_wal.walproposer.timelines.survey import Member, follow, wanted_of
+from quorum_wal.walproposer.timelines.timeline_creation import find_timeline
 
 TIMELINE = TimelineId(bytes(16), b"timeline".ljust(16, b"\0"))
 UNKNOWN = Membership(Stamp.FIRST, (1, 2, 3))

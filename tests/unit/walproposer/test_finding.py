@@ -23,10 +23,10 @@ from proposer_steps import (
 )
 from wal_log import START_LSN
 
-from consensus.ids import NodeId
-from consensus.membership import Membership, Stamp
-from consensus.messages import VoteRequest
-from walproposer.stream.events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import VoteRequest
+from quorum_wal.walproposer.stream.events import (
     Action,
     ClosePeer,
     ForgetPeer,
@@ -37,8 +37,8 @@ from walproposer.stream.events import (
     Stop,
     Tick,
 )
-from walproposer.stream.progress import PeerState
-from walproposer.stream.proposer import State
+from quorum_wal.walproposer.stream.progress import PeerState
+from quorum_wal.walproposer.stream.proposer import State
 
 A = ballot(3, "a")
 GREATER = members((2, 3, 4), generation=2, author=A)

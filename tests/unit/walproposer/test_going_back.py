@@ -9,14 +9,14 @@ from proposer_steps import (
 )
 from wal_log import START_LSN
 
-from walproposer.stream.events import (
+from quorum_wal.walproposer.stream.events import (
     ChangeCancelled,
     ChangeState,
     Leave,
     Left,
 )
-from walproposer.stream.membership_change import FOUND_PATIENCE_MS, SILENT_MS
-from walproposer.stream.progress import PeerState
+from quorum_wal.walproposer.stream.membership_change import FOUND_PATIENCE_MS, SILENT_MS
+from quorum_wal.walproposer.stream.progress import PeerState
 
 # ---- going back
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from new_timeline import SERVER, TIMELINE, first_membership
 
-from walproposer.config import ProposerConfig
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.service import _candidacy
-from walproposer.timelines.timeline_creation import FoundTimeline
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.service import candidacy_of
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
 
 CONNINFO = "user=walproposer"
 
@@ -18,6 +18,6 @@ def test_what_was_learnt_is_not_given() -> None:
     one, two, gone = (SafekeeperAddress(host, 5454, CONNINFO) for host in ("sk1", "sk2", "gone"))
     found = FoundTimeline(TIMELINE, SERVER, first_membership(1, 2), (gone, two, one))
     config = ProposerConfig(PrimaryAddress(""), (one, two))
-    candidacy = _candidacy(config, found, found.addresses)
+    candidacy = candidacy_of(config, found, found.addresses)
     assert candidacy.addresses == (("sk2", 5454), ("sk1", 5454))
     assert candidacy.learnt == (("gone", 5454),)

@@ -22,9 +22,9 @@ from proposer_steps import (
 )
 from wal_log import PAGE_SIZE, START_LSN, WalLog
 
-from consensus.messages import Append, Elected
-from walproposer.stream import progress
-from walproposer.stream.events import (
+from quorum_wal.consensus.messages import Append, Elected
+from quorum_wal.walproposer.stream import progress
+from quorum_wal.walproposer.stream.events import (
     CatchUpWal,
     ClosePeer,
     Outcome,
@@ -37,8 +37,8 @@ from walproposer.stream.events import (
     Tick,
     WalReceived,
 )
-from walproposer.stream.leader import HEARTBEAT_MS
-from walproposer.stream.proposer import SMALL_ROUND_BYTES_MAX, TELL_ALL_MS, State
+from quorum_wal.walproposer.stream.leader import HEARTBEAT_MS
+from quorum_wal.walproposer.stream.proposer import SMALL_ROUND_BYTES_MAX, TELL_ALL_MS, State
 
 
 def test_rule_4_each_is_streamed_from_its_own_common_point() -> None:

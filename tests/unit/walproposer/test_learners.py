@@ -17,9 +17,9 @@ from proposer_steps import (
 )
 from wal_log import START_LSN, WalLog
 
-from consensus.membership import Stamp
-from consensus.messages import Configure, Elected, VoteRequest
-from walproposer.stream.events import (
+from quorum_wal.consensus.membership import Stamp
+from quorum_wal.consensus.messages import Configure, Elected, VoteRequest
+from quorum_wal.walproposer.stream.events import (
     CatchUpLost,
     ChangeCancelled,
     ChangeState,
@@ -33,9 +33,9 @@ from walproposer.stream.events import (
     StartCatchUp,
     Stop,
 )
-from walproposer.stream.learners import RETRY_MS, timeline_offer
-from walproposer.stream.learners import SILENT_MS as LEARNER_SILENT_MS
-from walproposer.stream.progress import PeerState
+from quorum_wal.walproposer.stream.learners import RETRY_MS, timeline_offer
+from quorum_wal.walproposer.stream.learners import SILENT_MS as LEARNER_SILENT_MS
+from quorum_wal.walproposer.stream.progress import PeerState
 
 # ---- joining
 

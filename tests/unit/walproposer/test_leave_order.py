@@ -10,12 +10,12 @@ import pytest
 from new_timeline import TIMELINE
 from proposer_steps import MEMBERS
 
-from walproposer.config import ProposerConfig
-from walproposer.errors import Unreachable
-from walproposer.members import leave_order
-from walproposer.members.leave_order import order_to_leave
-from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.members import leave_order
+from quorum_wal.walproposer.members.leave_order import order_to_leave
+from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 PLACE = SafekeeperAddress("sk9", 5454)
 CONFIG = ProposerConfig(PrimaryAddress(""), (SafekeeperAddress("sk1", 5454),), TIMELINE)

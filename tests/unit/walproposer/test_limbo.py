@@ -19,9 +19,9 @@ from limbo_steps import (
     row,
 )
 
-from qsync.gid import Policy
-from walproposer.qsync.limbo import EntryState
-from walproposer.qsync.limbo_events import (
+from quorum_wal.qsync.gid import Policy
+from quorum_wal.walproposer.qsync.limbo import EntryState
+from quorum_wal.walproposer.qsync.limbo_events import (
     NEVER_LSN,
     Alarm,
     Answer,

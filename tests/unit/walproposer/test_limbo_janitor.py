@@ -17,9 +17,9 @@ from limbo_steps import (
     row,
 )
 
-from qsync.gid import Gid, Policy
-from walproposer.qsync.limbo import EntryState
-from walproposer.qsync.limbo_events import (
+from quorum_wal.qsync.gid import Gid, Policy
+from quorum_wal.walproposer.qsync.limbo import EntryState
+from quorum_wal.walproposer.qsync.limbo_events import (
     Action,
     Alarm,
     Fenced,
@@ -32,7 +32,7 @@ from walproposer.qsync.limbo_events import (
     Verdict,
     WaiterGone,
 )
-from walproposer.qsync.limbo_table import Fate
+from quorum_wal.walproposer.qsync.limbo_table import Fate
 
 #: The deadline of both is at 1000 ms.
 DETACH = gid_of(1)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from limbo_steps import BEGIN_MS, NODE, SETTINGS, gid_of, led
 
-from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
-from qsync.gid import Gid, Policy
-from walproposer.qsync.limbo import Limbo
-from walproposer.qsync.limbo_events import (
+from quorum_wal.pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
+from quorum_wal.qsync.gid import Gid, Policy
+from quorum_wal.walproposer.qsync.limbo import Limbo
+from quorum_wal.walproposer.qsync.limbo_events import (
     Action,
     Answer,
     CommitAdvanced,

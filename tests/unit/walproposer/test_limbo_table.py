@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from limbo_steps import Coordinator, gid_of, row
 
-from qsync.gid import Gid
-from walproposer.qsync import limbo_table
-from walproposer.qsync.limbo_events import Fenced
-from walproposer.qsync.limbo_table import Departure, Entry, Fate
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.qsync import limbo_table
+from quorum_wal.walproposer.qsync.limbo_events import Fenced
+from quorum_wal.walproposer.qsync.limbo_table import Departure, Entry, Fate
 
 GID = gid_of(begin_lsn=1100)
 

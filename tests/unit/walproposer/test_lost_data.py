@@ -7,8 +7,8 @@ from leader_world import World, grow
 from proposer_steps import answer, campaigning, greet, leading, sent, vote
 from wal_log import START_LSN, WalLog
 
-from consensus.messages import Append
-from walproposer.stream.events import (
+from quorum_wal.consensus.messages import Append
+from quorum_wal.walproposer.stream.events import (
     Action,
     CatchUpLost,
     CatchUpWal,
@@ -23,7 +23,7 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.proposer import Proposer
+from quorum_wal.walproposer.stream.proposer import Proposer
 
 LOST = "no such timeline"
 

@@ -16,8 +16,8 @@ from proposer_steps import (
 )
 from wal_log import START_LSN, WalLog
 
-from consensus.messages import Append, Elected
-from walproposer.stream.events import (
+from quorum_wal.consensus.messages import Append, Elected
+from quorum_wal.walproposer.stream.events import (
     Action,
     CatchUpLost,
     Outcome,
@@ -29,8 +29,8 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.leader import HEARTBEAT_MS
-from walproposer.stream.proposer import Proposer, State
+from quorum_wal.walproposer.stream.leader import HEARTBEAT_MS
+from quorum_wal.walproposer.stream.proposer import Proposer, State
 
 
 def come_back(proposer: Proposer, peer: int, flush_lsn: int) -> list[Action]:

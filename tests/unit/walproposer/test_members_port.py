@@ -13,11 +13,11 @@ import pytest
 from change_steps import Change, ask, present, state, view
 from proposer_steps import member
 
-from consensus.membership import UNKNOWN_INSTANCE, Member
-from walproposer.change_requests import OUTSIDE_PATH, PATH, ChangeRequests
-from walproposer.request_page import request_page
-from walproposer.stream.events import ChangeRequest, ChangeState, Event
-from walproposer.stream.incarnation import Incarnation
+from quorum_wal.consensus.membership import UNKNOWN_INSTANCE, Member
+from quorum_wal.walproposer.change_requests import OUTSIDE_PATH, PATH, ChangeRequests
+from quorum_wal.walproposer.request_page import request_page
+from quorum_wal.walproposer.stream.events import ChangeRequest, ChangeState, Event
+from quorum_wal.walproposer.stream.incarnation import Incarnation
 
 
 class Shell:

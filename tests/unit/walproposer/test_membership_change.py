@@ -22,9 +22,9 @@ from proposer_steps import (
 )
 from wal_log import START_LSN, WalLog
 
-from consensus.membership import Stamp
-from consensus.messages import Append, Elected, VoteRequest
-from walproposer.stream.events import (
+from quorum_wal.consensus.membership import Stamp
+from quorum_wal.consensus.messages import Append, Elected, VoteRequest
+from quorum_wal.walproposer.stream.events import (
     ChangeCancelled,
     ChangeState,
     ForgetPeer,
@@ -35,11 +35,11 @@ from walproposer.stream.events import (
     ReportFlushed,
     UpstreamStarted,
 )
-from walproposer.stream.membership_change import TELL_MS
-from walproposer.stream.outsiders import FORGET_MS, RETRY_MS
-from walproposer.stream.progress import PeerState
-from walproposer.stream.proposer import Proposer
-from walproposer.stream.steady_leader import SteadyLeader
+from quorum_wal.walproposer.stream.membership_change import TELL_MS
+from quorum_wal.walproposer.stream.outsiders import FORGET_MS, RETRY_MS
+from quorum_wal.walproposer.stream.progress import PeerState
+from quorum_wal.walproposer.stream.proposer import Proposer
+from quorum_wal.walproposer.stream.steady_leader import SteadyLeader
 
 # ---- M2: the elected stamps the membership
 

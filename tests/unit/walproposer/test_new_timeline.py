@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from consensus.ids import TimelineId
-from consensus.membership import Member as ListedMember
-from consensus.membership import Stamp
-from consensus.membership_codec import encode_membership
-from consensus.messages import ServerFacts
-from pgwal.history import TimelineHistory
-from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.primary.log_marker import marker_name
-from walproposer.primary.primary import Primary
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines import primary_log, timeline_creation
-from walproposer.timelines.primary_log import PrimaryLog
-from walproposer.timelines.survey import Member, folder_name
-from walproposer.timelines.timeline_creation import FoundTimeline, create_timeline
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.membership import Member as ListedMember
+from quorum_wal.consensus.membership import Stamp
+from quorum_wal.consensus.membership_codec import encode_membership
+from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
+from quorum_wal.walproposer.primary.log_marker import marker_name
+from quorum_wal.walproposer.primary.primary import Primary
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines import primary_log, timeline_creation
+from quorum_wal.walproposer.timelines.primary_log import PrimaryLog
+from quorum_wal.walproposer.timelines.survey import Member, folder_name
+from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline, create_timeline
 
 SERVER = ServerFacts(7, 150018, 1 << 20)
 ITS_LOG = TimelineId(bytes(16), b"a" * 16)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from objectstore.local import LocalStore
-from walproposer.locks.object_lock import FOLDER, ObjectLock
+from quorum_wal.objectstore.local import LocalStore
+from quorum_wal.walproposer.locks.object_lock import FOLDER, ObjectLock
 
 LEASE_SECONDS = 10.0
 

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 from limbo_steps import NODE, START_US, gid_of, history
 
-from walproposer.qsync.limbo_events import Led
-from walproposer.qsync.limbo_table import Departure, Fate
-from walproposer.qsync.outcome_answer import Evidence, OutcomeAnswer, XidStatus, outcome_of
+from quorum_wal.walproposer.qsync.limbo_events import Led
+from quorum_wal.walproposer.qsync.limbo_table import Departure, Fate
+from quorum_wal.walproposer.qsync.outcome_answer import (
+    Evidence,
+    OutcomeAnswer,
+    XidStatus,
+    outcome_of,
+)
 
 COMMITTED, ROLLED_BACK = Fate.COMMITTED, Fate.ROLLED_BACK
 PENDING, UNKNOWN = Fate.PENDING, Fate.UNKNOWN

@@ -9,13 +9,13 @@ import pytest
 from cluster_pages import TIMELINE, departed, emptied, membership, safekeeper, silent
 from healthy_primary import ADDRESS, HEALTHY, SETTINGS, unwell
 
-from consensus.ids import TimelineId
-from walproposer.checks.finding import Finding, Level
-from walproposer.checks.preflight import check_primary
-from walproposer.checks.preflight_members import check_safekeepers
-from walproposer.primary.primary_settings import Override, PrimarySettings, Slot
-from walproposer.primary.walsenders import WalSender
-from walproposer.timelines.discovery import SafekeeperReport
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.checks.finding import Finding, Level
+from quorum_wal.walproposer.checks.preflight import check_primary
+from quorum_wal.walproposer.checks.preflight_members import check_safekeepers
+from quorum_wal.walproposer.primary.primary_settings import Override, PrimarySettings, Slot
+from quorum_wal.walproposer.primary.walsenders import WalSender
+from quorum_wal.walproposer.timelines.discovery import SafekeeperReport
 
 OTHER = WalSender(43, "other")
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from healthy_primary import ADDRESS, HEALTHY, PROPOSER, SETTINGS, unwell
 
-from walproposer.checks.finding import Finding, Level
-from walproposer.checks.preflight_commits import check_commits, check_protection
-from walproposer.primary.commit_waits import CommitWaits
-from walproposer.primary.primary_settings import Override, PrimarySettings, Slot
-from walproposer.primary.walsenders import WalSender
+from quorum_wal.walproposer.checks.finding import Finding, Level
+from quorum_wal.walproposer.checks.preflight_commits import check_commits, check_protection
+from quorum_wal.walproposer.primary.commit_waits import CommitWaits
+from quorum_wal.walproposer.primary.primary_settings import Override, PrimarySettings, Slot
+from quorum_wal.walproposer.primary.walsenders import WalSender
 
 HELD = Slot("physical", "reserved", PROPOSER.pid, "walproposer")
 RECEIVER = WalSender(50, "walproposer", client_addr="10.0.0.7", role="backup", sync_state="sync")

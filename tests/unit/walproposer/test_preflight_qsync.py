@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from healthy_primary import ADDRESS, HEALTHY, SETTINGS, unwell
 
-from walproposer.checks.finding import Finding, Level
-from walproposer.checks.preflight import check_primary
-from walproposer.checks.preflight_qsync import check_qsync, check_standbys
-from walproposer.primary.janitor_rights import JanitorRights
-from walproposer.primary.prepared_transactions import PreparedTransaction
+from quorum_wal.walproposer.checks.finding import Finding, Level
+from quorum_wal.walproposer.checks.preflight import check_primary
+from quorum_wal.walproposer.checks.preflight_qsync import check_qsync, check_standbys
+from quorum_wal.walproposer.primary.janitor_rights import JanitorRights
+from quorum_wal.walproposer.primary.prepared_transactions import PreparedTransaction
 
 OURS = f"skq1.d.0.1-5000-7-1.{'0' * 32}"
 READY = replace(

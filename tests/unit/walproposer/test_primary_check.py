@@ -18,9 +18,9 @@ from proposer_steps import (
 )
 from wal_log import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalLog
 
-from consensus.messages import Append, Elected
-from pgwal.history import TimelineHistory
-from walproposer.stream.events import (
+from quorum_wal.consensus.messages import Append, Elected
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.walproposer.stream.events import (
     Outcome,
     PeerLost,
     ReadTail,
@@ -29,8 +29,8 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.proposer import Proposer, State
-from walproposer.stream.wal_window import APPEND_BYTES_MAX
+from quorum_wal.walproposer.stream.proposer import Proposer, State
+from quorum_wal.walproposer.stream.wal_window import APPEND_BYTES_MAX
 
 MIB = 1024 * 1024
 

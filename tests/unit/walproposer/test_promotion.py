@@ -7,9 +7,9 @@ from itertools import product
 
 import pytest
 
-from pgwal.history import TimelineHistory, TimelineSwitch
-from pgwal.lsn import Lsn
-from walproposer.failover.promotion import (
+from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.failover.promotion import (
     FailoverState,
     Standby,
     Step,

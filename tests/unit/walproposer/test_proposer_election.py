@@ -25,18 +25,18 @@ from proposer_steps import (
 )
 from wal_log import START_LSN
 
-from consensus.ids import NodeId
-from consensus.membership import Membership, Stamp
-from consensus.messages import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.membership import Membership, Stamp
+from quorum_wal.consensus.messages import (
     AppendResponse,
     Elected,
     ProposerGreeting,
     SafekeeperGreeting,
     VoteRequest,
 )
-from walproposer.stream.events import ClosePeer, Outcome, PeerLost, PeerMessage, Tick
-from walproposer.stream.progress import PeerState
-from walproposer.stream.proposer import RESPONSE_TIMEOUT_MS, State
+from quorum_wal.walproposer.stream.events import ClosePeer, Outcome, PeerLost, PeerMessage, Tick
+from quorum_wal.walproposer.stream.progress import PeerState
+from quorum_wal.walproposer.stream.proposer import RESPONSE_TIMEOUT_MS, State
 
 
 def position(offset: int) -> int:

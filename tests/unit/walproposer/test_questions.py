@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from limbo_steps import NODE, SETTINGS, led
 
-from walproposer.qsync.answers import Row
-from walproposer.qsync.limbo import Limbo
-from walproposer.qsync.limbo_events import Event, Fenced, LimboRead
-from walproposer.qsync.question import Question, Refusal
-from walproposer.qsync.questions import Questions
-from walproposer.qsync.verbs import ShowList, ShowStatus, Verb
+from quorum_wal.walproposer.qsync.answers import Row
+from quorum_wal.walproposer.qsync.limbo import Limbo
+from quorum_wal.walproposer.qsync.limbo_events import Event, Fenced, LimboRead
+from quorum_wal.walproposer.qsync.question import Question, Refusal
+from quorum_wal.walproposer.qsync.questions import Questions
+from quorum_wal.walproposer.qsync.verbs import ShowList, ShowStatus, Verb
 
 READ = LimboRead(NODE, (), 1000, 1000, 0)
 

@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
-from pgwal.segment import format_segment_name
-from walproposer.failover.rewind import (
+from quorum_wal.pgwal.history import TimelineHistory
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.segment import format_segment_name
+from quorum_wal.walproposer.failover.rewind import (
     ControlData,
     base_backup_hint,
     failure_reason,

@@ -11,14 +11,20 @@ from leader_world import World
 from proposer_steps import PRIMARY, candidacy, greet, of_kind, vote
 from wal_log import START_LSN, WalLog
 
-from consensus.ids import NodeId
-from consensus.messages import Append, AppendResponse, Configure, Elected, Follow, ProposerMessage
-from consensus.quorum import has_quorum
-from tests.steady_proposer import SteadyProposer
-from walproposer.chain_rule import ChainRule
-from walproposer.stream import leader as leader_module
-from walproposer.stream import rounds
-from walproposer.stream.events import (
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import (
+    Append,
+    AppendResponse,
+    Configure,
+    Elected,
+    Follow,
+    ProposerMessage,
+)
+from quorum_wal.consensus.quorum import has_quorum
+from quorum_wal.walproposer.chain_rule import ChainRule
+from quorum_wal.walproposer.stream import leader as leader_module
+from quorum_wal.walproposer.stream import rounds
+from quorum_wal.walproposer.stream.events import (
     Action,
     Event,
     PeerLost,
@@ -30,8 +36,9 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.proposer import Proposer, State
-from walproposer.stream.rounds import Mark, Rounds
+from quorum_wal.walproposer.stream.proposer import Proposer, State
+from quorum_wal.walproposer.stream.rounds import Mark, Rounds
+from tests.steady_proposer import SteadyProposer
 
 SEEDS = range(60)
 STEPS = 400

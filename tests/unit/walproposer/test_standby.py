@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from consensus.ids import TimelineId
-from walproposer.failover.standby import safekeepers_conninfo, sources_of
-from walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.walproposer.failover.standby import safekeepers_conninfo, sources_of
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 
 @pytest.mark.parametrize(

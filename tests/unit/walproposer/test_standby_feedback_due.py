@@ -3,10 +3,10 @@ time."""
 
 from __future__ import annotations
 
-from consensus.ids import NodeId
-from consensus.messages import NO_FEEDBACK, AppendResponse, HotStandbyFeedback
-from walproposer.stream.progress import PeerState, Progress
-from walproposer.stream.standby_feedback import GRACE_MS, StandbyFeedback
+from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.messages import NO_FEEDBACK, AppendResponse, HotStandbyFeedback
+from quorum_wal.walproposer.stream.progress import PeerState, Progress
+from quorum_wal.walproposer.stream.standby_feedback import GRACE_MS, StandbyFeedback
 
 BEGIN_MS = 1_000_000
 OLD, NEW = HotStandbyFeedback(1, 700), HotStandbyFeedback(2, 800)

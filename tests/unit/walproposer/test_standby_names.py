@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from walproposer.errors import Refusal
-from walproposer.primary.standby_names import Method, StandbyNames, names_us, parse_standby_names
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.primary.standby_names import (
+    Method,
+    StandbyNames,
+    names_us,
+    parse_standby_names,
+)
 
 
 def first(count: int, *names: str) -> StandbyNames:

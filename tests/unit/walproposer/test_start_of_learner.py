@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pgwal.lsn import format_lsn
-from walproposer.stream.joining import choose_start_lsn
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.stream.joining import choose_start_lsn
 
 SEG = 1 << 20
 LIMIT = 9 * SEG + 4096

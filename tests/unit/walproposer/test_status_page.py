@@ -7,9 +7,14 @@ from http import HTTPStatus
 
 import pytest
 
-from walproposer.errors import Unreachable
-from walproposer.timelines import status_page
-from walproposer.timelines.status_page import PageAccess, PageAddress, demands_tls, read_status_page
+from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.timelines import status_page
+from quorum_wal.walproposer.timelines.status_page import (
+    PageAccess,
+    PageAddress,
+    demands_tls,
+    read_status_page,
+)
 
 ACCESS = PageAccess(token="secret")
 TOKEN = {"Authorization": "Bearer secret"}

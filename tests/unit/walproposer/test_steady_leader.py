@@ -17,18 +17,18 @@ from msgspec import structs
 from proposer_steps import PRIMARY, ballot, candidacy, greet, sent, vote
 from wal_log import PAGE_SIZE, START_LSN, WalLog
 
-from consensus.messages import AppendResponse, Elected, HotStandbyFeedback
-from tests.steady_proposer import SteadyProposer
-from walproposer.stream import steady_leader
-from walproposer.stream.events import (
+from quorum_wal.consensus.messages import AppendResponse, Elected, HotStandbyFeedback
+from quorum_wal.walproposer.stream import steady_leader
+from quorum_wal.walproposer.stream.events import (
     PeerLost,
     PeerMessage,
     Tick,
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.proposer import Proposer, State
-from walproposer.stream.steady_leader import SteadyLeader
+from quorum_wal.walproposer.stream.proposer import Proposer, State
+from quorum_wal.walproposer.stream.steady_leader import SteadyLeader
+from tests.steady_proposer import SteadyProposer
 
 PEERS = st.integers(0, 2)
 LENGTHS = st.sampled_from([32, 100, 500, 3000, 20_000])
@@ -159,7 +159,7 @@ def compare(steady_class: type[SteadyLeader], *, is_patient: bool) -> int:
 def steady_class(request: pytest.FixtureRequest) -> type[SteadyLeader]:
     if request.param == "interpreted":
         return SteadyLeader
-    module = import_module("walproposer.stream.steady_leader_compiled")
+    module = import_module("quorum_wal.walproposer.stream.steady_leader_compiled")
     return cast(type[SteadyLeader], module.SteadyLeader)
 
 

@@ -17,18 +17,18 @@ from msgspec import structs
 from proposer_steps import ballot, member
 from wal_log import PAGE_SIZE
 
-from consensus.codec import RESPONSE_POSITIONS, decode_proposer_message
-from consensus.messages import Append, AppendResponse, HotStandbyFeedback
-from pgwire.framing import MESSAGE_BYTES_MAX, FrameBuffer
-from pgwire.messages import CopyDone, CopyFail, ErrorResponse
-from pgwire.replication import Keepalive, XLogData
+from quorum_wal.consensus.codec import RESPONSE_POSITIONS, decode_proposer_message
+from quorum_wal.consensus.messages import Append, AppendResponse, HotStandbyFeedback
+from quorum_wal.pgwire.framing import MESSAGE_BYTES_MAX, FrameBuffer
+from quorum_wal.pgwire.messages import CopyDone, CopyFail, ErrorResponse
+from quorum_wal.pgwire.replication import Keepalive, XLogData
+from quorum_wal.walproposer.chain_rule import NO_CHAINS, ChainRule
+from quorum_wal.walproposer.errors import PrimaryLost
+from quorum_wal.walproposer.stream import steady_leader, steady_loop
+from quorum_wal.walproposer.stream.events import ChangeRequest, ChangeRequested, RoundWanted
+from quorum_wal.walproposer.stream.leader import Leader
+from quorum_wal.walproposer.stream.steady_leader import SteadyLeader
 from tests.steady_batch import framed
-from walproposer.chain_rule import NO_CHAINS, ChainRule
-from walproposer.errors import PrimaryLost
-from walproposer.stream import steady_leader, steady_loop
-from walproposer.stream.events import ChangeRequest, ChangeRequested, RoundWanted
-from walproposer.stream.leader import Leader
-from walproposer.stream.steady_leader import SteadyLeader
 
 SEEDS = 60
 STEPS = 120
@@ -304,7 +304,7 @@ def play(
 @pytest.mark.parametrize("suffix", ["", "_compiled"], ids=["interpreted", "compiled"])
 def test_the_same_of_both(monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     names = ("steady_loop", "steady_leader")
-    how = tuple(import_module(f"walproposer.stream.{name}{suffix}") for name in names)
+    how = tuple(import_module(f"quorum_wal.walproposer.stream.{name}{suffix}") for name in names)
     counts = Counter[str]()
     for seed in range(SEEDS):
         found, met = play(monkeypatch, how, seed)

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from walproposer.errors import Refusal
-from walproposer.supervision.data_directory import DataDirectory
-from walproposer.supervision.server_role import FIRST_PAUSE_SECONDS, PAUSE_SECONDS_MAX, BackOff
-from walproposer.supervision.server_state import Seen, ServerState
+from quorum_wal.walproposer.errors import Refusal
+from quorum_wal.walproposer.supervision.data_directory import DataDirectory
+from quorum_wal.walproposer.supervision.server_role import (
+    FIRST_PAUSE_SECONDS,
+    PAUSE_SECONDS_MAX,
+    BackOff,
+)
+from quorum_wal.walproposer.supervision.server_state import Seen, ServerState
 
 SYSTEM_ID = 0xF123_4567_89AB_CDEF
 

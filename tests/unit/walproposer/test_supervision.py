@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from walproposer.supervision.server_state import Seen, ServerState
-from walproposer.supervision.supervision import (
+from quorum_wal.walproposer.supervision.server_state import Seen, ServerState
+from quorum_wal.walproposer.supervision.supervision import (
     RESTART_SECONDS,
     Action,
     Attach,

@@ -10,10 +10,10 @@ from threading import Event, Thread
 
 import pytest
 
-from consensus.ids import TimelineId
-from pg_fixtures.waiting import wait_until
-from walproposer import takeover
-from walproposer.takeover import TakeOverListener, ask_predecessor
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.walproposer import takeover
+from quorum_wal.walproposer.takeover import TakeOverListener, ask_predecessor
 
 TIMEOUT = 30.0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qsync.gid import Gid
-from walproposer.failover.undone_prepares import undone_prepares
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.failover.undone_prepares import undone_prepares
 
 FIRST = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1-1.{'0' * 32}"
 SECOND = f"skq1.r.1.1-5000-7-1.{'f' * 32}"

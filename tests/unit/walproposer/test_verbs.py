@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pgwal.lsn import Lsn
-from pgwire.errors import CommandSyntaxError
-from qsync.gid import Gid
-from walproposer.qsync.answers import ROW_OF, columns_of
-from walproposer.qsync.verb_roles import ROLES
-from walproposer.qsync.verbs import (
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.errors import CommandSyntaxError
+from quorum_wal.qsync.gid import Gid
+from quorum_wal.walproposer.qsync.answers import ROW_OF, columns_of
+from quorum_wal.walproposer.qsync.verb_roles import ROLES
+from quorum_wal.walproposer.qsync.verbs import (
     RESOLVE_TIMEOUT_MS,
     WORDS,
     Admit,

@@ -13,17 +13,17 @@ import pytest
 import trustme
 from verdict_port import DEADLINE_SECONDS, GID, Port, running
 
-from access.access import AccessConfig
-from access.admission import ConnectionLimits
-from access.errors import AccessError
-from pg_fixtures.waiting import wait_until
-from pgwire.auth import make_verifier
-from pgwire.messages import Query
-from pgwire.startup import SSLRequest, StartupMessage
-from pgwire.tls import TlsFiles
-from walproposer.errors import WalProposerError
-from walproposer.qsync.verbs import WORDS
-from walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig
+from quorum_wal.access.access import AccessConfig
+from quorum_wal.access.admission import ConnectionLimits
+from quorum_wal.access.errors import AccessError
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwire.auth import make_verifier
+from quorum_wal.pgwire.messages import Query
+from quorum_wal.pgwire.startup import SSLRequest, StartupMessage
+from quorum_wal.pgwire.tls import TlsFiles
+from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.qsync.verbs import WORDS
+from quorum_wal.walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig
 
 TLS_RECORD_BYTES = 16 * 1024
 PASSWORD = "correct horse"

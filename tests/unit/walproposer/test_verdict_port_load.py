@@ -23,12 +23,16 @@ from verdict_port import (
     waiting,
 )
 
-from access.access import AccessConfig
-from access.admission import ConnectionLimits
-from pg_fixtures.waiting import wait_until
-from pgwire.messages import CommandComplete, Query, ReadyForQuery
-from walproposer.qsync.port_session import BUFFERED_BYTES_MAX, MESSAGE_BYTES_MAX, PortSession
-from walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig
+from quorum_wal.access.access import AccessConfig
+from quorum_wal.access.admission import ConnectionLimits
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwire.messages import CommandComplete, Query, ReadyForQuery
+from quorum_wal.walproposer.qsync.port_session import (
+    BUFFERED_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    PortSession,
+)
+from quorum_wal.walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig
 
 IDLE_CLIENTS = 200
 QUIET_SECONDS = 0.3

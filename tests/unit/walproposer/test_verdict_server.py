@@ -26,26 +26,26 @@ from verdict_port import (
     waiting,
 )
 
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from pgwire.connection import State
-from pgwire.messages import (
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwire.connection import State
+from quorum_wal.pgwire.messages import (
     CommandComplete,
     DataRow,
     ErrorResponse,
     Query,
     ReadyForQuery,
 )
-from pgwire.startup import CancelRequest
-from walproposer.qsync.answers import Confirmation
-from walproposer.qsync.limbo_events import Verdict
-from walproposer.qsync.port_session import (
+from quorum_wal.pgwire.startup import CancelRequest
+from quorum_wal.walproposer.qsync.answers import Confirmation
+from quorum_wal.walproposer.qsync.limbo_events import Verdict
+from quorum_wal.walproposer.qsync.port_session import (
     BUFFERED_BYTES_MAX,
     MESSAGES_A_TURN,
 )
-from walproposer.qsync.verbs import WaitLsn
-from walproposer.qsync.verdict_server import PortConfig, VerdictServer
-from walproposer.stream.event_loop import EventLoop
+from quorum_wal.walproposer.qsync.verbs import WaitLsn
+from quorum_wal.walproposer.qsync.verdict_server import PortConfig, VerdictServer
+from quorum_wal.walproposer.stream.event_loop import EventLoop
 
 LOOPBACK = PortConfig("127.0.0.1", 0)
 WAITERS = 32

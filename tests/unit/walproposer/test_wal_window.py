@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from walproposer.stream import wal_window
-from walproposer.stream.wal_window import WalWindow
+from quorum_wal.walproposer.stream import wal_window
+from quorum_wal.walproposer.stream.wal_window import WalWindow
 
 BEGIN = 1000
 KEEP_BYTES = 64

@@ -17,8 +17,8 @@ from proposer_steps import (
 )
 from wal_log import START_LSN
 
-from consensus.membership import Member, Membership, Stamp
-from walproposer.stream.events import (
+from quorum_wal.consensus.membership import Member, Membership, Stamp
+from quorum_wal.walproposer.stream.events import (
     ChangeState,
     OpenPeer,
     Outcome,

@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
-from walproposer.qsync.answers import (
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.walproposer.qsync.answers import (
     Admission,
     Confirmation,
     FoundOutcome,
@@ -22,9 +22,9 @@ from walproposer.qsync.answers import (
     Outcome,
     StatusPage,
 )
-from walproposer.qsync.limbo_events import Verdict
-from walproposer.qsync.question import Question
-from walproposer.qsync.verbs import (
+from quorum_wal.walproposer.qsync.limbo_events import Verdict
+from quorum_wal.walproposer.qsync.question import Question
+from quorum_wal.walproposer.qsync.verbs import (
     Admit,
     AskOutcome,
     Barrier,
@@ -33,8 +33,8 @@ from walproposer.qsync.verbs import (
     ShowStatus,
     WaitLsn,
 )
-from walproposer.qsync.verdict_server import PortConfig, VerdictServer
-from walproposer.stream.event_loop import EventLoop
+from quorum_wal.walproposer.qsync.verdict_server import PortConfig, VerdictServer
+from quorum_wal.walproposer.stream.event_loop import EventLoop
 
 TERM = 7
 DEADLINE_SECONDS = 30.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pgwal.errors import WalError
-from pgwal.versions import SUPPORTED_MAJORS
-from walrecords.operation import operation_name, operation_names
+from quorum_wal.pgwal.errors import WalError
+from quorum_wal.pgwal.versions import SUPPORTED_MAJORS
+from quorum_wal.walrecords.operation import operation_name, operation_names
 
 
 @pytest.mark.parametrize(

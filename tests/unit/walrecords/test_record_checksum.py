@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from walrecords.checksum import HAS_INSTRUCTION, extend_by_instruction, extend_by_tables
+from quorum_wal.walrecords.checksum import HAS_INSTRUCTION, extend_by_instruction, extend_by_tables
 
 WAYS = [
     pytest.param(extend_by_tables, id="tables"),

@@ -1,0 +1,258 @@
+"""`ForkServers`: processes that have imported `sk`, and fork the `sk` processes of the tests.
+
+To import its modules is most of what a short `sk` process costs, 0.3 s of a processor; a fork takes
+0.01 s. What comes of it is a process as any other: it has its own process id, session, files,
+environment and command line, runs `cli.main.main()`, can be killed, and is a zombie until it is
+asked for. Its parent is the server, not the process that uses the server.
+
+    us ── {"program", "env", "cwd", "death_signal"} and three files ──> server   <── {"pid": n}
+    us ── {"poll": n} ────────────────────────────────────────────────> server   <── {"status": n}
+
+One message of a SOCK_SEQPACKET socket is one request in JSON; the answer follows before the next
+request.
+
+Law: nothing outlives the one who started it. The server ends when the other end of its socket is
+closed, however its user ends; the kernel then sends the death signal to each process it has forked.
+
+Not every program can be forked. A variable that acts when a process starts, such as LD_PRELOAD,
+would have no effect: then the program is executed (see `ForkServers.find`). The resident memory of
+a forked process includes the pages that it shares with the server; it is that of an executed one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.process_table import ends_within
+from quorum_wal.pg_server.errors import DeadlineExceeded
+from quorum_wal.pg_server.launcher import PR_SET_PDEATHSIG, prctl
+
+REQUEST_BYTES_MAX = 1 << 17
+#: Room for the command line of a forked process: it lies where the server's own arguments were.
+COMMAND_LINE_BYTES_MAX = 1 << 14
+#: What an interpreter, the C library or the loader reads once, when a process starts.
+START_VARIABLES = ("LD_", "LANG", "LC_", "MALLOC_", "PYTHON", "TZ")
+#: What most commands need.
+MODULES = (
+    "quorum_wal.telemetry.logs",
+    "quorum_wal.telemetry.status_pages",
+    *(
+        f"quorum_wal.cli.{name}"
+        for name in (
+            "safekeeper", "user", "attach", "status", "check", "timeline", "member", "elect",
+            "promote", "rejoin", "qsync", "archive", "backup", "restore",
+        )
+    ),
+)  # fmt: skip
+#: What those of the pageserver need beside them: compiled loops, and ten times the memory.
+PAGE_MODULES = (
+    "quorum_wal.pageserver.service",
+    *(
+        f"quorum_wal.cli.{name}"
+        for name in (
+            "pageserver_run", "pageserver_status", "pageserver_deletion", "branch_create",
+            "branch_list", "page_check", "page_get", "page_history", "page_repair",
+            "table_restore",
+        )
+    ),
+)  # fmt: skip
+PAGE_COMMANDS = ("pageserver", "branch", "page", "table")
+
+
+class ForkedProcess:
+    """What is used of `subprocess.Popen`: `pid`, `poll()`, `returncode`, `wait()`."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, -N when signal N ended it, None before the end."""
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = self._server.exit_code(self.pid)
+            return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """The exit code. Raises DeadlineExceeded, and leaves it running."""
+        if not ends_within(self.pid, timeout):
+            raise DeadlineExceeded(f"waited {timeout:g} s for the end of process {self.pid}")
+        exit_code = self.poll()
+        assert exit_code is not None, "it has ended"
+        return exit_code
+
+
+class ForkServers:
+    """One for most commands, one for those of the pageserver."""
+
+    def __init__(self, prefix: Sequence[str]) -> None:
+        """`prefix` begins the command lines that they stand for, and ends with a module."""
+        self._prefix = list(prefix)
+        self._start_environment = start_environment(os.environ)
+        self._most = ForkServer(prefix[-1], MODULES)
+        self._pages = ForkServer(prefix[-1], (*MODULES, *PAGE_MODULES))
+
+    def find(self, program: Sequence[str], env: Mapping[str, str]) -> ForkServer | None:
+        """The one to start the program; None when only an executed process would be the same."""
+        if (
+            list(program[: len(self._prefix)]) != self._prefix
+            or sum(len(os.fsencode(word)) + 1 for word in program) >= COMMAND_LINE_BYTES_MAX
+            or start_environment(env) != self._start_environment
+        ):
+            return None
+        command = program[len(self._prefix) :][:1]
+        return self._pages if command and command[0] in PAGE_COMMANDS else self._most
+
+    def close(self) -> None:
+        """End them, and so all that they have forked."""
+        self._most.close()
+        self._pages.close()
+
+
+class ForkServer:
+    """Started when it is first asked for a process."""
+
+    def __init__(self, program: str, modules: Sequence[str]) -> None:
+        """A forked process calls main() of the module `program`. All are imported before."""
+        self._modules = (program, *modules)
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def close(self) -> None:
+        """End the server, and so all that it has forked."""
+        if self._socket is not None and self._process is not None:
+            self._socket.close()
+            self._process.wait()
+            self._socket = None
+
+    def start(
+        self,
+        program: Sequence[str],
+        files: tuple[int, int, int],
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        death_signal: signal.Signals = signal.SIGKILL,
+    ) -> ForkedProcess:
+        """A process that leads a session, with these files as its standard streams."""
+        request = {
+            "program": list(program),
+            "env": dict(env),
+            "cwd": str(cwd or Path.cwd()),
+            "death_signal": int(death_signal),
+        }
+        return ForkedProcess(self, self._ask(request, files)["pid"])
+
+    def exit_code(self, pid: int) -> int | None:
+        """As in `subprocess`; None while the process runs. After its end this may be asked once."""
+        status = self._ask({"poll": pid})["status"]
+        return None if status is None else os.waitstatus_to_exitcode(status)
+
+    def _ask(self, request: dict[str, Any], files: Sequence[int] = ()) -> dict[str, Any]:
+        with self._lock:
+            if self._socket is None:
+                self._socket = self._connect()
+            socket.send_fds(self._socket, [json.dumps(request).encode()], files)
+            answer = self._socket.recv(REQUEST_BYTES_MAX)
+            if not answer:
+                raise FixtureError("the server that forks the sk processes has ended")
+            return dict(json.loads(answer))
+
+    def _connect(self) -> socket.socket:
+        room = " " * COMMAND_LINE_BYTES_MAX
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*(sys.executable, "-m", __name__), str(theirs.fileno()), *self._modules, room],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C at a terminal is for the tests
+            )
+        return ours
+
+
+def start_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """What an interpreter reads once, when it starts."""
+    return {name: value for name, value in env.items() if name.startswith(START_VARIABLES)}
+
+
+# ---- in the server
+
+
+def serve(channel: socket.socket) -> dict[str, Any] | None:
+    """Returns in each forked process, with what it is to be; in the server, at its end, None."""
+    while True:
+        message, files, _, _ = socket.recv_fds(channel, REQUEST_BYTES_MAX, 3)
+        if not message:
+            return None
+        request = json.loads(message)
+        if "poll" in request:
+            pid, status = os.waitpid(request["poll"], os.WNOHANG)
+            answer = {"status": status if pid else None}
+        else:
+            pid = os.fork()
+            if pid == 0:
+                become(request, files)
+                return dict(request)
+            answer = {"pid": pid}
+        for file in files:
+            os.close(file)
+        channel.send(json.dumps(answer).encode())
+
+
+def become(request: dict[str, Any], files: Sequence[int]) -> None:
+    """What is left of the server: what it has imported."""
+    server_pid = os.getppid()
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, request["death_signal"])
+    if os.getppid() != server_pid:
+        os._exit(1)
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+    os.closerange(3, max(files) + 1)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    write_command_line(request["program"])
+    sys.argv = request["program"][2:]
+
+
+def write_command_line(program: Sequence[str]) -> None:
+    """For /proc/<pid>/cmdline and ps(1): over the server's own arguments, see proc(5)."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, the 48th and 49th
+    words = b"".join(os.fsencode(word) + b"\0" for word in program)
+    assert len(words) < end - begin, "the caller has checked the length"
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, words, len(words))
+
+
+def main() -> None:
+    channel, program = socket.socket(fileno=int(sys.argv[1])), import_module(sys.argv[2])
+    for module in sys.argv[3:-1]:
+        import_module(module)
+    gc.collect()
+    gc.freeze()  # no collection writes to the pages that are shared
+    request = serve(channel)
+    if request is not None:
+        channel.detach()
+        program.main()
+
+
+if __name__ == "__main__":
+    main()

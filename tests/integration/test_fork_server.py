@@ -1,0 +1,105 @@
+"""A forked `sk` process is as one that was executed, and ends with the one who started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorum_wal.pg_fixtures import processes
+from quorum_wal.pg_fixtures.fork_server import COMMAND_LINE_BYTES_MAX, ForkServers
+from quorum_wal.pg_fixtures.process_table import read_entry
+from quorum_wal.pg_fixtures.processes import SK, ServiceProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+
+TIMEOUT = 120.0
+ROOT = Path(__file__).parents[2]
+
+#: Starts a safekeeper with a fork server of its own, prints its process id, and goes on.
+STARTER = """
+import sys, time
+from pathlib import Path
+from quorum_wal.pg_fixtures import processes
+from quorum_wal.pg_fixtures.fork_server import ForkServers
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+processes.fork_servers = ForkServers(processes.SK)
+safekeeper = SafekeeperProcess(1, Path(sys.argv[1]))
+safekeeper.__enter__()
+print(safekeeper.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServers]:
+    servers = ForkServers(SK)
+    monkeypatch.setattr(processes, "fork_servers", servers)
+    yield servers
+    servers.close()
+
+
+def run(tmp_path: Path, *words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    process = ServiceProcess([*SK, *words], log_path=tmp_path / "log", env=env)
+    process.start()
+    return process.wait(TIMEOUT), process.log_text()
+
+
+def test_exit_codes_output_and_environment(servers: ForkServers, tmp_path: Path) -> None:
+    assert run(tmp_path, "--version") == (0, "sk, version 0.1.0\n")
+    code, text = run(tmp_path, "no-command")
+    assert code == 2
+    assert "No such command 'no-command'" in text
+    code, text = run(tmp_path, "page", "get")
+    assert code == 2
+    assert "Missing" in text
+    code, text = run(tmp_path, "status", env={"SK_STATUS_SAFEKEEPERS": "127.0.0.1:1"})
+    assert code == 4
+    assert "no safekeeper answers" in text
+
+
+def test_it_is_a_process_as_any_other(servers: ForkServers, tmp_path: Path) -> None:
+    with SafekeeperProcess(1, tmp_path / "safekeeper") as safekeeper:
+        entry = read_entry(safekeeper.pid)
+        assert entry is not None
+        assert entry.session_id == safekeeper.pid
+        assert entry.parent_pid != os.getpid(), "it was executed, not forked"
+        words = Path(f"/proc/{safekeeper.pid}/cmdline").read_text().rstrip("\0").split("\0")
+        assert words == safekeeper.program
+        safekeeper.pause()
+        assert safekeeper.alive
+        safekeeper.resume()
+        safekeeper.restart()
+        safekeeper.send_signal(signal.SIGKILL)
+        assert safekeeper.wait(TIMEOUT) == -signal.SIGKILL
+        safekeeper.start()
+        safekeeper.wait_ready()
+        assert safekeeper.terminate() == 0
+
+
+def test_what_acts_at_a_start_is_executed(servers: ForkServers) -> None:
+    env = dict(os.environ)
+    assert servers.find([*SK, "status"], env)
+    assert not servers.find([*SK, "status"], {**env, "LD_PRELOAD": "/failing-disk.so"})
+    assert not servers.find([*SK, "x" * COMMAND_LINE_BYTES_MAX], env)
+    assert not servers.find([sys.executable, "-c", "pass"], env)
+
+
+def test_nothing_outlives_the_one_who_started_it(tmp_path: Path) -> None:
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(tmp_path / "safekeeper")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    with starter:
+        assert starter.stdout is not None
+        entry = read_entry(int(starter.stdout.readline()))
+        assert entry is not None
+        starter.kill()
+    wait_until(lambda: entry.now() is None, TIMEOUT, "the safekeeper to end with its starter")
