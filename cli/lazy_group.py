@@ -29,7 +29,7 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Completes names without help, because the help would import the modules of all commands."""
+        """Completes names without help, which would import the modules of all commands."""
         names = [name for name in self.modules if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [CompletionItem(name) for name in names] + options
