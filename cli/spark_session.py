@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SETTINGS = {"spark.sql.shuffle.partitions": "8"}
 
 _OURS = re.compile(
-    r"^(?:spark|objectstore|pgwal|storage|consensus)\.[\w.]+: (?P<text>.+)$"
+    r"^quorum_wal\.(?:spark|objectstore|pgwal|storage|consensus)\.[\w.]+: (?P<text>.+)$"
     r"(?:\nhint: (?P<hint>.+)$)?",
     re.MULTILINE,
 )
@@ -33,7 +33,7 @@ def command_session(name: str, master: str) -> Iterator[SparkSession]:
     """Raises NoJava, and CommandError for an error of Spark inside the block."""
     from pyspark.errors import PySparkException
 
-    with as_file(files("spark") / "quiet_log4j2.properties") as quiet:
+    with as_file(files("quorum_wal.spark") / "quiet_log4j2.properties") as quiet:
         options = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
         settings = {**SETTINGS, "spark.driver.extraJavaOptions": options}
         session = new_session(name, master, settings)

@@ -8,7 +8,7 @@ TRACEBACK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "/x/spark/inputs/wal_reader.py", line 136, in _whole_records
     raise LostWal(lsn, f"{reason}, in {name}")
-spark.inputs.wal_input.LostWal: incorrect checksum in record at 0/97A0F0, in /wal/0009
+quorum_wal.spark.inputs.wal_input.LostWal: incorrect checksum in record at 0/97A0F0, in /wal/0009
 hint: Use another source.
 """
 
