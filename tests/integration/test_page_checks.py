@@ -133,7 +133,7 @@ def test_damage_is_found_named_and_mended(pages: Pages, tmp_path: Path) -> None:
         kept = Path(done.stdout.split("the old page is in ")[1].strip())
         assert kept.read_bytes()[at] != there
     again = sk(*first, "--yes")
-    assert (again.returncode, "is what the WAL says" in again.stdout) == (0, True)
+    assert (again.returncode, "matches the WAL" in again.stdout) == (0, True)
     mended = sk("page", "check", primary.data_dir, *where)
     assert mended.returncode == 0, mended.stdout
     primary.start()

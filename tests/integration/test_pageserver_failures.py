@@ -268,7 +268,7 @@ def test_deleted_under_its_pageserver_and_killed_meanwhile(world: PagesWorld) ->
             killed_at(world, step)
         done = delete(world, "--yes")
         assert done.returncode == 0, done.stderr
-        assert "gone for good" in done.stdout
+        assert "deleted for good" in done.stdout
         one.wait_until(lambda: one.status()["deleted_timelines"], TIMEOUT, "it to see that")
         wait_until(lambda: [*world.objects.pages()] == [TombstoneName()], TIMEOUT, "all to go")
         assert one.status()["deleted_timelines"] == [str(TIMELINE)]
