@@ -1,4 +1,4 @@
-"""What `sk restore` and `sk backup` do not take, said before anything is asked of anybody."""
+"""`sk restore` and `sk backup` refuse wrong options before they connect to a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark says of an error of ours becomes our sentence again."""
+"""The text of Spark about one of our errors becomes the original error message again."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def test_our_sentence_and_its_hint() -> None:
     assert error.hint == "Use another source."
 
 
-def test_what_is_not_ours_has_no_stack() -> None:
+def test_a_foreign_error_has_no_stack() -> None:
     error = command_error_of("[DIVIDE_BY_ZERO] Division\nby zero.\n\tat org.apache.X(Y.scala:1)\n")
     assert error.message == "[DIVIDE_BY_ZERO] Division by zero."
