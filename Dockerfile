@@ -1,9 +1,9 @@
 # The `sk` command as an image: safekeepers, proposers and the tools. See docs/containers.md.
 #
 #   BASE_IMAGE   an image of Python 3.11 or newer on Debian, or Debian 12 or newer itself
-#   PIP_OPTIONS  what pip needs here: an --index-url; or "--no-index --find-links /wheels", with
-#                what it would have downloaded in a folder wheels/ beside this file
-#   VERSION      what the label says
+#   PIP_OPTIONS  options of pip: an --index-url; or "--no-index --find-links /wheels", with the
+#                downloaded packages in a folder wheels/ beside this file
+#   VERSION      the version in the label
 ARG BASE_IMAGE=python:3.12-slim-bookworm
 
 FROM ${BASE_IMAGE} AS base
@@ -19,14 +19,14 @@ RUN python3 -c 'import ensurepip' || { \
         && apt-get install -y --no-install-recommends python3-venv; \
     }
 ARG PIP_OPTIONS=""
-# The dependencies first: they change seldom, and are most of the work
+# The dependencies first: they rarely change, and take most of the time
 COPY pyproject.toml wheels* /wheels/
 RUN python3 -m venv /opt/sk \
     && python3 -c 'import tomllib; print(*tomllib.load(open(0, "rb"))["project"]["dependencies"], sep="\n")' \
         </wheels/pyproject.toml >/wheels/requirements.txt \
     && /opt/sk/bin/pip install --no-cache-dir ${PIP_OPTIONS} -r /wheels/requirements.txt
 COPY . /src
-# pip itself stays behind: nobody needs it any more
+# Remove pip, which the image does not need
 RUN /opt/sk/bin/pip install --no-cache-dir --no-deps ${PIP_OPTIONS} /src \
     && /opt/sk/bin/pip uninstall --yes setuptools pip
 
@@ -37,8 +37,8 @@ RUN groupadd --gid 10001 sk \
 COPY --from=build /opt/sk /opt/sk
 COPY container/healthz.py /opt/sk/healthz.py
 
-# A port on a container's loopback is of no use to anybody. Protection is still asked for: without
-# TLS and users a safekeeper refuses to start, unless --insecure is said.
+# Listen on all addresses, because other containers cannot reach a port on the loopback. Without TLS
+# and users a safekeeper still refuses to start, unless --insecure is given.
 ENV PATH=/opt/sk/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     SK_SAFEKEEPER_RUN_DATA_DIR=/var/lib/sk \
@@ -46,9 +46,9 @@ ENV PATH=/opt/sk/bin:$PATH \
     SK_SAFEKEEPER_RUN_HTTP=0.0.0.0:7676 \
     SK_ATTACH_HTTP=0.0.0.0:7677 \
     SK_PROMOTE_HTTP=0.0.0.0:7677
-# By number, so that an orchestrator can see that it is not root
+# Given as a number, so that an orchestrator can verify that it is not root
 USER 10001:10001
-# Never the container's own file system: the WAL must outlive the container
+# A volume, because the WAL must outlive the container
 VOLUME /var/lib/sk
 EXPOSE 5454 7676 7677
 HEALTHCHECK --interval=5s --timeout=5s --start-period=30s --retries=3 \

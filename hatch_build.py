@@ -1,9 +1,10 @@
-"""Compiles the modules of the path of a commit, where there is a C compiler.
+"""Compiles the modules on the path of a commit, if there is a C compiler.
 
-Each is a Python module, compiled under a name of its own, `..._compiled`, beside it. Where that
-cannot be done, the installation goes on without: the Python modules do the same. The compiled files
-of an editable installation are in the source tree, and `make` renews them. Each ends with the
-digest of its sources, by which `storage/compiled.py` knows one that is of others, or cut off.
+Each is a Python module. The compiled module is written beside it, under the name `..._compiled`. If
+the compilation fails, the installation continues without it, because the Python modules do the
+same. An editable installation has the compiled files in the source tree, and `make` rebuilds them.
+Each compiled file ends with the digest of its sources, by which `storage/compiled.py` detects a
+file that is truncated or was compiled from other sources.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGE = "quorum_wal"
 DIRECTIVES = {
     "language_level": 3,
-    # The types are in the .pxd files; Python's own would make every int a Python object.
+    # The types are in the .pxd files; with annotations every int would be a Python object.
     "annotation_typing": False,
     "boundscheck": False,
     "wraparound": False,
@@ -33,8 +34,8 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         try:
             built = compile_modules(Path(self.root), self.config["modules"])
-        except Exception as error:  # whatever the compiler, or its absence, says
-            self.app.display_warning(f"nothing is compiled, all runs interpreted: {error}")
+        except Exception as error:  # any error of the compiler, or none found
+            self.app.display_warning(f"no module was compiled, Python runs them all: {error}")
             return
         build_data["artifacts"] += [f"/{path}" for path in built]
         build_data["pure_python"] = False
@@ -42,7 +43,10 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def compile_modules(root: Path, modules: list[str]) -> list[str]:
-    """The paths of what was compiled, in the tree at `root`. Raises what the compiler raises."""
+    """Compiles `modules` and returns the paths of the compiled files, relative to `root`.
+
+    Raises the errors of the compiler.
+    """
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
@@ -69,11 +73,11 @@ def compile_modules(root: Path, modules: list[str]) -> list[str]:
         command.ensure_finalized()
         command.run()
         libraries = [Path(path) for path in command.get_outputs()]
-    # Not imported: the tree need not be on the path of who builds.
+    # Not imported, because the tree may not be on sys.path during a build.
     digest = runpy.run_path(str(root / PACKAGE / "storage/compiled.py"))["sources_digest"](
         root / PACKAGE
     )
     for library in libraries:
-        with library.open("ab") as file:  # a loader looks at nothing behind what its headers name
-            file.write(digest)
+        with library.open("ab") as file:
+            file.write(digest)  # the loader ignores bytes after those that the headers name
     return [str(path.relative_to(root)) for path in libraries]

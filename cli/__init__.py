@@ -1,4 +1,4 @@
-"""The `sk` command: thin, one module per group. It parses, calls a library function, prints.
+"""The `sk` command, one module per group. A command parses, calls a library function, and prints.
 
 Data goes to stdout, logs to stderr.
 """

@@ -1,4 +1,4 @@
-"""`sk archive`: what is in the archive, whether it is sound, and WAL out of it for a restore."""
+"""`sk archive`: show, verify and prune an archive, and fetch WAL from it for a recovery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorum_wal.cli.lazy_group import LazyGroup, configure_command_logs
 
 
 class ArchiveGroup(LazyGroup):
-    """One module each: `fetch` runs once for every segment of a recovery, and must start fast."""
+    """One module per command: Postgres runs `fetch` once per segment, so it must start fast."""
 
     modules: ClassVar = {
         "status": "quorum_wal.cli.archive_contents:status",
@@ -24,6 +24,6 @@ class ArchiveGroup(LazyGroup):
 @click.group(cls=ArchiveGroup)
 @click.pass_context
 def archive(context: click.Context) -> None:
-    """Look into the archive, prove that it is sound, shorten it, and restore from it."""
+    """Show, verify and prune the archive, and fetch WAL from it."""
     if context.invoked_subcommand != "fetch":
         configure_command_logs(context)

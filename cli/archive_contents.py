@@ -1,4 +1,4 @@
-"""`sk archive status` and `sk archive ls`: what is in an archive."""
+"""`sk archive status` and `sk archive ls`: show the contents of an archive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from quorum_wal.walproposer.timelines.survey import any_timeline, follow, survey
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStatus:
-    """Of one timeline; `commit_lsn` when safekeepers were asked and have it."""
+    """The archive of one timeline. `commit_lsn` is None unless a safekeeper reported it."""
 
     archive: TimelineArchive
     log: ArchivedLog
@@ -42,7 +42,7 @@ class ArchiveStatus:
 
     @property
     def archived_lsn(self) -> int:
-        """The end of what can be replayed from the beginning on."""
+        """The end of the WAL that can be replayed from the beginning without a gap."""
         return self.log.gaps[0].begin_lsn if self.log.gaps else self.log.end_lsn
 
     def as_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class ArchiveStatus:
 @click.command()
 @archive_options()
 @timeline_option
-@click.option("--safekeepers", type=Safekeepers(), help="Ask these how far the archive is behind.")
+@click.option("--safekeepers", type=Safekeepers(), help="Ask these for the last commit.")
 @click.option(
     "--safekeeper-conninfo",
     type=Dsn(),
@@ -90,8 +90,9 @@ def status(
     safekeeper_conninfo: str,
     json: bool,
 ) -> None:
-    """Show what each timeline's archive has: from where to where, how much, how old, which backups;
-    with --safekeepers, how far it is behind what is committed.
+    """Show the archive of each timeline: its range of WAL, size, age, and number of backups.
+
+    With --safekeepers, also show how far the archive is behind the last commit.
     """
     store = open_archive(archive, archive_option)
     committed = _commit_lsns(with_conninfo(safekeepers or (), safekeeper_conninfo))
@@ -131,13 +132,13 @@ def _status(archive: TimelineArchive, committed: dict[TimelineId, int]) -> Archi
 
 
 def _commit_lsns(addresses: tuple[SafekeeperAddress, ...]) -> dict[TimelineId, int]:
-    """The greatest that any of them knows. Raises Unreachable when not one answers."""
+    """The greatest commit_lsn per timeline. Raises Unreachable if no safekeeper answers."""
     found: dict[TimelineId, int] = {}
     members = follow(survey(addresses), any_timeline)
     errors = [member.error for member in members if member.error is not None]
     if members and len(errors) == len(members):
         hint = next((error.hint for error in errors if error.hint), "")
-        raise Unreachable(f"no safekeeper tells how far commits are: {errors[0]}", hint=hint)
+        raise Unreachable(f"no safekeeper reports its commit_lsn: {errors[0]}", hint=hint)
     for member in members:
         for timeline, state in member.timelines.items():
             found[timeline] = max(found.get(timeline, 0), Lsn.parse(state["commit_lsn"]))
@@ -176,7 +177,7 @@ def _age(moment: datetime | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WalRange:
-    """Objects of one Postgres timeline, each beginning where the one before it ends."""
+    """Objects of one Postgres timeline. Each begins where the previous one ends."""
 
     tli: int
     begin_lsn: int
@@ -187,7 +188,7 @@ class WalRange:
 
 
 def wal_ranges(stored: Sequence[StoredWal], wal_seg_size: int) -> Iterator[WalRange]:
-    """Contiguous ones collapsed; a beginning of a segment stands alone."""
+    """Joins contiguous objects into ranges. A range ends at the first partial segment."""
     current: WalRange | None = None
     for each in stored:
         wal, info = each.wal, each.info
@@ -218,7 +219,7 @@ def wal_ranges(stored: Sequence[StoredWal], wal_seg_size: int) -> Iterator[WalRa
 @click.command("ls")
 @archive_options()
 @timeline_option
-@click.option("--all", "show_all", is_flag=True, help="Every object, not ranges of them.")
+@click.option("--all", "show_all", is_flag=True, help="List every object instead of ranges.")
 @json_option
 def list_wal(
     archive: str,
@@ -227,7 +228,7 @@ def list_wal(
     show_all: bool,
     json: bool,
 ) -> None:
-    """List the WAL of each timeline's archive, as ranges of the log."""
+    """List the WAL in the archive of each timeline, as ranges of the log."""
     found: list[dict[str, Any]] = []
     for each in _archives(open_archive(archive, archive_option), timeline):
         stored = list(stored_wal(each))

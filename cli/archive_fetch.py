@@ -1,9 +1,10 @@
 """`sk archive fetch`: the restore_command of a Postgres that recovers from the archive.
 
-Its exit codes are what Postgres goes by: 0, the file is there; 1 to 125, there is no such file, and
-recovery ends; above, something is wrong, and Postgres stops rather than to come up with less than
-there is. So nothing but the certain answer "nobody has it" may end with a small one, not even a
-mistake in the command line. What is needed is imported when it is needed: Postgres waits for this.
+Postgres reads the exit code. 0: the file was written. 1 to 125: there is no such file, and the
+recovery ends. Above 125: an error, and Postgres stops, because a server that started now could lack
+WAL that exists. Law: the command exits with 1 only when it is certain that the file does not exist.
+Every other failure, also a mistake on the command line, exits with 255. Modules are imported where
+they are used, because Postgres waits for each run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class RestoreCommand(click.Command):
-    """Ends with CANNOT_TELL on whatever is no answer, also on wrong usage."""
+    """Exits with CANNOT_TELL on every error, also on wrong usage."""
 
     def make_context(
         self,
@@ -51,7 +52,7 @@ class RestoreCommand(click.Command):
             raise
         except KeyboardInterrupt as error:
             raise CommandError("interrupted", exit_code=ExitCode.CANNOT_TELL) from error
-        except Exception as error:  # also a fault of ours must not end a recovery early
+        except Exception as error:  # a bug of ours must not end a recovery early either
             text = " ".join(str(error).split()) or type(error).__name__
             hint = getattr(error, "hint", "")
             raise CommandError(text, hint, ExitCode.CANNOT_TELL) from error
@@ -59,21 +60,23 @@ class RestoreCommand(click.Command):
 
 @click.command(cls=RestoreCommand)
 @archive_options(required=False)
-@click.option("--safekeepers", metavar="A,B,C", default="", help="Ask these, too: HOST:PORT,...")
+@click.option("--safekeepers", metavar="A,B,C", default="", help="Also ask these: HOST:PORT,...")
 @click.option(
     "--safekeeper-conninfo",
     metavar="DSN",
     default="",
     help="libpq settings for safekeeper connections: sslmode, user, passfile, ...",
 )
-@click.option("--timeline", metavar="TENANT/TIMELINE", default="", help="Which, if several.")
+@click.option(
+    "--timeline", metavar="TENANT/TIMELINE", default="", help="Required if there are several."
+)
 @click.option(
     "--prefetch",
     type=click.IntRange(0, 64),
     default=PREFETCH,
     show_default=True,
     metavar="N",
-    help="Make so many of the next segments ready in the background; with --timeline only.",
+    help="Number of following segments to fetch in the background. Needs --timeline.",
 )
 @click.option(
     "--patience",
@@ -81,13 +84,13 @@ class RestoreCommand(click.Command):
     default=PATIENCE_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="Try again for so long what may pass, before giving up.",
+    help="How long to retry after a temporary failure.",
 )
 @click.option(
     "--whole",
     is_flag=True,
-    help="Whole segments only, for a standby that streams the rest: at its promotion it reads the "
-    "last one again, and must not find less of it in the archive.",
+    help="Return whole segments only. For a standby that streams the rest: when it is promoted, it "
+    "reads the last segment again, and the archive may have less of it than was streamed.",
 )
 @click.argument("file")
 @click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
@@ -109,11 +112,11 @@ def fetch(
 
         restore_command = 'sk archive fetch --archive /srv/archive %f %p'
 
-    A whole segment comes from the archive, or else from a safekeeper; of the last one the longest
-    beginning that anybody has, filled up with zeros. Exits with 1 when all that were asked have
-    answered and nobody has it, and recovery ends there. Exits with 255 when that is not certain: a
-    store or a majority of the safekeepers does not answer, an object is damaged, an option is
-    wrong. Postgres then stops its recovery, and can be started again.
+    A whole segment is read from the archive, or from a safekeeper if the archive does not have it.
+    The last segment is the longest beginning that any of them has, padded with zeros. Exits with 1
+    if all of them answered and none has FILE; recovery ends there. Exits with 255 if that is not
+    certain: the store or a majority of the safekeepers does not answer, an object is damaged, or an
+    option is wrong. Postgres then stops its recovery, and can be started again.
     """
     from quorum_wal.backup.wal_fetch import is_segment
     from quorum_wal.backup.wal_prefetch import PrefetchFolder
@@ -129,7 +132,7 @@ def fetch(
     if not _fetch(file, path, sources, patience, whole):
         if folder is not None:
             folder.end()
-        click.echo(f"sk: nobody has {file}", err=True)
+        click.echo(f"sk: {file} does not exist", err=True)
         context.exit(ExitCode.FAILED)
     if folder is not None:
         settings = {"url": archive, "timeline": timeline, "ahead": prefetch}

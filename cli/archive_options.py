@@ -1,4 +1,4 @@
-"""Options of the commands that use an archive: which one, and how it is reached."""
+"""Options of the commands that use an archive: its URL, and settings for its store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def archive_options(*, required: bool = True) -> Callable[[F], F]:
             metavar="KEY=VALUE",
             envvar="SK_ARCHIVE_OPTION",
             show_envvar=True,
-            help="For the archive's store: endpoint=http://..., region=... (repeatable).",
+            help="Setting of the archive's store: endpoint=http://..., region=... (repeatable).",
         )
         return url(options(function))
 
@@ -43,7 +43,7 @@ def open_archive(url: str, options: Sequence[str]) -> ObjectStore:
 
 
 def parse_options(options: Sequence[str]) -> dict[str, str]:
-    """Raises click.UsageError, without what was given: it may be a secret."""
+    """Raises click.UsageError. The message does not repeat the option, which may be a secret."""
     pairs = [option.partition("=") for option in options]
     if not all(name and equals for name, equals, _ in pairs):
         raise click.UsageError("--archive-option needs KEY=VALUE")

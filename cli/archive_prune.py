@@ -1,4 +1,4 @@
-"""`sk archive prune`: the WAL that neither a backup nor a pageserver needs goes."""
+"""`sk archive prune`: remove the WAL that neither a backup nor a pageserver needs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from quorum_wal.telemetry.size import bytes_text
 @click.command()
 @archive_options()
 @timeline_option
-@click.option("--before", metavar="LSN", help="Remove only what ends below it.")
-@click.option("--keep-backups", is_flag=True, help="Remove what no backup needs: the default.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--before", metavar="LSN", help="Remove only WAL that ends below it.")
+@click.option("--keep-backups", is_flag=True, help="Remove WAL that no backup needs (the default).")
+@click.option("--dry-run", is_flag=True, help="List the objects; remove nothing.")
 def prune(
     archive: str,
     archive_option: tuple[str, ...],
@@ -31,11 +31,11 @@ def prune(
     keep_backups: bool,
     dry_run: bool,
 ) -> None:
-    """Remove WAL that is not needed any more: segments below the oldest backup, and beginnings of
-    segments that something longer has replaced.
+    """Remove WAL that is no longer needed: segments below the oldest backup, and partial segments
+    that a longer object has replaced.
 
-    What the oldest backup needs is never removed. Backups themselves go with sk backup prune. With
-    a pageserver, what its oldest cut needs stays; the base backup below its cuts holds no WAL.
+    WAL that the oldest backup needs is never removed. To remove backups, use sk backup prune. With
+    a pageserver, WAL that its oldest cut needs is kept; the base backup below its cuts needs none.
     """
     if before is not None and keep_backups:
         raise click.UsageError("give either --before LSN or --keep-backups")
@@ -53,13 +53,15 @@ def prune(
 
 
 def _horizon(archive: TimelineArchive, before_lsn: int | None) -> int:
-    """Raises CommandError when it would cut a backup or a pageserver off, or when there is none to
-    go by; PageserverError when it is not known what a pageserver needs."""
+    """WAL that ends at or below this position may be removed.
+
+    Raises CommandError if a backup or a pageserver needs WAL below it, or if there is neither a
+    backup nor --before; PageserverError if it cannot be read what a pageserver needs."""
     needed = needed_wal(archive)
     if before_lsn is None:
         if needed is None:
             raise CommandError(
-                "there is no backup, so nobody knows which WAL is needed",
+                "there is no backup, so it is unknown which WAL is needed",
                 "Take one with sk backup create, or give --before LSN.",
             )
         return needed.lsn
@@ -67,7 +69,7 @@ def _horizon(archive: TimelineArchive, before_lsn: int | None) -> int:
         raise CommandError(
             f"{needed.holder} needs the WAL from {format_lsn(needed.lsn)}, "
             f"--before is {format_lsn(before_lsn)}",
-            "It goes when it is older than the pageserver's --history-days."
+            "It can be removed when it is older than the pageserver's --history-days."
             if needed.is_of_cuts
             else "Remove that backup first with sk backup delete.",
         )
@@ -75,11 +77,12 @@ def _horizon(archive: TimelineArchive, before_lsn: int | None) -> int:
 
 
 def _check_end_stays(pruning: Pruning, ends: list[int]) -> None:
-    """A safekeeper that starts with an empty archive would begin in the middle."""
+    """Raises CommandError: a safekeeper whose archive is empty would begin to archive in the middle
+    of the log."""
     if ends and pruning.horizon_lsn >= max(ends):
         raise CommandError(
             f"the archive ends at {format_lsn(max(ends))}, --before is beyond it",
-            "Give a position below; the newest segment always stays.",
+            "Give a lower position: the newest segment is always kept.",
         )
 
 

@@ -1,4 +1,4 @@
-"""`sk archive verify`: can the archived log be replayed?"""
+"""`sk archive verify`: check that the archived log can be replayed."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from quorum_wal.telemetry.size import bytes_text
 @archive_options()
 @timeline_option
 @click.option(
-    "--from", "from_lsn", metavar="LSN", help="Instead of where the oldest backup, or cut, begins."
+    "--from", "from_lsn", metavar="LSN", help="Begin here, not at the oldest backup or cut."
 )
-@click.option("--to", "to_lsn", metavar="LSN", help="Instead of the archive's end.")
-@click.option("--fast", is_flag=True, help="Only that all is there, and what the seals say.")
+@click.option("--to", "to_lsn", metavar="LSN", help="End here, not at the end of the archive.")
+@click.option("--fast", is_flag=True, help="Check only that all objects exist, and their seals.")
 @click.option(
     "--jobs",
     type=click.IntRange(1, 256),
     metavar="N",
-    help="Processes; one a processor by default.",
+    help="Number of processes.  [default: one per processor]",
 )
 @json_option
 @click.pass_context
@@ -49,12 +49,12 @@ def verify(
     jobs: int | None,
     json: bool,
 ) -> None:
-    """Prove that the archived log can be replayed, from the oldest backup, or cut of a pageserver
-    (without one: from where the timeline begins) to its end.
+    """Verify that the archived log can be replayed, from the oldest backup or cut of a pageserver
+    to its end. Without a backup or cut, verify from the beginning of the timeline.
 
-    Every byte is there; every object is what was written; every record has its CRC and follows the
-    one before it, across segments and Postgres timelines. Each gap and each damaged object is
-    named. Exits with 1 when there is any.
+    Checks that no WAL is missing, that every object has the contents that were written, and that
+    every record has a correct CRC and follows the previous one, across segments and Postgres
+    timelines. Reports each gap and each damaged object, and then exits with 1.
     """
     store = open_archive(archive, archive_option)
     found = require_archive(store, timeline)
@@ -94,7 +94,7 @@ def _print(verdict: Verdict, seconds: float, *, fast: bool) -> None:
     log = f"{format_lsn(verdict.begin_lsn)} to {format_lsn(verdict.end_lsn)}"
     objects = f"{verdict.objects} objects, {bytes_text(verdict.content_bytes)}"
     if verdict.is_sound:
-        what = "is there" if fast else "can be replayed"
+        what = "is complete" if fast else "can be replayed"
         click.echo(f"sound: the log from {log} {what} ({objects}, {seconds:.1f} s)")
     else:
         click.echo(

@@ -1,4 +1,4 @@
-"""Options of a safekeeper that archives: what is archived, how often, and by how many at once."""
+"""Options of a safekeeper that archives: the archive, its intervals, limits and compression."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quorum_wal.safekeeper.archive_workers import WORKERS
 
 
 def archiving_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """All of them, for one parameter `archive`, which is None without --archive."""
+    """Passes all options as one parameter `archive`, which is None without --archive."""
 
     @wraps(function)
     def gathered(
@@ -54,7 +54,7 @@ def _options() -> list[Callable[..., Any]]:
             default=PARTIAL_INTERVAL_SECONDS,
             show_default=True,
             metavar="SECONDS",
-            help="The unfinished segment is archived so long after its newest commit.",
+            help="How long after its newest commit an unfinished segment is archived.",
         ),
         click.option(
             "--archive-compression",
@@ -62,15 +62,15 @@ def _options() -> list[Callable[..., Any]]:
             default=1,
             show_default=True,
             metavar="LEVEL",
-            help="Of zstd; 0: none.",
+            help="zstd compression level; 0: no compression.",
         ),
         click.option(
             "--archive-backlog-max",
             type=ByteSize(),
             default="0",
             show_default=True,
-            help="WAL that may wait for the archive before more is refused; 0: what the disk "
-            "holds.",
+            help="WAL that may wait for the archive before more is refused; 0: limited only by "
+            "the disk.",
         ),
         click.option(
             "--archive-workers",
@@ -78,6 +78,6 @@ def _options() -> list[Callable[..., Any]]:
             default=WORKERS,
             show_default=True,
             metavar="N",
-            help="Timelines that are archived at the same time.",
+            help="Number of timelines archived at the same time.",
         ),
     ]

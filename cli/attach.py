@@ -1,4 +1,4 @@
-"""`sk attach` and `sk detach`: make a running primary quorum-durable, and stop doing so."""
+"""`sk attach` and `sk detach`: make the commits of a running primary wait for a quorum, or stop."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ proposer_http_option = click.option(
     type=HostPort(),
     default="127.0.0.1:7677",
     show_default=True,
-    help="Address for status, metrics and health. Where the default is in use, the next free one.",
+    help="Address for status, metrics and health. If the default port is in use, the next one.",
 )
 
 admin_token_option = click.option(
     "--admin-token-file",
     type=PATH,
-    help="File with the bearer token that changes of the members demand; without it they are taken "
-    "from this machine only.",
+    help="File with the bearer token that is required to change the members. Without it, changes "
+    "are accepted from this machine only.",
 )
 
 
@@ -82,7 +82,7 @@ admin_token_option = click.option(
 @click.option(
     "--configure",
     is_flag=True,
-    help="Set synchronous_standby_names by ALTER SYSTEM once streaming.",
+    help="Set synchronous_standby_names with ALTER SYSTEM once WAL streams.",
 )
 @click.option(
     "--lock",
@@ -95,20 +95,20 @@ admin_token_option = click.option(
     default=LEASE_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="A lock that was not renewed for so long is free.",
+    help="Time after which a lock that was not renewed is free.",
 )
 @click.option(
     "--supervise",
     type=click.Path(path_type=Path),
     metavar="PGDATA",
-    help="Live with the server on this data directory: wait until it is a primary, try again when "
-    "it cannot be attached, end when it has ended.",
+    help="Follow the server on this data directory: wait until it is a primary, retry if attaching "
+    "fails, exit when the server has stopped.",
 )
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Prepare everything, then let the proposer that runs on this machine hand over. Without "
-    "one: as always. Where the --http port is in use, the next free one is taken.",
+    help="Prepare everything, then take over from the proposer that runs on this machine, if there "
+    "is one. If the --http port is in use, use the next free one.",
 )
 @chain_options
 @qsync_options
@@ -140,8 +140,8 @@ def attach(
 ) -> None:
     """Attach to a primary and run its proposer in the foreground.
 
-    Creates the timeline on all safekeepers if this primary has none there yet; prints its name.
-    Refuses a primary that belongs to another log: sk detach --drop-slot leaves that one.
+    Creates the timeline on all safekeepers if this primary has none there yet, and prints its name.
+    Refuses a primary that belongs to another log; sk detach --drop-slot removes it from that log.
     """
     files = tls_files(tls_cert, tls_key)
     config = ProposerConfig(
@@ -171,8 +171,8 @@ def attach(
 
 
 def _end_at_once() -> None:
-    """All is closed and told. To take the interpreter apart would keep who starts the next proposer
-    waiting, and commits with it, for as long as a tenth of its start."""
+    """Exits without the interpreter's cleanup, when everything is closed and reported. The cleanup
+    takes a tenth of the time of a start, and commits wait until the next proposer has started."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -182,15 +182,15 @@ def _end_at_once() -> None:
 def proposer_with_page(
     config: ProposerConfig, listener: HttpListener, stopping: StopSignal, *, is_ready: bool = False
 ) -> Iterator[WalProposer]:
-    """Its status page answers inside the block, from the begin when it is to be ready. Raises
-    CommandError."""
+    """Serves the status page inside the block. With `is_ready` the page answers from the beginning;
+    otherwise only when the proposer has started. Raises CommandError."""
     proposer = WalProposer(config, stopping)
     try:
         is_busy = (lambda: False) if is_ready else proposer.is_starting
         pages = replace(proposer.pages(), web=lambda: _web_page(proposer))
         with StatusServer(listener, pages, is_busy) as server:
             if is_ready:
-                server.wait_started()  # its imports would take time from a take-over
+                server.wait_started()  # or its imports would delay the take-over
             proposer.config = replace(config, http=_page_address(listener, server.port))
             with closing(proposer):
                 yield proposer
@@ -205,7 +205,7 @@ def proposer_listener(
     insecure: bool,
     admin_token_file: Path | None,
 ) -> HttpListener:
-    """Where the status page listens. Raises CommandError when a file cannot be used."""
+    """The listener of the status page. Raises CommandError if a file cannot be used."""
     protection = {"--tls-cert": files, "--http-token-file": token_file}
     refuse_open_ports([port("--http", http[0], protection)], insecure=insecure)
     try:
@@ -218,15 +218,14 @@ def proposer_listener(
 
 
 def _web_page(proposer: WalProposer) -> WebPage:
-    from quorum_wal.cluster.page.proposer_page import (
-        ProposerPage,  # by who serves it: a start need not wait
-    )
+    # Imported late: a start need not wait for it.
+    from quorum_wal.cluster.page.proposer_page import ProposerPage
 
     return ProposerPage(proposer).web_page
 
 
 def _page_address(listener: HttpListener, port: int) -> str:
-    """How the safekeepers are told to name our status page."""
+    """The address of our status page that the safekeepers report."""
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
     return f"{'https://' if listener.tls is not None else ''}{host}:{port}"
 
@@ -237,20 +236,20 @@ def _page_address(listener: HttpListener, port: int) -> str:
 @click.option(
     "--drop-slot",
     is_flag=True,
-    help="Drop the slot too: its WAL is no longer held. The primary forgets which log it belongs "
-    "to, and may be attached to another one.",
+    help="Also drop the slot, so that the primary no longer keeps WAL for it. The primary forgets "
+    "which log it belongs to, and can be attached to another one.",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Even if commits wait: they return then with one copy, on the primary.",
+    help="Detach even if commits wait. They then return with one copy, on the primary.",
 )
 def detach(primary: str, slot: str, drop_slot: bool, force: bool) -> None:
-    """Let commits of a primary no longer wait for a quorum.
+    """Stop making the commits of a primary wait for a quorum.
 
-    Resets synchronous_standby_names. Stop the proposer before you drop the slot. While commits wait
-    that no quorum has confirmed it refuses, with exit code 3. Transactions of qsync that stay
-    prepared are listed.
+    Resets synchronous_standby_names. Stop the proposer before you drop the slot. Refuses, with exit
+    code 3, while commits wait that no quorum has confirmed. Lists the transactions of qsync that
+    remain prepared.
     """
     address = PrimaryAddress(primary, slot)
     for line in reset(address, drop_slot=drop_slot, force=force):

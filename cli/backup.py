@@ -1,4 +1,4 @@
-"""`sk backup`: base backups into the archive; which there are, whether they are sound, which go."""
+"""`sk backup`: create, list, verify, delete and prune the base backups in an archive."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 RATE_BYTES_MIN, RATE_BYTES_MAX = 32 << 10, 1 << 30  # as BASE_BACKUP's MAX_RATE
 ARCHIVED_POLL_SECONDS = 0.5
 VERIFY_SECONDS_MAX = 24 * 3600.0
-#: What is left of a backup that broke off is removed when it is so old: one may still be running.
+#: Age at which an unfinished backup is removed. A younger one may still be running.
 UNFINISHED_DAYS = 2
 
 
 @click.group()
 def backup() -> None:
-    """Take base backups into the archive, list, verify and remove them."""
+    """Create, list, verify and remove base backups in the archive."""
 
 
 def open_catalog(url: str, options: tuple[str, ...], timeline: TimelineId | None) -> BackupCatalog:
@@ -66,37 +66,39 @@ def open_catalog(url: str, options: tuple[str, ...], timeline: TimelineId | None
     "source",
     type=BackupSource(),
     required=True,
-    help="DSN of the primary, or of a standby of it (a role with REPLICATION); or the word "
-    "pageserver: out of its newest cut.",
+    help="DSN of the primary or of one of its standbys (a role with REPLICATION), or the word "
+    "pageserver, for a backup of its newest cut.",
 )
 @click.option(
-    "--at", type=MomentText(), help='With --from pageserver: when; a time, or "10 minutes ago".'
+    "--at", type=MomentText(), help='With --from pageserver: a time, or "10 minutes ago".'
 )
-@click.option("--at-lsn", metavar="LSN", help="Or a position in the WAL.")
-@click.option("--label", default="sk", show_default=True, help="A name for people.")
+@click.option("--at-lsn", metavar="LSN", help="With --from pageserver: a position in the WAL.")
+@click.option("--label", default="sk", show_default=True, help="Label of the backup.")
 @click.option(
     "--checkpoint",
     type=click.Choice(["fast", "spread"]),
     default="fast",
     show_default=True,
-    help="Begin at once, or spare the server's disk for minutes.",
+    help="fast: begin at once. spread: spread the checkpoint over minutes, with less load.",
 )
-@click.option("--max-rate", type=ByteSize(), default=0, help="Bytes a second at most; 32kB to 1GB.")
+@click.option("--max-rate", type=ByteSize(), default=0, help="Bytes per second; 32kB to 1GB.")
 @click.option(
     "--compression",
     type=click.IntRange(0, 19),
     default=ZSTD_LEVEL,
     show_default=True,
-    help="zstd's level; 0: none.",
+    help="zstd compression level; 0: no compression.",
 )
-@click.option("--no-wait", is_flag=True, help="Do not wait until its WAL is archived.")
+@click.option(
+    "--no-wait", is_flag=True, help="Do not wait for the WAL of the backup to be archived."
+)
 @click.option(
     "--wait-timeout",
     type=FiniteRange(min=0, min_open=True),
     metavar="SECONDS",
     default=600.0,
     show_default=True,
-    help="How long to wait for that.",
+    help="How long to wait for the WAL to be archived.",
 )
 @json_option
 def create(
@@ -114,13 +116,14 @@ def create(
     wait_timeout: float,
     json: bool,
 ) -> None:
-    """Take a base backup of a running server, and print its name.
+    """Create a base backup of a running server, and print its name.
 
-    With --from pageserver no server is asked: it is made out of the newest cut, or of the one that
-    a restore to --at or --at-lsn would begin with.
+    With --from pageserver, no server is used: the backup is made of the newest cut, or of the cut
+    that a restore to --at or --at-lsn would begin with.
 
-    Ends when the archive alone can restore it, that is when its WAL is there, too. Exits with 1
-    when pages of the server are damaged; such a backup is kept, but never chosen by a restore.
+    Waits until the archive alone can restore the backup, that is, until its WAL is archived too.
+    Exits with 1 if pages of the server are damaged; such a backup is kept, but a restore never
+    chooses it by itself.
     """
     if max_rate and not RATE_BYTES_MIN <= max_rate <= RATE_BYTES_MAX:
         raise click.UsageError("--max-rate must be between 32kB and 1GB")
@@ -128,11 +131,11 @@ def create(
     began_at = time.monotonic()
     if source == PAGESERVER:
         if max_rate or checkpoint != "fast":
-            raise click.UsageError("--max-rate and --checkpoint are about a server")
+            raise click.UsageError("--max-rate and --checkpoint exclude --from pageserver")
         made = CutBackup(cut_target(at, at_lsn), label, compression or None).create(catalog)
     else:
         if at is not None or at_lsn is not None:
-            raise click.UsageError("--at and --at-lsn are about cuts: --from pageserver")
+            raise click.UsageError("--at and --at-lsn need --from pageserver")
         is_fast, rate_kb = checkpoint == "fast", max_rate // 1024
         options = BackupOptions(label=label, is_fast=is_fast, max_rate_kb=rate_kb)
         made = _create(PrimaryAddress(source), catalog, options, compression or None)
@@ -152,7 +155,7 @@ def create(
         raise CommandError(
             f"{len(made.checksum_failures)} damaged pages on the server: "
             f"{made.checksum_failures[0]}",
-            "A restore takes this backup only when it is named. sk backup show lists all of them.",
+            "A restore uses this backup only with --backup. Run sk backup show to list the pages.",
         )
 
 
@@ -193,7 +196,7 @@ def _read_server(address: PrimaryAddress, connection: psycopg.Connection) -> Bac
 
 
 def _ask(address: PrimaryAddress, question: str) -> Any:
-    """Each time a new connection: one that idles for hours may be gone."""
+    """Opens a new connection each time, because one that idles for hours may be closed."""
     with closing(address.connect()) as connection:
         row = connection.execute(question).fetchone()
     assert row is not None
@@ -211,13 +214,13 @@ def _wait_archived(catalog: BackupCatalog, made: Backup, timeout: float) -> None
         if time.monotonic() > deadline:
             raise CommandError(
                 f"backup {made.backup_id} is complete, but needs WAL up to "
-                f"{format_lsn(made.stop_lsn)}, and after {timeout:g} s the archive has "
+                f"{format_lsn(made.stop_lsn)}, and after {timeout:g} s the archive ends at "
                 f"{format_lsn(lsn)}",
-                "Until then a restore needs the safekeepers, too. sk archive status says why.",
+                "Until it is archived, a restore needs the safekeepers too. Run sk archive status.",
             )
         time.sleep(ARCHIVED_POLL_SECONDS)
     check_of_log(made, catalog.archive.newest_history())
-    click.echo("it can be restored from the archive alone", err=True)
+    click.echo("the archive alone can restore it", err=True)
 
 
 # ---- list, show
@@ -264,7 +267,7 @@ def show(
     backup_id: str,
     json: bool,
 ) -> None:
-    """Show everything of one backup, and whether the archive alone can restore it."""
+    """Show all details of one backup, and whether the archive alone can restore it."""
     catalog = open_catalog(archive, archive_option, timeline)
     found = catalog.get(backup_id)
     lsn = archived_lsn(catalog.archive, found)
@@ -280,7 +283,7 @@ def show(
         facts.add_row(each.name, f"{size} in {each.parts} parts {each.path}".rstrip())
     for failure in found.checksum_failures:
         facts.add_row("damaged", failure)
-    missing = "" if lsn >= found.stop_lsn else ", which does not suffice without safekeepers"
+    missing = "" if lsn >= found.stop_lsn else ", so a restore needs the safekeepers too"
     facts.add_row("archived up to", format_lsn(lsn) + missing)
     console().print(facts)
 
@@ -316,7 +319,7 @@ def backup_json(each: Backup) -> dict[str, Any]:
 @click.option(
     "--work-dir",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where to unpack it for that; it needs its whole size.  [default: the temporary folder]",
+    help="Folder to unpack it in, with room for all of it.  [default: the temporary folder]",
 )
 def verify(
     archive: str,
@@ -325,7 +328,7 @@ def verify(
     backup_id: str,
     work_dir: Path | None,
 ) -> None:
-    """Unpack a backup, and let pg_verifybackup compare it with its manifest."""
+    """Unpack a backup, and compare it with its manifest by pg_verifybackup."""
     catalog = open_catalog(archive, archive_option, timeline)
     found = catalog.get(backup_id)
     program = find_postgres(found.pg_major).program("pg_verifybackup")
@@ -346,9 +349,9 @@ def verify(
     finally:
         shutil.rmtree(folder)
     if done.returncode != 0:
-        lines = (done.stdout + done.stderr).strip().splitlines() or ["it gave no reason"]
-        raise CommandError(f"backup {backup_id} is damaged: {lines[0]}", "Take another one.")
-    click.echo(f"{backup_id} is what its {MANIFEST} says")
+        lines = (done.stdout + done.stderr).strip().splitlines() or ["no reason given"]
+        raise CommandError(f"backup {backup_id} is damaged: {lines[0]}", "Create another one.")
+    click.echo(f"{backup_id} matches its {MANIFEST}")
 
 
 # ---- delete, prune
@@ -358,7 +361,7 @@ def verify(
 @archive_options()
 @timeline_option
 @click.argument("backup_id")
-@click.option("--yes", is_flag=True, help="Delete it even if it is the last sound one.")
+@click.option("--yes", is_flag=True, help="Delete it even if it is the last undamaged one.")
 def delete(
     archive: str,
     archive_option: tuple[str, ...],
@@ -366,7 +369,7 @@ def delete(
     backup_id: str,
     yes: bool,
 ) -> None:
-    """Delete one backup, or what is left of one that broke off. Its WAL stays."""
+    """Delete one backup, complete or unfinished. Its WAL is kept."""
     catalog = open_catalog(archive, archive_option, timeline)
     if backup_id not in catalog.unfinished():
         catalog.get(backup_id)
@@ -374,20 +377,20 @@ def delete(
             raise CommandError(
                 f"backup {backup_id} is the base of a pageserver's cuts: without it none of them "
                 "can be read",
-                "It is the one that stays. docs/pageserver.md",
+                "Keep this backup. See docs/pageserver.md.",
             )
         others = [b for b in catalog.backups() if b.backup_id != backup_id]
         if not yes and all(each.checksum_failures for each in others):
             raise CommandError(
-                f"backup {backup_id} is the last sound one: without it nothing can be restored",
-                "Take another one first, or give --yes.",
+                f"backup {backup_id} is the last undamaged one: without it nothing can be restored",
+                "Create another one first, or give --yes.",
             )
     catalog.delete(backup_id)
     click.echo(f"{backup_id} is deleted")
 
 
 def _named_bases(catalog: BackupCatalog) -> frozenset[str]:
-    """Those that a pageserver's cuts stand on."""
+    """The base backups of a pageserver's cuts."""
     return named_base_backups(catalog.archive.store, catalog.archive.timeline)
 
 
@@ -399,9 +402,9 @@ def _named_bases(catalog: BackupCatalog) -> frozenset[str]:
     "--days",
     type=FiniteRange(min=0),
     metavar="D",
-    help="Keep what a restore to any moment of the last D days needs.",
+    help="Keep the backups that a restore to any moment of the last D days needs.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@click.option("--dry-run", is_flag=True, help="List the backups; delete nothing.")
 def prune(
     archive: str,
     archive_option: tuple[str, ...],
@@ -410,10 +413,10 @@ def prune(
     days: float | None,
     dry_run: bool,
 ) -> None:
-    """Delete old backups, and what is left of those that broke off days ago.
+    """Delete old backups, and unfinished backups that are two days old.
 
-    With both --keep and --days, what either keeps is kept; so is the base of a pageserver's cuts.
-    The WAL stays: sk archive prune removes what no backup needs any more.
+    With both --keep and --days, keeps every backup that either of them keeps. The base of a
+    pageserver's cuts is always kept. WAL is not removed; see sk archive prune.
     """
     if keep is None and days is None:
         raise click.UsageError("give --keep N, --days D, or both")

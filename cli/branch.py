@@ -1,4 +1,7 @@
-"""`sk branch`: writable servers of moments; needs `pip install 'quorum-wal[pageserver]'`."""
+"""`sk branch`: writable copies of the cluster as of a moment.
+
+Needs `pip install 'quorum-wal[pageserver]'`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from quorum_wal.cli.pageserver import PageserverGroup
 
 
 class BranchGroup(PageserverGroup):
-    """Of commands about the branches in a folder."""
+    """The commands for the branches in a folder."""
 
     modules: ClassVar = {
         "create": "quorum_wal.cli.branch_create:create",
@@ -23,7 +26,7 @@ class BranchGroup(PageserverGroup):
 
 @click.group(cls=BranchGroup)
 def branch() -> None:
-    """A writable Postgres of its own at a moment, out of a pageserver's cuts.
+    """Create and run branches: writable servers as of a moment, made of a pageserver's cuts.
 
     See docs/pageserver.md.
     """

@@ -39,28 +39,28 @@ from quorum_wal.pgwal.lsn import format_lsn
 @live_safekeepers_option
 @at_options
 @pg_bin_option
-@port_option("On the loopback.  [default: a free one from 5433 on]")
+@port_option("Port on the loopback.  [default: the first free one from 5433]")
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="For its postgresql.conf: shared_buffers=2GB, ... (repeatable).",
+    help="Setting for its postgresql.conf: shared_buffers=2GB, ... (repeatable).",
 )
 @click.option(
     "--cluster-hba",
     is_flag=True,
-    help="Who may connect is as the cluster's pg_hba.conf says.  [default: by password, or by the "
+    help="Use the cluster's pg_hba.conf.  [default: connections by password, or through the "
     "socket as the server's account]",
 )
-@click.option("--no-start", is_flag=True, help="Leave it at rest; sk branch start starts it.")
-@click.option("--no-sync", is_flag=True, help="Leave the files to the kernel; for tests.")
+@click.option("--no-start", is_flag=True, help="Do not start it; use sk branch start.")
+@click.option("--no-sync", is_flag=True, help="Do not fsync the files; for tests.")
 def create(**options: Any) -> None:
-    """Make a branch: the whole cluster as it was at a moment, as a server of its own.
+    """Create a branch: a separate server with the whole cluster as of a moment.
 
-    It is written to as any server, and the cluster, its archive and its safekeepers do not see it.
-    It takes as much disk as the database. Prints how to connect. Without --at it is the end of the
-    WAL that there is.
+    The branch accepts writes. The cluster, its archive and its safekeepers are not affected. It
+    needs as much disk space as the database. Prints the connection string. Without --at, the moment
+    is the end of the available WAL.
     """
     moment, settings = moment_of(options), _settings(options["settings"])
     folder = BranchFolder(options["branches_dir"], options["name"])
@@ -107,18 +107,18 @@ def _port(options: dict[str, Any]) -> int:
     if chosen is None:
         return choose_port(_taken_ports(options))
     if not is_port_free(chosen):
-        raise CommandError(f"port {chosen} is in use", "Name another one, or none.")
+        raise CommandError(f"port {chosen} is in use", "Give another --port, or none.")
     return chosen
 
 
 def _taken_ports(options: dict[str, Any]) -> set[int]:
-    """By the branches that there are, whether they run or not."""
+    """The ports of the existing branches, whether they run or not."""
     taken = set()
     for folder in branch_folders(options["branches_dir"]):
         try:
             branch = folder.record()
         except BranchError:
-            continue  # a damaged one is sk branch list's to show
+            continue  # sk branch list shows a damaged branch
         if branch is not None:
             taken.add(branch.port)
     return taken
@@ -130,15 +130,15 @@ def _tell_moment(point: RestorePoint, is_wal_end: bool) -> None:
     )
     if is_wal_end:
         click.echo(
-            "WARNING: the WAL that there is has no commit behind that time: if it was just now, "
-            "some before it may be missing. --safekeepers have what is not archived",
+            "WARNING: the available WAL has no commit after that time. If the time is recent, "
+            "commits before it may be missing. Give --safekeepers to read WAL that is not archived",
             err=True,
         )
 
 
 def _tell_made(branch: Branch) -> None:
     commit = branch.last_commit_at
-    last = commit.isoformat(" ") if commit else "none behind the cut"
+    last = commit.isoformat(" ") if commit else "none after the cut"
     click.echo(
         f"branch {branch.name} is at {format_lsn(branch.lsn)}, last transaction {last}, timeline "
         f"{branch.tli}",
@@ -146,7 +146,7 @@ def _tell_made(branch: Branch) -> None:
     )
     if branch.prepared:
         click.echo(
-            f"{branch.prepared} transactions were prepared then, and hold their locks: "
+            f"{branch.prepared} transactions were prepared at that moment, and hold their locks. "
             "SELECT * FROM pg_prepared_xacts, then COMMIT PREPARED or ROLLBACK PREPARED",
             err=True,
         )

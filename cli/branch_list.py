@@ -24,10 +24,10 @@ COLUMNS = ("name", "moment", "lsn", "age", "size", "state", "dsn")
 @branches_dir_option
 @json_option
 def list_branches(branches_dir: Path, json: bool) -> None:
-    """The branches of a folder: their moments, whether they run, how to connect.
+    """List the branches of a folder: their moment, their state, and how to connect.
 
-    The moment is the last transaction before it. One that is incomplete was broken off: sk branch
-    drop removes what is left.
+    The moment shown is that of the last transaction in the branch. The state "incomplete" means
+    that its creation was interrupted; remove it with sk branch drop.
     """
     rows = [_row(folder) for folder in branch_folders(branches_dir)]
     if json:
@@ -82,7 +82,7 @@ def _text(row: dict[str, Any], column: str) -> str:
 
 
 def _age_text(seconds: int) -> str:
-    """In the greatest unit of which there are two."""
+    """The age in the greatest unit of which it has at least two."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"

@@ -1,4 +1,4 @@
-"""Options of the commands about branches, and what they say of one."""
+"""Options of the branch commands, and the log tail of a server that does not start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def branches_dir_option(function: F) -> F:
         required=True,
         envvar="SK_BRANCHES_DIR",
         show_envvar=True,
-        help="Where branches are kept, a folder each. On a disk that has room for databases.",
+        help="Folder of the branches, one subfolder each, on a disk with room for whole databases.",
     )(function)
 
 
@@ -34,7 +34,7 @@ def port_option(text: str) -> Callable[[F], F]:
 
 @contextmanager
 def log_tail_shown() -> Iterator[None]:
-    """Of a server that does not start."""
+    """Prints the last lines of the log of a server that does not start."""
     try:
         yield
     except ServerFailed as error:

@@ -1,4 +1,4 @@
-"""`sk catalog`: what the tables of a database are, for those who decode its WAL without it."""
+"""`sk catalog`: write the tables and types of a database to a file, to decode its WAL offline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorum_wal.pgwal.lsn import Lsn
 
 @click.group()
 def catalog() -> None:
-    """Tables and types of a database, in a file: to decode its WAL without the server."""
+    """Write the tables and types of a database to a file, to decode WAL without the server."""
 
 
 @catalog.command()
@@ -22,9 +22,9 @@ def catalog() -> None:
 def snapshot(dsn: str, output: Path) -> None:
     """Write the catalog of a database to a file, over a normal connection.
 
-    It reads system catalogs only, in one snapshot, and locks nothing. A file that is there already
-    is replaced as a whole. TRUNCATE, VACUUM FULL and some ALTER TABLE give a table a new file: take
-    another one then, and give both to pg_changes.
+    Reads only system catalogs, in one snapshot, and takes no locks on tables. Replaces an existing
+    file atomically. TRUNCATE, VACUUM FULL and some forms of ALTER TABLE give a table a new file:
+    take another snapshot then, and give both to pg_changes.
     """
     from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 

@@ -1,5 +1,7 @@
-"""--via, --via-sites and --site: which members take the WAL from another one (daisy chain); and
---peer-conninfo, how they connect to it."""
+"""Options for daisy chains, in which a member takes the WAL from another member.
+
+--via, --via-sites and --site choose the source; --peer-conninfo has the settings to connect to it.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ class Via(click.ParamType[tuple[int, int]]):
         return ids[0], ids[1]
 
 
-#: Of a chain the leader says whom to connect to, and the timeline what to ask for.
+#: The leader names the source of a chain; its address and timeline are not settings.
 NOT_FOR_PEERS = ("host", "hostaddr", "port", "dbname", "options", "replication")
 
 
 class PeerConninfo(Dsn):
-    """libpq settings for any safekeeper, so without an address."""
+    """libpq settings that fit every safekeeper, and so have no address."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
         conninfo = super().convert(value, param, ctx)
@@ -42,8 +44,8 @@ class PeerConninfo(Dsn):
         wrong = next((name for name in NOT_FOR_PEERS if name in named), None)
         if wrong is not None:
             self.fail(
-                f"it says {wrong}, which is the source's and comes from the membership; expected "
-                "user, passfile, sslmode, ...",
+                f"{wrong} is not allowed, because it comes from the membership; expected user, "
+                "passfile, sslmode, ...",
                 param,
                 ctx,
             )
@@ -51,27 +53,28 @@ class PeerConninfo(Dsn):
 
 
 def _is_id(text: str) -> bool:
-    # Its digits are counted first: int() refuses thousands of them.
+    # The length is checked first, because int() refuses thousands of digits.
     return text.isascii() and text.isdecimal() and len(text) <= len(str(2**63))
 
 
 def chain_options(function: F) -> F:
-    """Gives `via`, `via_sites` and `site`."""
+    """Adds the parameters `via`, `via_sites` and `site`."""
     options = (
         click.option(
             "--via",
             type=Via(),
             multiple=True,
             metavar="ID=SOURCE_ID",
-            help="This member takes the WAL from that one, not from here, while that one is no "
-            "later. May be given more than once.",
+            help="Member ID takes the WAL from member SOURCE_ID, not from the proposer, while the "
+            "source keeps up with the log (repeatable).",
         ),
         click.option(
             "--via-sites",
             is_flag=True,
-            help="So does a member at another site than --site, from the first one at its own.",
+            help="At each site other than --site, the first member takes the WAL from the "
+            "proposer, and the other members take it from the first.",
         ),
-        click.option("--site", default="", metavar="NAME", help="Where this proposer stands."),
+        click.option("--site", default="", metavar="NAME", help="Site of this proposer."),
     )
     for option in reversed(options):
         function = option(function)
@@ -82,13 +85,13 @@ def chain_rule(via: Sequence[tuple[int, int]], site: str, *, via_sites: bool) ->
     """Raises UsageError."""
     sources: Mapping[int, int] = dict(via)
     if len(sources) < len(via):
-        raise click.UsageError("--via names a member twice: it has one source")
+        raise click.UsageError("--via names a member twice: a member has one source")
     both = sorted({*sources} & {*sources.values()})
     if both:
         raise click.UsageError(
-            f"--via: safekeeper {both[0]} is the source of one and takes from another: a chain has "
+            f"--via: safekeeper {both[0]} is both a source and takes from a source: a chain has "
             "one link"
         )
     if via_sites and not site:
-        raise click.UsageError("--via-sites needs --site, where this proposer stands")
+        raise click.UsageError("--via-sites needs --site, the site of this proposer")
     return ChainRule(sources, site, via_sites)

@@ -1,4 +1,4 @@
-"""`sk check`: everything that can be found wrong before a primary is attached; changes nothing."""
+"""`sk check`: check a primary and its safekeepers before sk attach, without changing anything."""
 
 from __future__ import annotations
 
@@ -56,15 +56,16 @@ def check(
     standby: tuple[str, ...],
     json: bool,
 ) -> None:
-    """Check a primary and its safekeepers before sk attach; changes nothing.
+    """Check a primary and its safekeepers before sk attach. Changes nothing.
 
-    One line per check: ok, warn or FAIL, with the command that mends it. Exits with 3 if any FAILs.
+    Prints one line per check: ok, warn or FAIL, with the command that repairs it. Exits with 3 if
+    any check FAILs.
     """
     address = PrimaryAddress(primary, slot, application_name)
     reports = inspect_safekeepers(
         with_conninfo(safekeepers, safekeeper_conninfo), http_token(http_token_file)
     )
-    found, findings = _ask_primary(address)  # after them: it has at least what they say then
+    found, findings = _ask_primary(address)  # last, so that its positions are not before theirs
     findings += check_safekeepers(reports, found, timeline, application_name)
     if found is not None:
         findings += standby_findings(found, standby)
@@ -86,7 +87,7 @@ def _ask_primary(address: PrimaryAddress) -> tuple[PrimarySettings | None, list[
 
 
 def standby_findings(primary: PrimarySettings, standbys: tuple[str, ...]) -> list[Finding]:
-    """Of each that was given, whether it answers or not."""
+    """The findings about each given standby, also about one that does not answer."""
     findings: list[Finding] = []
     for dsn in standbys:
         address = PrimaryAddress(dsn)
@@ -100,12 +101,12 @@ def standby_findings(primary: PrimarySettings, standbys: tuple[str, ...]) -> lis
 
 
 def unreachable(check: str, error: WalProposerError, remedy: str) -> Finding:
-    """`remedy` is for who has no hint of its own."""
+    """`remedy` is used if the error has no hint."""
     return fail(check, " ".join(str(error).split()), error.hint or remedy)
 
 
 def print_findings(findings: list[Finding]) -> None:
-    """A line each, and what mends it."""
+    """Prints one line per finding, and below it the remedy."""
     table = plain_table("", "check", "")
     table.show_header = False
     table.columns[2].no_wrap = False

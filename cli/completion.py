@@ -1,7 +1,7 @@
-"""`sk completion`: the script by which a shell completes the commands and options of `sk`.
+"""`sk completion`: print the script with which a shell completes commands and options of `sk`.
 
-The script calls `sk` with `_SK_COMPLETE` in its environment for each TAB. click then answers from
-the commands themselves, so the script does not change when a command does.
+For each TAB, the script runs `sk` with `_SK_COMPLETE` in the environment, and click prints the
+completions. So the script does not change when a command changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VARIABLE = "_SK_COMPLETE"
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the script that completes commands and options in SHELL: bash, fish or zsh.
+    """Print the script that completes commands and options of sk in SHELL: bash, fish or zsh.
 
     bash 4.4 or newer: add eval "$(sk completion bash)" to ~/.bashrc.
 

@@ -1,4 +1,4 @@
-"""The config file: TOML with a table per command, every option under the name of its flag.
+"""The config file: TOML with a table per command; each key is the name of an option.
 
     log-level = "warning"                  an option of `sk` itself
 
@@ -6,7 +6,7 @@
     id = 1
     data-dir = "/var/lib/sk"               dashes or underscores
 
-A key that is no option of its command is an error that names it: a typo must not go unnoticed.
+Law: an unknown key is an error that names the key, so that no typing error is ignored.
 """
 
 from __future__ import annotations
@@ -24,19 +24,23 @@ _FLAGS_ONLY = {"help", "version", "config"}
 def load_config(
     context: click.Context, _: click.Parameter, path: Path | None
 ) -> Path | None:  # the callback of --config, which is eager: other options look into default_map
-    """Make the file the defaults of all commands. Raises click.UsageError."""
+    """Use the file for the defaults of all commands. Raises click.UsageError."""
     if path is not None:
         context.default_map = read_config(path, context.command, context)
     return path
 
 
 def read_config(path: Path, command: click.Command, context: click.Context) -> dict[str, Any]:
-    """The file as click's default_map. Raises click.UsageError."""
-    import tomllib  # most commands are called without a file
+    """Returns the file as click's default_map. Raises click.UsageError."""
+    import tomllib  # imported here, because most commands run without a file
 
     try:
         table = tomllib.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:  # a number too long, tables too deep
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # also for too long numbers, too deep tables
         reason = error.strerror if isinstance(error, OSError) else error
         raise click.UsageError(f'could not read config file "{path}": {reason}') from error
     try:
@@ -46,13 +50,13 @@ def read_config(path: Path, command: click.Command, context: click.Context) -> d
 
 
 class _Misplaced(Exception):
-    """A key that is not known, or not of this kind."""
+    """A key that is unknown, or has a value of the wrong type."""
 
 
 def _defaults(
     table: Mapping[str, Any], command: click.Command, context: click.Context, prefix: str
 ) -> dict[str, Any]:
-    """One table; `prefix` is its own name with a dot behind, for messages."""
+    """The defaults in one table. `prefix`, for messages, is the name of the table and a dot."""
     options = _options(command)
     defaults: dict[str, Any] = {}
     for key, value in table.items():
@@ -72,7 +76,7 @@ def _defaults(
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """By the names of their flags, without the leading dashes."""
+    """The options of a command by the names of their flags, without the leading dashes."""
     return {
         flag.removeprefix("--"): parameter
         for parameter in command.params
@@ -83,7 +87,7 @@ def _options(command: click.Command) -> dict[str, click.Option]:
 
 
 def _option_value(value: Any, option: click.Option, name: str) -> Any:
-    """As it would stand on the command line; a list is what is written A,B,C there."""
+    """The value as it is written on the command line; a list becomes A,B,C."""
     if option.is_flag:
         if not isinstance(value, bool):
             raise _Misplaced(f'"{name}" must be true or false')
@@ -94,5 +98,5 @@ def _option_value(value: Any, option: click.Option, name: str) -> Any:
         raise _Misplaced(f'"{name}" must be a string or a number')
     try:
         return str(value)
-    except ValueError as error:  # a hexadecimal one may have any length
+    except ValueError as error:  # a hexadecimal number may have any length
         raise _Misplaced(f'"{name}" is too long a number') from error

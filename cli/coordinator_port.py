@@ -1,4 +1,4 @@
-"""Asking a coordinator of qsync, on its port: one verb, one answer."""
+"""Sends commands of qsync to the port of a coordinator, and returns the rows of the answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = list[dict[str, Any]]
 
 
 class Coordinators(click.ParamType[str]):
-    """`HOST:PORT`, several with commas, or a libpq connection string; messages never repeat it."""
+    """`HOST:PORT,...` or a libpq connection string. Messages never repeat it."""
 
     name = "host:port"
 
@@ -29,7 +29,7 @@ class Coordinators(click.ParamType[str]):
             hosts_of(str(value))
         except UsageError:
             self.fail(
-                'expected HOST:PORT, several of them with commas, or "host=... port=... user=..."',
+                'expected HOST:PORT,... or "host=... port=... user=..."',
                 param,
                 ctx,
             )
@@ -42,14 +42,14 @@ coordinator_option = click.option(
     default=DEFAULT,
     show_default=True,
     help="The coordinator's port (sk attach --qsync), with user and passfile if it has users. "
-    "Of several the one that leads answers.",
+    "If several are given, the one that leads answers.",
 )
 
 
 def ask(coordinator: str, verb: str, *arguments: str) -> Rows:
-    """What the coordinator that leads answers; `arguments` are put into `{}` as literals.
+    """The answer of the coordinator that leads. `arguments` replace `{}` as literals.
 
-    Of several that do not lead, the error of the last. Raises WalProposerError.
+    Raises WalProposerError, that of the last coordinator if none leads.
     """
     text = sql.SQL(verb).format(*map(sql.Literal, arguments)).as_string()
     last: WalProposerError | None = None
@@ -63,7 +63,7 @@ def ask(coordinator: str, verb: str, *arguments: str) -> Rows:
 
 
 def ask_each(coordinator: str, verb: str) -> Rows:
-    """The first row of each that answers. Raises Unreachable when none does."""
+    """The first row of each coordinator that answers. Raises Unreachable if none does."""
     rows, last = [], None
     for host in hosts_of(coordinator):
         try:
@@ -82,5 +82,5 @@ def _ask(conninfo: str, text: str) -> Rows:
             with converting_errors("the coordinator refused"):
                 return cursor.execute(text.encode()).fetchall()
         except Unreachable as error:
-            hint = error.hint or "It may answer soon, or another does: sk status says who leads."
+            hint = error.hint or "Try again, or run sk status to see which coordinator leads."
             raise Unreachable(str(error), hint=hint, sqlstate=error.sqlstate) from error

@@ -1,6 +1,6 @@
-"""`sk backup create --from pageserver`: a base backup out of the newest cut before a moment.
+"""`sk backup create --from pageserver`: a base backup of the newest cut before a moment.
 
-No primary is connected to. The pageserver's packages are imported when there is something to do.
+Does not connect to a primary. Imports the packages of the pageserver only when a backup is created.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEEDED_PACKAGES = ("numpy", "numba", "pyarrow")
 
 
 class BackupSource(Dsn):
-    """The word `pageserver`, which is no connection string, or one of a server."""
+    """The word `pageserver`, or a libpq connection string."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
         return PAGESERVER if value == PAGESERVER else super().convert(value, param, ctx)
@@ -44,7 +44,7 @@ class BackupSource(Dsn):
 
 @dataclass(frozen=True, slots=True)
 class CutBackup:
-    """Which cut, and how it is stored."""
+    """Chooses a cut, and stores it as a base backup with a label and a zstd level."""
 
     target: Target
     label: str
@@ -55,7 +55,7 @@ class CutBackup:
         missing = [name for name in NEEDED_PACKAGES if find_spec(name) is None]
         if missing:
             raise CommandError(
-                f"a backup out of cuts needs {', '.join(missing)}",
+                f"a backup of a cut needs packages that are not installed: {', '.join(missing)}",
                 "pip install 'quorum-wal[pageserver]'",
             )
         if has_tombstone(catalog.archive.store, catalog.archive.timeline):
@@ -68,7 +68,7 @@ class CutBackup:
             cut = self._choose(catalog, cuts.backups())
             backup_id = new_backup_id(catalog, cut)
             where = format_lsn(cut.stop_lsn)
-            click.echo(f"backup {backup_id} begins, of the cut at {where}", err=True)
+            click.echo(f"backup {backup_id} of the cut at {where} begins", err=True)
             with ByteProgress("backup", cuts.details(cut).content_bytes) as bar:
                 return create_full_backup(
                     catalog,
@@ -82,13 +82,13 @@ class CutBackup:
             cuts.close()
 
     def _choose(self, catalog: BackupCatalog, cuts: list[Backup]) -> Backup:
-        """The newest that a restore to that moment would begin with."""
+        """The cut that a restore to the target would begin with."""
         history = catalog.archive.newest_history()
         cuts = [cut for cut in cuts if is_of_log(cut, history)]
         if not cuts:
             raise CommandError(
                 f"the archive has no cuts of timeline {catalog.archive.timeline}",
-                "A pageserver makes them: sk pageserver run.",
+                "Run a pageserver, which makes them: sk pageserver run.",
             )
         before = [cut for cut in cuts if is_before(cut, self.target)]
         if not before:
@@ -96,7 +96,7 @@ class CutBackup:
             raise CommandError(
                 f"no cut is before {self.target}: the oldest ends at "
                 f"{format_lsn(oldest.stop_lsn)}, {format_time(oldest.stopped_at)}",
-                "Name a later moment, or none: that is the newest cut.",
+                "Give a later moment, or none for the newest cut.",
             )
         return before[-1]
 

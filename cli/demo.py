@@ -1,4 +1,4 @@
-"""`sk demo`: real clients on a real Postgres while its parts are killed; then the reckoning.
+"""`sk demo`: kill the parts of a cluster while clients commit, and check that no row is lost.
 
     kill -9 of one safekeeper      commits go on
     kill -9 of a second one        commits wait, none is lost
@@ -6,8 +6,8 @@
     kill -9 of the proposer        commits wait; a new one goes on in a new term
     kill -9 of Postgres            it recovers, the proposer attaches again
 
-Every step waits for what it says, not for a time. Law: it passes only if no acknowledged row is
-lost and the WAL of all is the same bytes.
+Each step waits for its condition, not for a time. Law: the demo passes only if no acknowledged row
+is lost and all copies of the WAL have the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from quorum_wal.cli.demo_view import DemoView, print_outcome
+from quorum_wal.cli.demo_view import DemoView, print_result
 from quorum_wal.cli.output import CommandError, ExitCode
 from quorum_wal.cli.playground import playground
 from quorum_wal.pg_fixtures.cluster import QuorumCluster
@@ -34,17 +34,17 @@ from quorum_wal.pgwal.lsn import Lsn
 
 CLIENTS = 8
 PAYLOAD_BYTES = 1000
-# Small, so that a short demo crosses the ends of many.
+# Small, so that a short demo crosses many segment boundaries.
 WAL_SEG_SIZE = 1 << 20
-# So long no commit may return before the demo says that they wait.
+# Commits wait if none has returned for this long.
 SILENCE_SECONDS = 1.0
-# For one condition, on the slowest machine that is worth a demo.
+# Deadline of one condition, on a slow machine.
 TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One row of the outcome."""
+    """One row of the table of results."""
 
     at_seconds: float
     action: str
@@ -53,8 +53,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Reckoning:
-    """`records` is what pg_waldump read from each safekeeper."""
+class DemoResult:
+    """The final checks. `records` is the number of records that pg_waldump read, per safekeeper."""
 
     ledger: LedgerReport
     comparison: WalComparison
@@ -75,7 +75,7 @@ class Demo:
         self.ledger = Ledger(
             self.cluster.postgres.dsn(), clients=CLIENTS, payload_bytes=PAYLOAD_BYTES
         )
-        self.rows = rows  # to be acknowledged in every step that lets commits go on
+        self.rows = rows  # to be acknowledged in every step in which commits go on
         self.steps: list[Step] = []
         self.doing = ""
         self.on_step: Callable[[Step], None] = lambda step: None
@@ -85,8 +85,8 @@ class Demo:
     def elapsed_seconds(self) -> float:
         return time.monotonic() - self._started_at
 
-    def run(self) -> Reckoning:
-        """Raises PgServerError at the first thing that does not come as it should."""
+    def run(self) -> DemoResult:
+        """Raises PgServerError if a step does not have the expected result."""
         postgres = f"Postgres {self.cluster.postgres.binaries.version}"
         _, second, third = self.cluster.safekeepers
         self.doing = f"start {postgres}, three safekeepers, a proposer"
@@ -102,9 +102,9 @@ class Demo:
                 self._step("start a proposer", self._start_proposer)
                 self._step("kill -9 Postgres", self._kill_postgres)
                 self._step("start Postgres", self._start_postgres)
-                self._step("let the clients end", self._quiesce)
-            self.doing = "reckon"
-            return self._reckon()
+                self._step("stop the clients", self._quiesce)
+            self.doing = "check the rows and the WAL"
+            return self._check()
 
     def _step(self, action: str, work: Callable[[], str]) -> None:
         self.doing = action
@@ -116,7 +116,7 @@ class Demo:
         self.steps.append(step)
         self.on_step(step)
 
-    # ---- steps: each returns what was seen
+    # ---- steps: each returns a text with its result
 
     def _commits_go_on(self) -> str:
         began = time.monotonic()
@@ -132,7 +132,7 @@ class Demo:
         return f"commits resume after {waited:.1f} s"
 
     def _wait_silence(self) -> str:
-        """All clients wait in COMMIT, or cannot connect; nothing is acknowledged."""
+        """Wait until no commit is acknowledged: clients wait in COMMIT, or cannot connect."""
         wait_until(
             lambda: self.ledger.last_ack_age >= SILENCE_SECONDS,
             TIMEOUT_SECONDS,
@@ -150,7 +150,7 @@ class Demo:
         wait_until(
             lambda: not self.cluster.proposer.status()["quorum"]["ok"],
             TIMEOUT_SECONDS,
-            "the proposer to notice that the quorum is lost",
+            "the proposer to report that the quorum is lost",
         )
         return self._wait_silence()
 
@@ -175,7 +175,9 @@ class Demo:
     def _kill_postgres(self) -> str:
         self.cluster.postgres.crash()
         errors = self.ledger.errors
-        wait_until(lambda: self.ledger.errors > errors, TIMEOUT_SECONDS, "the clients to notice")
+        wait_until(
+            lambda: self.ledger.errors > errors, TIMEOUT_SECONDS, "the clients to get an error"
+        )
         return f"no connection for {CLIENTS} clients"
 
     def _start_postgres(self) -> str:
@@ -191,19 +193,19 @@ class Demo:
         return f"all three safekeepers have flushed {up_to}"
 
     def _flush_everywhere(self) -> Lsn:
-        """Pause the clients, and wait until every safekeeper has what they wrote."""
+        """Pause the clients, and wait until every safekeeper has flushed their WAL."""
         self.ledger.pause()
         self.ledger.wait_idle(TIMEOUT_SECONDS)
         up_to = self.cluster.postgres.flush_lsn()
         self.cluster.wait_flushed(up_to, TIMEOUT_SECONDS)
         return up_to
 
-    # ---- the reckoning
+    # ---- the final checks
 
-    def _reckon(self) -> Reckoning:
+    def _check(self) -> DemoResult:
         up_to = self._flush_everywhere()
         comparison = self.cluster.compare_wal(up_to)
-        return Reckoning(
+        return DemoResult(
             ledger=self.ledger.verify(),
             comparison=comparison,
             compared_up_to=up_to,
@@ -212,7 +214,7 @@ class Demo:
         )
 
     def _waldump(self, safekeeper: SafekeeperProcess, up_to: Lsn) -> int:
-        """The number of records that pg_waldump reads; it fails at the first bad one."""
+        """The number of records that pg_waldump reads. It fails at the first invalid record."""
         timeline = safekeeper.timeline()
         assert timeline is not None
         segments = find_segments(safekeeper.data_dir, timeline["wal_seg_size"])
@@ -230,7 +232,7 @@ class Demo:
 @click.option(
     "--dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where to run it, and to keep everything; must be new or empty. Default: a temporary one.",
+    help="Folder to run in and to keep; must be new or empty.  [default: a temporary folder]",
 )
 @click.option(
     "--pg-major", type=click.IntRange(13, 18), metavar="N", help="Major version of Postgres."
@@ -241,15 +243,15 @@ class Demo:
     metavar="N",
     default=1000,
     show_default=True,
-    help="Rows to see acknowledged after each fault.",
+    help="Rows that must be acknowledged after each fault.",
 )
 @click.pass_context
 def demo(context: click.Context, dir: Path | None, pg_major: int | None, rows: int) -> None:
-    """Kill the parts of a running cluster, and prove that nothing acknowledged is lost.
+    """Kill the parts of a running cluster, and check that no acknowledged row is lost.
 
-    Postgres, three safekeepers and a proposer are started on this machine, clients commit rows, and
-    one part after the other is killed with kill -9. Takes less than a minute. Exits with 1 if
-    anything is lost or differs.
+    Starts Postgres, three safekeepers and a proposer on this machine. Clients commit rows while the
+    demo kills one part after the other with kill -9. Takes less than a minute. Exits with 1 if an
+    acknowledged row is lost or the copies of the WAL differ.
     """
     if dir is not None and dir.exists() and any(dir.iterdir()):
         raise CommandError(f'directory "{dir}" is not empty', "Choose a new one.")
@@ -257,10 +259,10 @@ def demo(context: click.Context, dir: Path | None, pg_major: int | None, rows: i
         with playground(dir) as root:
             scenario = Demo(root, pg_major, rows)
             with DemoView(scenario):
-                reckoning = scenario.run()
-            print_outcome(scenario, reckoning)
-            if not reckoning.ok:
-                raise FixtureError(f"the demo failed: {reckoning.ledger}")
+                result = scenario.run()
+            print_result(scenario, result)
+            if not result.ok:
+                raise FixtureError(f"the demo failed: {result.ledger}")
     except KeyboardInterrupt:
-        click.echo("interrupted; everything has ended", err=True)
+        click.echo("interrupted; all processes have ended", err=True)
         context.exit(ExitCode.INTERRUPTED)

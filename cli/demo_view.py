@@ -1,6 +1,6 @@
-"""How `sk demo` looks: a live picture on a terminal, plain lines elsewhere, the outcome at the end.
+"""The output of `sk demo`: a live view on a terminal, plain lines elsewhere, results at the end.
 
-It only reads: the scenario does not know whether anybody looks.
+Law: the view only reads the state of the scenario, and never changes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quorum_wal.pg_fixtures.http_status import http_get_status
 from quorum_wal.telemetry.size import bytes_text
 
 if TYPE_CHECKING:
-    from quorum_wal.cli.demo import Demo, Reckoning, Step
+    from quorum_wal.cli.demo import Demo, DemoResult, Step
 
 FRAMES_PER_SECOND = 4
 RATE_SAMPLES = 2 * FRAMES_PER_SECOND
@@ -31,7 +31,7 @@ _NOTHING = "-"
 
 
 class DemoView:
-    """A context manager around Demo.run()."""
+    """A context manager that shows the progress of Demo.run()."""
 
     def __init__(self, demo: Demo) -> None:
         self._demo = demo
@@ -42,7 +42,7 @@ class DemoView:
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             live = Live(
-                get_renderable=self._picture,
+                get_renderable=self._frame,
                 console=self._console,
                 refresh_per_second=FRAMES_PER_SECOND,
                 transient=True,
@@ -55,7 +55,7 @@ class DemoView:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _picture(self) -> RenderableType:
+    def _frame(self) -> RenderableType:
         demo = self._demo
         clock = Text(f"{demo.elapsed_seconds:5.1f} s  {demo.doing} ...", style="bold")
         events = [Text(step_line(step)) for step in demo.steps[-EVENTS_SHOWN:]]
@@ -100,14 +100,14 @@ def _status(http_address: str) -> dict[str, Any] | None:
 
 
 def step_line(step: Step) -> str:
-    """One line, when the step is over."""
+    """The line of a step that has ended."""
     return f"{step.at_seconds:5.1f} s  {step.action}: {step.result}"
 
 
-def print_outcome(demo: Demo, reckoning: Reckoning) -> None:
-    """What happened when, and the verdict."""
+def print_result(demo: Demo, result: DemoResult) -> None:
+    """Prints the steps with their times and results, then the verdict."""
     out = console()
-    table = plain_table("at", "what was done", "what was seen", "rows acknowledged")
+    table = plain_table("at", "action", "result", "rows acknowledged")
     for column in (0, 3):
         table.columns[column].justify = "right"
     for column in (1, 2):
@@ -118,27 +118,27 @@ def print_outcome(demo: Demo, reckoning: Reckoning) -> None:
     out.print()
     out.print(table)
     out.print()
-    for name, value in _verdict_rows(demo, reckoning):
+    for name, value in _verdict_rows(demo, result):
         out.print(f"{name:<22} {value}")
-    verdict = "PASSED: nothing acknowledged was lost" if reckoning.ok else "FAILED"
-    style = "bold green" if reckoning.ok else "bold red"
+    verdict = "PASSED: nothing acknowledged was lost" if result.ok else "FAILED"
+    style = "bold green" if result.ok else "bold red"
     out.print()
     out.print(Text(f"{verdict} ({demo.elapsed_seconds:.0f} s)", style))
 
 
-def _verdict_rows(demo: Demo, reckoning: Reckoning) -> list[tuple[str, str]]:
-    ledger, comparison = reckoning.ledger, reckoning.comparison
+def _verdict_rows(demo: Demo, result: DemoResult) -> list[tuple[str, str]]:
+    ledger, comparison = result.ledger, result.comparison
     rows = [
         ("rows acknowledged", str(ledger.acknowledged)),
         ("rows lost", str(len(ledger.lost))),
         ("rows damaged", str(len(ledger.damaged))),
         ("outcome unknown", f"{ledger.unknown_found + ledger.unknown_absent} (killed in COMMIT)"),
         ("longest silence", f"{demo.ledger.longest_silence():.1f} s"),
-        ("median commit", f"{reckoning.latency_ms:.1f} ms"),
+        ("median commit", f"{result.latency_ms:.1f} ms"),
     ]
     segments = [s for s in comparison.segments if len(s.holders) > 1]
-    rows.append(("segments compared", f"{len(segments)}, up to {reckoning.compared_up_to}"))
-    for name, records in reckoning.records.items():
+    rows.append(("segments compared", f"{len(segments)}, up to {result.compared_up_to}"))
+    for name, records in result.records.items():
         begin_lsn, end_lsn = comparison.range_of(name)
         rows.append((
             name,

@@ -1,4 +1,4 @@
-"""`sk dev`: a cluster on this machine to play with, until Ctrl-C."""
+"""`sk dev`: run a cluster on this machine for experiments, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ POLL_SECONDS = 0.2
 @click.option(
     "--dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where to keep it; go on with it next time. Default: a temporary one, removed at the end.",
+    help="Folder of the cluster, used again next time.  [default: a temporary one, removed at the "
+    "end]",
 )
 @click.option(
     "--pg-major", type=click.IntRange(13, 18), metavar="N", help="Major version of Postgres."
@@ -36,7 +37,7 @@ POLL_SECONDS = 0.2
 def dev(dir: Path | None, pg_major: int | None, members: int) -> None:
     """Run Postgres, safekeepers and a proposer on this machine, until Ctrl-C.
 
-    Nothing is protected by a password, and everything listens on 127.0.0.1 only.
+    No password is required, and all ports listen on 127.0.0.1 only.
     """
     try:
         with playground(dir) as root:
@@ -45,11 +46,11 @@ def dev(dir: Path | None, pg_major: int | None, members: int) -> None:
                 click.echo(_introduction(cluster, removed=dir is None))
                 _report_ends(cluster)
     except KeyboardInterrupt:
-        click.echo("everything has ended")
+        click.echo("all processes have ended")
 
 
 def _introduction(cluster: QuorumCluster, *, removed: bool) -> str:
-    """What runs where, and what to try."""
+    """The addresses of the processes, and commands to try."""
     addresses = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
     rows = [
         (f"Postgres {cluster.postgres.binaries.version}", cluster.postgres.dsn(), ""),
@@ -60,7 +61,7 @@ def _introduction(cluster: QuorumCluster, *, removed: bool) -> str:
         ("proposer", "", f"http://{cluster.proposer.http_address}/status   pid "
          f"{cluster.proposer.pid}"),
     ]  # fmt: skip
-    victim = cluster.safekeepers[-1]
+    last = cluster.safekeepers[-1]
     try:
         psql = str(cluster.postgres.binaries.program("psql"))
     except Unavailable:
@@ -68,8 +69,8 @@ def _introduction(cluster: QuorumCluster, *, removed: bool) -> str:
     tries = [
         f"{shlex.join([psql, cluster.postgres.dsn()])}",
         f"sk status --safekeepers {addresses} --watch",
-        f"kill -9 {victim.pid}    # one member lost: commits go on",
-        f"{start_command(victim)}    # back again",
+        f"kill -9 {last.pid}    # one member is lost: commits go on",
+        f"{start_command(last)}    # the member runs again",
     ]
     end = f"Ctrl-C ends everything{' and removes' if removed else '; data and logs stay in'}"
     return "\n".join(
@@ -82,12 +83,12 @@ def _introduction(cluster: QuorumCluster, *, removed: bool) -> str:
 
 
 def start_command(service: ServiceProcess) -> str:
-    """How to start it by hand."""
+    """The shell command that starts the service."""
     return shlex.join(["sk", *service.program[len(SK) :]])
 
 
 def _report_ends(cluster: QuorumCluster) -> None:
-    """Until Ctrl-C: say which component has ended, once each; then stop the rest in good order."""
+    """Reports each component that ends, once, until Ctrl-C; then stops the others in order."""
     running: list[ServiceProcess] = [*cluster.safekeepers, cluster.proposer]
     postgres_runs = True
     try:
@@ -105,7 +106,8 @@ def _report_ends(cluster: QuorumCluster) -> None:
 
 
 def _stop(cluster: QuorumCluster) -> None:
-    """Postgres first: it waits until its last WAL is confirmed. What does not end is killed."""
+    """Stops Postgres first, which waits for its last WAL to be confirmed. Kills processes that do
+    not end."""
     try:
         cluster.postgres.stop()
         for service in (cluster.proposer, *cluster.safekeepers):

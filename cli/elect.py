@@ -34,9 +34,9 @@ def elect(
 ) -> None:
     """Win an election without a primary, and print the end of the log.
 
-    All that was ever acknowledged lies below the printed LSN, on a quorum, and safekeepers serve
-    it: a standby that has replayed up to there may be promoted. FENCES the proposer that runs now:
-    its primary's commits wait from then on.
+    All acknowledged commits are below the printed LSN, on a quorum, and the safekeepers serve them.
+    A standby that has replayed up to that LSN may be promoted. FENCES the proposer that runs now:
+    commits of its primary wait from then on.
     """
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     _, found = require_timeline(addresses, None, timeline)
@@ -45,9 +45,9 @@ def elect(
 
 
 def elect_within(timeout: float, config: ProposerConfig, found: FoundTimeline) -> int:
-    """In a thread, which the end of the process ends: an election waits for a quorum forever.
+    """Runs the election in a daemon thread, because an election waits for a quorum forever.
 
-    Raises CommandError after `timeout` seconds, and whatever the election raises.
+    Raises CommandError after `timeout` seconds, and the errors of the election.
     """
     results: list[int | Exception] = []
 
@@ -63,7 +63,7 @@ def elect_within(timeout: float, config: ProposerConfig, found: FoundTimeline) -
     if not results:
         raise CommandError(
             f"no quorum answered within {timeout:g} s",
-            "sk status shows which safekeepers are missing.",
+            "Run sk status to see which safekeepers do not answer.",
             ExitCode.UNREACHABLE,
         )
     if isinstance(results[0], Exception):

@@ -1,4 +1,4 @@
-"""`sk generations`: run the generation service; see and change where tenants are attached."""
+"""`sk generations`: run the generation service; show and change where tenants are attached."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DEFAULT_SERVICE = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 
 class TenantName(click.ParamType[str]):
-    """32 hex digits, dashes as in a UUID."""
+    """32 hex digits, with or without the dashes of a UUID."""
 
     name = "tenant"
 
@@ -56,7 +56,7 @@ class TenantName(click.ParamType[str]):
 
 
 class SuffixText(click.ParamType[Suffix]):
-    """As it is in the name of an object."""
+    """The suffix in the name of an object."""
 
     name = "suffix"
 
@@ -70,7 +70,7 @@ class SuffixText(click.ParamType[Suffix]):
 
 
 class Database(click.ParamType[str]):
-    """A path or a URI of Postgres; messages never repeat a URI."""
+    """A path, or a URI of Postgres. Messages never repeat a URI."""
 
     name = "path|uri"
 
@@ -82,7 +82,7 @@ class Database(click.ParamType[str]):
 
 @click.group()
 def generations() -> None:
-    """Generation numbers: which pageserver is the one, where each tenant is attached.
+    """Assign generation numbers, which decide to which pageserver each tenant is attached.
 
     See docs/generations.md.
     """
@@ -96,8 +96,8 @@ def generations() -> None:
     "--database",
     type=Database(),
     required=True,
-    help="A file of SQLite, made if it is not there; or postgresql://..., on the primary, and not "
-    "the database that is protected.",
+    help="A SQLite file, created if it does not exist; or postgresql://..., on the primary, but "
+    "not the database that is protected.",
 )
 @click.option(
     "--listen",
@@ -114,7 +114,7 @@ def generations() -> None:
 @click.option(
     "--admin-token-file",
     type=PATH,
-    help="File with the bearer token that attach, detach, move and fence demand.",
+    help="File with the bearer token that attach, detach, move and fence require.",
 )
 @tokenless_tls_options
 def serve(
@@ -158,12 +158,12 @@ def _serve(server: GenerationServer, stopping: StopSignal) -> None:
         raise CommandError(str(error), "Choose another --listen.") from error
 
 
-# ---- which service is asked
+# ---- the service or database to use
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A service, or a database of this machine's."""
+    """A service, or a database on this machine."""
 
     service: str | None
     database: str | None
@@ -178,7 +178,7 @@ class Target:
                 self.service or DEFAULT_SERVICE, token_file=self.token_file, ca_file=self.ca_file
             )
         elif self.service or self.token_file or self.ca_file:
-            raise click.UsageError("--database is asked itself, without a service")
+            raise click.UsageError("--database excludes --service, --token-file and --ca-file")
         else:
             found = embedded_generations(self.database, create=False)
         try:
@@ -188,17 +188,17 @@ class Target:
 
 
 def target_options(function: F) -> Callable[..., Any]:
-    """--service and what it needs, or --database; the command gets them as `target`."""
+    """Adds --service with its options, and --database; the command gets them as `target`."""
 
     @click.option(
         "--service", metavar="URL", help=f"The generation service.  [default: {DEFAULT_SERVICE}]"
     )
     @click.option("--token-file", type=PATH, help="File with the bearer token of the service.")
     @click.option(
-        "--ca-file", type=PATH, help="Authority of the service's certificate, if not the system's."
+        "--ca-file", type=PATH, help="CA of the service's certificate.  [default: the system's]"
     )
     @click.option(
-        "--database", type=Database(), help="Instead of a service its database, as it serves it."
+        "--database", type=Database(), help="Use this database directly, without a service."
     )
     @wraps(function)
     def command(
@@ -222,14 +222,14 @@ def node_option(*, required: bool, text: str) -> Callable[[F], F]:
     )
 
 
-# ---- what is so
+# ---- status
 
 
 @generations.command()
 @target_options
 @json_option
 def status(target: Target, json: bool) -> None:
-    """Show nodes, tenants and where they are attached, and the last changes."""
+    """Show the nodes, where each tenant is attached, and the last changes."""
     with target.opened() as service:
         found = service.status()
     if json:
@@ -287,7 +287,7 @@ def _print_tenant(tenant: TenantState, *, json: bool) -> None:
 def attach(tenant: str, node: int, target: Target, json: bool) -> None:
     """Attach TENANT to a node, with a new generation.
 
-    Refused when it is attached to another one: move it.
+    Refuses a tenant that is attached to another node; use sk generations move.
     """
     with target.opened() as service:
         _print_tenant(service.attach(tenant, node), json=json)
@@ -301,7 +301,8 @@ def attach(tenant: str, node: int, target: Target, json: bool) -> None:
 def detach(tenant: str, node: int, target: Target, json: bool) -> None:
     """Detach TENANT from a node.
 
-    The last stale attachment that goes lets the current one delete again (move --multi).
+    When the last stale attachment is detached, the current one may delete objects again (see move
+    --multi).
     """
     with target.opened() as service:
         _print_tenant(service.detach(tenant, node), json=json)
@@ -309,18 +310,18 @@ def detach(tenant: str, node: int, target: Target, json: bool) -> None:
 
 @generations.command()
 @tenant_argument
-@node_option(required=True, text="The pageserver that it moves to.")
+@node_option(required=True, text="The pageserver to move it to.")
 @click.option(
     "--multi",
     is_flag=True,
-    help="Delete nothing until the attachments before it are detached: they are read from.",
+    help="Delete nothing until the previous attachments are detached, because they still read.",
 )
 @target_options
 @json_option
 def move(tenant: str, node: int, multi: bool, target: Target, json: bool) -> None:
-    """Attach TENANT to another node, with a new generation; the one before is stale.
+    """Attach TENANT to another node, with a new generation. The previous attachment becomes stale.
 
-    The node before need not answer, and may run on: it deletes and trims nothing any more.
+    The previous node need not answer, and may continue to run: it no longer deletes or trims.
     """
     mode = AttachmentMode.MULTI if multi else AttachmentMode.SINGLE
     with target.opened() as service:
@@ -329,11 +330,11 @@ def move(tenant: str, node: int, multi: bool, target: Target, json: bool) -> Non
 
 @generations.command()
 @tenant_argument
-@node_option(required=False, text="Attach it there.")
+@node_option(required=False, text="The pageserver to attach it to.")
 @target_options
 @json_option
 def fence(tenant: str, node: int | None, target: Target, json: bool) -> None:
-    """Make all attachments of TENANT stale, wherever they are."""
+    """Make all attachments of TENANT stale, on all nodes."""
     with target.opened() as service:
         _print_tenant(service.fence_tenant(tenant, node), json=json)
 
@@ -344,15 +345,15 @@ def fence(tenant: str, node: int | None, target: Target, json: bool) -> None:
 @click.option(
     "--own",
     is_flag=True,
-    help="A pageserver claimed SUFFIX in an emergency, and goes on with it.",
+    help="A pageserver claimed SUFFIX in an emergency, and continues to use it.",
 )
 @target_options
 @json_option
 def advance(tenant: str, suffix: Suffix, own: bool, target: Target, json: bool) -> None:
-    """Give out only numbers above SUFFIX, which was found in the object store.
+    """Assign only numbers above SUFFIX from now on. SUFFIX was found in the object store.
 
-    For a service that was restored from an old copy, or was away in an emergency. Never lowers a
-    number; nothing happens when all are above already.
+    For a service that was restored from an old copy, or was unavailable in an emergency. Never
+    lowers a number, and does nothing if the numbers are above SUFFIX already.
     """
     with target.opened() as service:
         _print_tenant(service.advance(tenant, suffix, is_own=own), json=json)

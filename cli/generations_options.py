@@ -1,4 +1,4 @@
-"""Options of the commands that ask for generation numbers: of a service, or of a database."""
+"""Options of the commands that need generation numbers, from a service or from a database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCHEMES = ("http://", "https://")
 
 
 def generations_options(*, default: str = "") -> Callable[[F], F]:
-    """--generations and what it needs; it is required when there is no `default`."""
+    """--generations with its token and CA. It is required unless `default` is given."""
 
     def decorate(function: F) -> F:
         said = f" [default: {default}]" if default else ""
@@ -27,14 +27,14 @@ def generations_options(*, default: str = "") -> Callable[[F], F]:
             "--generations",
             metavar="URL|DATABASE",
             required=not default,
-            help="The generation service, http://... or https://...; or the database of one of its "
-            f"own.{said}",
+            help="The generation service, http://... or https://...; or a database to use "
+            f"directly.{said}",
         )
         token = click.option(
             "--generations-token-file", type=PATH, help="File with the token of that service."
         )
         authority = click.option(
-            "--generations-ca-file", type=PATH, help="Authority of its certificate."
+            "--generations-ca-file", type=PATH, help="CA of the service's certificate."
         )
         return named(token(authority(function)))
 
@@ -42,13 +42,13 @@ def generations_options(*, default: str = "") -> Callable[[F], F]:
 
 
 def is_service(named: str | None) -> bool:
-    """--generations names a service, not a database."""
+    """Whether --generations names a service, not a database."""
     return bool(named) and str(named).startswith(_SCHEMES)
 
 
 def open_generations(options: dict[str, Any], own: Path | None = None) -> GenerationService:
-    """What --generations names; without it `own`, a database that is made if it is not there.
-    Raises GenerationError, click.UsageError."""
+    """The service or database that --generations names. Without it the database `own`, which is
+    created if it does not exist. Raises GenerationError, click.UsageError."""
     named = options["generations"]
     if named is not None and is_service(named):
         return GenerationClient(
@@ -57,5 +57,7 @@ def open_generations(options: dict[str, Any], own: Path | None = None) -> Genera
             ca_file=options["generations_ca_file"],
         )
     if options["generations_token_file"] or options["generations_ca_file"]:
-        raise click.UsageError("a token and an authority are of a service: --generations URL")
+        raise click.UsageError(
+            "--generations-token-file and --generations-ca-file need --generations URL"
+        )
     return embedded_generations(named or str(own), create=own is not None)

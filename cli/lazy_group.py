@@ -1,4 +1,4 @@
-"""Groups of commands whose modules are imported when they are called."""
+"""Groups of commands. The module of a command is imported when the command is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
-    """A subclass says which commands there are."""
+    """A subclass lists the commands in `modules`."""
 
     #: name: the module and the command in it, in the order of the help
     modules: ClassVar[Mapping[str, str]] = {}
@@ -29,15 +29,15 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names alone: the help of each command would import the modules of all."""
+        """Completes names without help, which would import the modules of all commands."""
         names = [name for name in self.modules if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [CompletionItem(name) for name in names] + options
 
 
 def import_for_good(module: str) -> ModuleType:
-    """What an import makes lives as long as the process. To look through it for garbage takes an
-    eighth of a start, and milliseconds between two commits later."""
+    """Imports a module, and exempts its objects from garbage collection: they live as long as the
+    process. Collecting them takes an eighth of a start, and later milliseconds between commits."""
     gc.disable()
     try:
         return import_module(module)
@@ -47,11 +47,9 @@ def import_for_good(module: str) -> ModuleType:
 
 
 def configure_command_logs(context: click.Context) -> None:
-    """As the options of `sk` itself say."""
-    from quorum_wal.telemetry.logs import (  # it takes as long as a short command
-        LogFormat,
-        configure_logs,
-    )
+    """Configures the log by --log-format and --log-level of `sk`."""
+    # Imported here: the import takes as long as a short command.
+    from quorum_wal.telemetry.logs import LogFormat, configure_logs
 
     options = context.find_root().params
     configure_logs(LogFormat(options["log_format"]), options["log_level"])

@@ -1,7 +1,7 @@
-"""Where a service listens and what protects it: the options that safekeepers and proposers share.
+"""Options that safekeepers and proposers share: where a service listens, and how it is protected.
 
-Law: what can be reached from other machines has TLS and asks who is there, unless --insecure is
-said. A name other than localhost counts as another machine's.
+Law: a port that other machines can reach has TLS and authentication, unless --insecure is given.
+Every host name other than localhost counts as one that other machines can reach.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class HostPort(click.ParamType[tuple[str, int]]):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One that is listened on: the option that says where, and what protects it. `lacks` names the
-    options that were not given."""
+    """A port to listen on. `option` is the option that sets it; `lacks` has the options that
+    protect it and were not given."""
 
     option: str
     host: str
@@ -55,16 +55,16 @@ class Port:
 
 
 _TLS_OPTIONS = (
-    click.option("--tls-cert", type=PATH, help="Certificate; demands TLS. Reread when changed."),
+    click.option("--tls-cert", type=PATH, help="Certificate; requires TLS. Reread when changed."),
     click.option("--tls-key", type=PATH, help="Private key of --tls-cert."),
 )
 _HTTP_TOKEN_OPTION = click.option(
     "--http-token-file",
     type=PATH,
-    help="File with the bearer token that HTTP demands, for all but /healthz.",
+    help="File with the bearer token that HTTP requires, except for /healthz.",
 )
 _INSECURE_OPTION = click.option(
-    "--insecure", is_flag=True, help="Listen beyond this machine without TLS, users or token."
+    "--insecure", is_flag=True, help="Accept other machines without TLS, users or token."
 )
 
 
@@ -74,7 +74,7 @@ def tls_options(function: F) -> F:
 
 
 def tokenless_tls_options(function: F) -> F:
-    """The same of a service that has tokens of its own: --tls-cert, --tls-key, --insecure."""
+    """--tls-cert, --tls-key, --insecure, for a service that has token options of its own."""
     return _with(function, *_TLS_OPTIONS, _INSECURE_OPTION)
 
 
@@ -87,9 +87,9 @@ def _with(function: F, *options: Callable[[F], F]) -> F:
 def tls_files(
     tls_cert: Path | None, tls_key: Path | None, client_ca: Path | None = None
 ) -> TlsFiles | None:
-    """From the values of the options. Raises click.UsageError."""
+    """Checks the values of the options. Raises click.UsageError."""
     if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("--tls-cert and --tls-key belong together")
+        raise click.UsageError("give both --tls-cert and --tls-key, or neither")
     if tls_cert is None or tls_key is None:
         if client_ca is not None:
             raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
@@ -98,8 +98,8 @@ def tls_files(
 
 
 def spare_http_ports() -> Sequence[int]:
-    """Of the running command: what to try when the port is in use and --http was not given, or a
-    predecessor, which has it, is taken over."""
+    """Ports to try if the port of the running command is in use. Empty if --http was given, unless
+    the command takes over from a proposer that uses the port."""
     context = click.get_current_context()
     is_default = context.get_parameter_source("http") is ParameterSource.DEFAULT
     if not is_default and not context.params.get("take_over"):
@@ -109,12 +109,12 @@ def spare_http_ports() -> Sequence[int]:
 
 
 def port(option: str, host: str, protection: Mapping[str, object]) -> Port:
-    """`protection`: options that a port beyond this machine needs, and their values."""
+    """`protection`: the options that a port needs that other machines can reach, with values."""
     return Port(option, host, tuple(name for name, value in protection.items() if value is None))
 
 
 def refuse_open_ports(ports: Sequence[Port], *, insecure: bool) -> None:
-    """Raises CommandError when one can be reached from other machines and is not protected."""
+    """Raises CommandError if other machines can reach a port that is not protected."""
     exposed = [p for p in ports if p.lacks and not is_loopback(p.host)]
     if exposed and not insecure:
         lacks = dict.fromkeys(name for p in exposed for name in p.lacks)
@@ -124,6 +124,6 @@ def refuse_open_ports(ports: Sequence[Port], *, insecure: bool) -> None:
                 f"{' and '.join(p.lacks)}"
                 for p in exposed
             ),
-            f"Give {', '.join(lacks)}; or --insecure where the network itself lets nobody in.",
+            f"Give {', '.join(lacks)}; or --insecure if the network itself is closed to others.",
             ExitCode.USAGE,
         )

@@ -1,8 +1,8 @@
-"""`sk`: the group of all commands, and what they share: config file, environment, logs, errors.
+"""`sk`: the group of all commands, with the config file, environment, logs and errors they share.
 
 Every option can be given as a flag, as an environment variable (`SK_<COMMAND>_<OPTION>`), or in a
-TOML file (`config_file.py`); in this order of precedence. A command's module is imported when the
-command is called, so that a safekeeper does not carry what `sk demo` needs.
+TOML file (`config_file.py`), in this order of precedence. The module of a command is imported when
+the command is called, so that a safekeeper does not load the modules of `sk demo`.
 """
 
 from __future__ import annotations
@@ -47,20 +47,19 @@ COMMANDS = {
 }
 
 
-#: Commits wait while one of these starts: they import what they need for that, and no more.
+#: Commits wait while one of these starts, so they import only the modules that they need.
 SERVICES = ("safekeeper", "attach", "promote")
 
 
 class SkGroup(LazyGroup):
-    """Ends the commands with one sentence on an error."""
+    """Reports the errors of the libraries as one sentence."""
 
     modules = COMMANDS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in SERVICES:
-            import_for_good(
-                "quorum_wal.telemetry.logs"
-            )  # before anybody imports structlog, and so rich
+            # Before structlog is imported, and so rich.
+            import_for_good("quorum_wal.telemetry.logs")
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -85,19 +84,19 @@ class SkGroup(LazyGroup):
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Logs on stderr, for people or for machines.",
+    help="Format of the log on stderr.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="The least important events to log.",
+    help="Lowest level of the events to log.",
 )
 @click.pass_context
 def cli(context: click.Context, log_format: str, log_level: str) -> None:
     """Quorum-durable WAL for an unmodified Postgres."""
-    if context.invoked_subcommand != "archive":  # it does so itself, when it has something to log
+    if context.invoked_subcommand != "archive":  # it configures them itself if it logs
         configure_command_logs(context)
 
 

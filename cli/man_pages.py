@@ -3,9 +3,9 @@
     man/sk.1                    sk itself: its options, its commands, the config file, exit codes
     man/sk-safekeeper-run.1     sk safekeeper run
 
-Written from the commands, as docs/cli.md is. Source: groff_man(7) for the macros, groff_char(7) for
-the characters that roff gives a meaning. Law: a page has no date and no version, so that it changes
-only with its command.
+The pages are generated from the commands, like docs/cli.md. Source: groff_man(7) for the macros,
+groff_char(7) for the special characters of roff. Law: a page has no date and no version, so that it
+changes only when its command changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import click
 from quorum_wal.cli.main import cli
 from quorum_wal.cli.reference import each_command, exit_codes, option_text, top_context, usage
 
-#: What roff reads as something else, or sets as a typographic sign.
+#: Characters that roff interprets, or replaces by typographic ones.
 _CHARACTERS = {
     "\\": r"\e",
     "-": r"\-",
@@ -33,15 +33,15 @@ _CHARACTERS = {
 }
 _EXIT_CODE = re.compile(r"(\d+) +(.*)")
 _CONFIG = """\
-Every option can be given as a flag, as the environment variable named beside it, or in the TOML
-file named by --config or SK_CONFIG, in which every command has a table. They win in this order.
+Every option can be given as a flag, as the environment variable listed with it, or in the TOML file
+given by --config or SK_CONFIG, in which every command has a table; in this order of precedence.
 
-A key that is no option is an error. Keep passwords in a passfile; they are never printed.
+An unknown key is an error. Keep passwords in a passfile. They are never printed.
 """
 
 
 def man_pages() -> dict[str, str]:
-    """The source of each page, by the name of its file."""
+    """The source of each page, by file name."""
     return {
         f"{_page_name(context)}.1": "\n".join(_lines(command, context)) + "\n"
         for command, context in each_command(cli, top_context())
@@ -49,7 +49,7 @@ def man_pages() -> dict[str, str]:
 
 
 def write_man_pages(folder: Path) -> None:
-    """Replaces all pages in the folder, which is made if it does not exist."""
+    """Replaces all pages in the folder, which is created if it does not exist."""
     folder.mkdir(exist_ok=True)
     for path in folder.glob("sk*.1"):
         path.unlink()
@@ -121,7 +121,7 @@ def _see_also(context: click.Context) -> Iterator[str]:
 
 
 def _item(tag: str, *texts: str) -> Iterator[str]:
-    """A tag, and what is said of it; each text begins a line."""
+    """A tag and its texts, each of which begins a line."""
     yield from (".TP", rf"\fB{_escaped(tag)}\fR")
     said = [_escaped(" ".join(text.split())) for text in texts if text]
     yield "\n.br\n".join(said)
@@ -135,7 +135,7 @@ def _paragraphs(paragraphs: list[str]) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """As it is to be read: no character of it is one of roff's, no line a request."""
+    """The text with the special characters of roff escaped, so that no line is a request."""
     plain = "".join(_CHARACTERS.get(character, character) for character in text)
     return rf"\&{plain}" if plain.startswith((".", "'")) else plain
 

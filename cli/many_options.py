@@ -1,4 +1,4 @@
-"""Options of a safekeeper that keeps many timelines: tenants' limits, sleep, metrics."""
+"""Options of a safekeeper with many timelines: limits of tenants, sleep, metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quorum_wal.safekeeper.tenant_limits import TenantLimits
 
 @dataclass(frozen=True, slots=True)
 class ManyOptions:
-    """Their values."""
+    """The values of these options."""
 
     tenant_limits: TenantLimits
     idle_seconds: float
@@ -25,7 +25,7 @@ class ManyOptions:
 
 
 def many_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """All of them, for one parameter `many`."""
+    """Passes all options as one parameter `many`."""
 
     @wraps(function)
     def gathered(
@@ -63,14 +63,15 @@ def _options() -> list[Callable[..., Any]]:
             default=0,
             show_default=True,
             metavar="N",
-            help="Connections of one tenant: so many proposers, and so many others; 0: no limit.",
+            help="Connections of one tenant, counted apart for proposers and for all others; 0: no "
+            "limit.",
         ),
         click.option(
             "--tenant-wal-max",
             type=ByteSize(),
             default="0",
             show_default=True,
-            help="WAL of one tenant on this disk, beyond which its timelines take no more; "
+            help="WAL of one tenant on this disk. At the limit its timelines accept no more WAL; "
             "0: no limit.",
         ),
         click.option(
@@ -79,7 +80,7 @@ def _options() -> list[Callable[..., Any]]:
             default=IDLE_SECONDS,
             show_default=True,
             metavar="SECONDS",
-            help="A timeline that nobody uses for so long sleeps; a connection wakes it.",
+            help="A timeline sleeps when it was not used for this long; a connection wakes it.",
         ),
         click.option(
             "--metrics-timelines-max",
@@ -87,6 +88,7 @@ def _options() -> list[Callable[..., Any]]:
             default=SERIES_TIMELINES_MAX,
             show_default=True,
             metavar="N",
-            help="Timelines with metrics of their own: those in trouble first, then those awake.",
+            help="Number of timelines with their own metrics: first those with a problem, then "
+            "those that are awake.",
         ),
     ]

@@ -1,4 +1,4 @@
-"""`sk member`: who the members of a timeline are, and others in their place."""
+"""`sk member`: show and change the members of a timeline."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from quorum_wal.cluster.member_plan import Stage, plan_add, plan_move, plan_remo
 from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
-_dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Say what would be done; change nothing."
-)
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Print the steps; change nothing.")
 _member_id = click.IntRange(1, 2**63 - 1)
 
 
@@ -33,10 +31,10 @@ _member_id = click.IntRange(1, 2**63 - 1)
 def member() -> None:
     """List, add, remove, replace and move the members of a timeline, while commits go on.
 
-    A change is made by the proposer that runs, which is found through the safekeepers; without one
-    this command is the proposer, for as long as it takes. Whatever breaks off, the same command
-    again goes on: it finds the change done, under way or not begun. Any safekeeper that is a
-    member, or was one, leads to the present ones.
+    The running proposer makes the change; the command finds it through the safekeepers. If no
+    proposer runs, the command itself acts as the proposer until the change is done. If a change is
+    interrupted, run the same command again: it continues the change. For --safekeepers, any present
+    or former member is enough to find the present members.
     """
 
 
@@ -52,7 +50,7 @@ def list_members(
     timeline: TimelineId | None,
     json: bool,
 ) -> None:
-    """Show the members, the change that is under way, and which sites may be lost."""
+    """Show the members, the change in progress, and which sites may be lost."""
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
     if json:
@@ -75,8 +73,8 @@ def add(
 ) -> None:
     """Add the safekeepers at these ADDRESSes (HOST:PORT), all in one step.
 
-    They catch up first and count for nothing until then; so from 1 to 3 members, add two at once:
-    2 members stop when either is lost.
+    They catch up first, and become members only then. To go from 1 to 3 members, add two at once:
+    with 2 members, the loss of either one makes commits wait.
     """
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
@@ -98,8 +96,8 @@ def remove(
 ) -> None:
     """Remove the members with these IDs, all in one step.
 
-    They may be dead. One that answers is told when the others are in charge: it deletes its WAL,
-    keeps a small control file, and leads whoever asks it to the members.
+    The members to remove need not answer. One that answers is informed when the others have taken
+    over: it deletes its WAL, keeps a small control file, and refers clients to the members.
     """
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
@@ -121,17 +119,20 @@ def replace(
     safekeeper_id: int,
     address: SafekeeperAddress,
 ) -> None:
-    """Put the safekeeper at ADDRESS (HOST:PORT) in the place of member ID, in one step.
+    """Replace member ID with the safekeeper at ADDRESS (HOST:PORT), in one step.
 
-    The member may be dead, wiped or rotten. The new safekeeper has another --id and an empty data
-    directory; its address may be that of the old one.
+    The member need not answer, and its data may be lost or damaged. The new safekeeper needs
+    another --id and an empty data directory; its address may be that of the old one.
     """
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
     (place,) = with_conninfo((address,), safekeeper_conninfo)
     plan = plan_replace(change.present, safekeeper_id, newcomer_at(place, change))
     if plan.stage is Stage.DONE:
-        click.echo(f"safekeeper {safekeeper_id} is no member, and that at {place} is", err=True)
+        click.echo(
+            f"safekeeper {safekeeper_id} is not a member, and the one at {place} already is",
+            err=True,
+        )
     change.carry_out(plan, dry_run=dry_run, leavers=(safekeeper_id,))
 
 
@@ -149,9 +150,9 @@ def move(
     safekeeper_id: int,
     address: SafekeeperAddress,
 ) -> None:
-    """Write down that member ID is at ADDRESS (HOST:PORT) now, with the same data directory.
+    """Record the new ADDRESS (HOST:PORT) of member ID, which keeps its data directory.
 
-    And with the --site label that it was started with, also when the address is as before.
+    Also records the --site of the member, even if the address has not changed.
     """
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
@@ -168,11 +169,11 @@ def cancel(
     http_token_file: Path | None,
     timeline: TimelineId | None,
 ) -> None:
-    """Let the change that is under way go back, unless the new members are in charge already."""
+    """Cancel the change in progress, unless the new members have already taken over."""
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
     change.cancel()
-    click.echo("the change goes back; sk member list shows how far it is")
+    click.echo("the change is being reverted; run sk member list to see its progress")
 
 
 member.add_command(force)

@@ -1,6 +1,6 @@
-"""What the commands on members share: look, plan, check, ask the proposer, and see what came of it.
+"""The steps that the member commands share: observe, plan, check, ask the proposer, observe again.
 
-Law: nothing is asked for that would leave either set without a quorum alive.
+Law: no command asks for a change that would leave the old or the new set without a live quorum.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def member_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """One timeline as it was found. `present`: its membership, with what the members that answer
-    say of themselves where a timeline of an older release does not know it."""
+    """One timeline as it was observed. `present` is its membership. If a timeline of an older
+    release lacks the address or instance of a member, `present` has what the member reports."""
 
     addresses: tuple[SafekeeperAddress, ...]
     http_token: str
@@ -69,7 +69,7 @@ class MemberChange:
             what = f"timeline {timeline}" if timeline else "any timeline"
             raise Refusal(
                 f"no safekeeper that answers has {what}",
-                hint="sk timeline list shows those there are.",
+                hint="Run sk timeline list to see the existing ones.",
             )
         if len(views) > 1:
             names = ", ".join(str(view.timeline) for view in views)
@@ -81,7 +81,7 @@ class MemberChange:
 
     @property
     def alive(self) -> set[int]:
-        """They vote; or a leader that is elected follows them, which is enough for the change."""
+        """The members that vote, or that follow an elected leader. A change needs only these."""
         members = self.view.members
         return {m.safekeeper_id for m in members if m.is_sound or m.is_followed}
 
@@ -101,11 +101,11 @@ class MemberChange:
         for warning in warnings_of(plan):
             click.echo(f"warning: {warning}", err=True)
         if plan.stage is Stage.DONE:
-            click.echo(f"it has {members}, but not on the disks of a quorum yet")
+            click.echo(f"it has {members}, but not yet on the disks of a quorum")
         else:
             click.echo(f"members {ids_text(plan.present.members)} -> {ids_text(plan.wanted_ids)}")
         if plan.stage is Stage.UNDER_WAY:
-            click.echo("this change is under way already")
+            click.echo("this change is already under way")
         if dry_run:
             for number, step in enumerate(steps_of(plan), 1):
                 click.echo(f"{number}. {step}")
@@ -132,14 +132,14 @@ class MemberChange:
         return ProposerConfig(PrimaryAddress(""), self.addresses, self.view.timeline)
 
     def _tell_leavers(self, leavers: Collection[int], *, dry_run: bool) -> None:
-        """Those that were away when the others had done without them."""
+        """Inform those that did not answer when they were removed."""
         for other in self.view.others:
             if other.safekeeper_id not in leavers or not _holds_log(other):
                 continue
             if not self.view.is_complete:
-                click.echo(f"{other} is told that it has left when a quorum answers", err=True)
+                click.echo(f"{other} is informed that it has left when a quorum answers", err=True)
             elif dry_run:
-                click.echo(f"{other} would be told that it has left, and deletes its WAL")
+                click.echo(f"{other} would be informed that it has left, and delete its WAL")
             else:
                 self._tell(other)
 
@@ -152,13 +152,13 @@ class MemberChange:
                 http_token=self.http_token,
             )  # fmt: skip
         except WalProposerError as error:
-            click.echo(f"{other} was not told that it has left: {error}", err=True)
+            click.echo(f"could not inform {other} that it has left: {error}", err=True)
         else:
-            click.echo(f"{other} was told that it has left, and has deleted its WAL")
+            click.echo(f"{other} was informed that it has left, and has deleted its WAL")
 
 
 def place_of(member: MemberView, addresses: tuple[SafekeeperAddress, ...]) -> SafekeeperAddress:
-    """Where it answered; `addresses` are those given, with what libpq needs besides."""
+    """The address at which it answered, with the libpq settings of the given `addresses`."""
     host, port = split_address(member.address)
     return SafekeeperAddress(host, port, addresses[0].conninfo)
 
@@ -169,7 +169,7 @@ def _holds_log(other: MemberView) -> bool:
 
 
 def completed(view: TimelineView) -> Membership:
-    """The membership, with the instances and addresses of those that answer where it has none."""
+    """The membership. Missing instances and addresses are those that the members report."""
     roster = []
     for seen in view.members:
         listed = view.membership.member(seen.safekeeper_id)
@@ -184,25 +184,25 @@ def completed(view: TimelineView) -> Membership:
 def newcomer_at(
     address: SafekeeperAddress, change: MemberChange, expected_id: int | None = None
 ) -> Member:
-    """Who answers there. Raises WalProposerError."""
+    """The safekeeper that answers at `address`. Raises WalProposerError."""
     (found,) = survey((address,))
     if found.error is not None:
         raise found.error
     if expected_id not in (None, found.safekeeper_id):
         raise Refusal(
             f"safekeeper {found.safekeeper_id} is at {address}, not {expected_id}",
-            hint="sk member replace puts another safekeeper in the place of a member.",
+            hint="To replace a member with another safekeeper, run sk member replace.",
         )
     damage = found.damaged.get(folder_name(change.view.timeline))
     if damage:
         raise Refusal(
             f"safekeeper {found.safekeeper_id} ({address}) cannot open this timeline: {damage}",
-            hint="Start one on an empty data directory, with an --id that no member has, or had.",
+            hint="Start one on an empty data directory, with an --id that no member has or had.",
         )
     if not found.instance:
         raise CommandError(
-            f"safekeeper {found.safekeeper_id} ({address}) does not tell its instance",
-            "It is of an older release: upgrade it first.",
+            f"safekeeper {found.safekeeper_id} ({address}) does not report its instance",
+            "It runs an older release: upgrade it first.",
         )
     instance = bytes.fromhex(found.instance)
     return Member(found.safekeeper_id, instance, address.host, address.port, found.site)

@@ -1,4 +1,4 @@
-"""`sk member force`: a quorum is lost for good, and one that is left goes on alone."""
+"""`sk member force`: make one safekeeper the only member when a quorum is lost for good."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WORD = "destroyed"
 
 @click.command()
 @member_options
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask: the disks are destroyed.")
+@click.option("--dry-run", is_flag=True, help="Print the steps; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask; confirms that the disks are destroyed.")
 @click.argument("safekeeper_id", metavar="ID", nargs=-1, type=click.IntRange(1, 2**63 - 1))
 def force(
     safekeepers: tuple[SafekeeperAddress, ...],
@@ -35,19 +35,19 @@ def force(
     yes: bool,
     safekeeper_id: tuple[int, ...],
 ) -> None:
-    """Go on without a quorum: the members with these IDs are DESTROYED. Commits may be lost.
+    """Continue without a quorum: the members with these IDs are DESTROYED. Commits may be lost.
 
-    For when so many disks are lost for good that no quorum can ever be had again. Of the
-    safekeepers that answer, the one with the most of the log becomes the only member; what it lacks
-    is gone. Before anything is done it says what may be lost, and asks. No proposer may run. Then
-    sk attach, and sk member add. After a crash, run it again.
+    Use it only if so many disks are lost for good that no quorum can ever answer again. Of the
+    safekeepers that answer, the one whose log ends last becomes the only member; WAL that it lacks
+    is lost. The command first reports what may be lost, and asks. No proposer may run. Afterwards
+    run sk attach and sk member add. After a crash, run the command again.
     """
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
     click.echo(f"timeline {change.view.timeline}")
     rest = uninformed(change.view)
-    if rest:  # an earlier run was broken off here
-        click.echo(f"{change.view.members[0]} was made the only member already")
+    if rest:  # an earlier run was interrupted here
+        click.echo(f"{change.view.members[0]} is already the only member")
         if not dry_run:
             _tell(change, rest, change.view.membership)
         return
@@ -56,7 +56,7 @@ def force(
     if dry_run:
         click.echo(f"1. {plan.keeper} becomes the only member")
         for number, member in enumerate(plan.informed, 2):
-            click.echo(f"{number}. {member} is told so; sk member add makes it a member again")
+            click.echo(f"{number}. {member} is informed; sk member add makes it a member again")
         return
     if not yes:
         _confirm()
@@ -66,17 +66,17 @@ def force(
 def _confirm() -> None:
     """Raises CommandError unless the word is typed."""
     try:
-        typed = click.prompt(f'This cannot be undone. Type "{WORD}" to go on', err=True)
+        typed = click.prompt(f'This cannot be undone. Type "{WORD}" to continue', err=True)
     except click.Abort:
         click.echo(err=True)
         typed = ""
     if typed.strip() != WORD:
-        raise CommandError("not confirmed, nothing was done", f'Type "{WORD}", or give --yes.')
+        raise CommandError("not confirmed, nothing was changed", f'Type "{WORD}", or give --yes.')
 
 
 def _carry_out(change: MemberChange, plan: ForcePlan) -> None:
-    """The keeper first: from then on the others are too few to elect anybody without it. Raises
-    WalProposerError."""
+    """Changes the remaining member first: from then on the others cannot elect a leader without it.
+    Raises WalProposerError."""
     place = place_of(plan.keeper, change.addresses)
     force_membership(place, change.view.timeline, plan.membership)
     click.echo(
@@ -89,20 +89,21 @@ def _carry_out(change: MemberChange, plan: ForcePlan) -> None:
 def _tell(
     change: MemberChange, members: tuple[MemberView, ...] | list[MemberView], said: Membership
 ) -> None:
-    """Raises CommandError when one was not told."""
+    """Raises CommandError if a safekeeper could not be informed."""
     failed = []
     for member in members:
         place = place_of(member, change.addresses)
         try:
             force_membership(place, change.view.timeline, said)
         except WalProposerError as error:
-            click.echo(f"{member} was not told: {error}", err=True)
+            click.echo(f"could not inform {member}: {error}", err=True)
             failed.append(str(member))
         else:
-            click.echo(f"{member} was told")
+            click.echo(f"{member} was informed")
     if failed:
         raise CommandError(
-            f"not told that they are no members any more: {', '.join(failed)}",
+            f"could not inform these safekeepers that they are no longer members: "
+            f"{', '.join(failed)}",
             "Run the command again when they answer.",
             ExitCode.UNREACHABLE,
         )

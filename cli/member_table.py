@@ -1,4 +1,4 @@
-"""How `sk member list` looks: a row per member, then the change that is under way."""
+"""The output of `sk member list`: a row per member, then the change in progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTHING = "-"
 
 
 def members_section(view: TimelineView) -> RenderableType:
-    """The whole answer."""
+    """The whole output."""
     membership = view.membership
     head = Text(f"timeline {view.timeline}", style="bold")
     head.append(f"   generation {membership.generation}", style="dim")
@@ -52,21 +52,21 @@ def _quorum_line(view: TimelineView) -> str:
 
 
 def remarks(view: TimelineView) -> Iterator[str]:
-    """What is remarkable about the members; nothing, as a rule."""
+    """Lines that need attention. Usually there are none."""
     if line := change_line(view):
         yield line
     for other in view.others:
         if other.state is MemberState.ACTIVE and not other.is_followed:
             yield (
-                f"{other} has the log and is no member: sk member remove {other.safekeeper_id} "
-                "tells it so, sk member add makes it one"
+                f"{other} has the log and is not a member: run sk member remove "
+                f"{other.safekeeper_id} to inform it, or sk member add to make it a member"
             )
     if view.site_losses is not None:
         yield str(view.site_losses)
 
 
 def notes(view: TimelineView) -> Iterator[str]:
-    """What stays so, and asks for nothing."""
+    """Lasting facts that need no action."""
     if view.is_forced:
         yield (
             "the members were forced once: acknowledged commits may be missing in this log "
@@ -75,7 +75,7 @@ def notes(view: TimelineView) -> Iterator[str]:
 
 
 def members_json(view: TimelineView) -> dict[str, Any]:
-    """As `timeline_json` has it, without what is not about members."""
+    """The fields of `timeline_json` about the members."""
     losses = view.site_losses
     return {
         "tenant_id": view.timeline.tenant_id.hex(),
@@ -89,7 +89,7 @@ def members_json(view: TimelineView) -> dict[str, Any]:
 
 
 def member_json(member: MemberView) -> dict[str, Any]:
-    """One of them; `status` and `peer` are as the services themselves print them."""
+    """One member. `status` and `peer` are as the services themselves report them."""
     return {
         "safekeeper_id": member.safekeeper_id,
         "standing": member.standing.value,

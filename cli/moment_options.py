@@ -1,4 +1,4 @@
-"""Options of the commands that look at a moment: when, with which WAL, by which Postgres."""
+"""Options of the commands that reconstruct a moment: the moment, its WAL, and the Postgres."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def replay_options(function: F) -> F:
     work_dir = click.option(
         "--work-dir",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
-        help="For the files and the WAL behind the cut.  [default: the temporary folder]",
+        help="Folder for files and WAL while it runs.  [default: the temporary folder]",
     )
     return pg_bin_option(work_dir(function))
 
 
 def at_options(function: F) -> F:
     """--at, --at-lsn."""
-    at = click.option("--at", type=MomentText(), help='When: a time, or "10 minutes ago".')
-    at_lsn = click.option("--at-lsn", metavar="LSN", help="Or a position in the WAL.")
+    at = click.option("--at", type=MomentText(), help='The moment: a time, or "10 minutes ago".')
+    at_lsn = click.option("--at-lsn", metavar="LSN", help="The moment as a position in the WAL.")
     return at(at_lsn(function))
 
 
@@ -50,7 +50,7 @@ def pg_bin_option(function: F) -> F:
     return click.option(
         "--pg-bin",
         type=click.Path(path_type=Path),
-        help="Programs of the Postgres that replays.  [default: of the right version, found]",
+        help="Folder of the Postgres programs that replay WAL.  [default: found by version]",
     )(function)
 
 
@@ -67,7 +67,7 @@ def moment_of(options: dict[str, Any]) -> RecoveryTarget:
 
 
 def wal_sources(archive: TimelineArchive, options: dict[str, Any]) -> list[WalSource]:
-    """The archive; then safekeepers that live, for what it does not have yet."""
+    """The archive, then the given safekeepers, for WAL that is not archived yet."""
     sources: list[WalSource] = [ArchivedWalSource(lambda: archive)]
     addresses = with_conninfo(options["safekeepers"], options["safekeeper_conninfo"])
     if addresses:

@@ -27,7 +27,9 @@ class MomentText(click.ParamType[datetime]):
             moment = datetime.fromisoformat(text)
         except ValueError:
             self.fail(
-                f'"{text}" is no time: 2026-11-21T10:15:00+00:00, "10 minutes ago"', param, ctx
+                f'"{text}" is not a time; expected 2026-11-21T10:15:00+00:00 or "10 minutes ago"',
+                param,
+                ctx,
             )
         if moment.tzinfo is None:
             self.fail(f'"{text}" needs its offset from UTC, as in {text}+00:00', param, ctx)

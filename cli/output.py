@@ -1,17 +1,17 @@
-"""How a command ends and what it prints: errors with a hint and an exit code, JSON or tables.
+"""The exit codes and the output of a command: errors with a hint, JSON, or tables.
 
-    0    all is well
-    1    something refused or failed; `sk demo`: something acknowledged was lost
-    2    wrong usage: a flag, an environment variable or the config file
+    0    success
+    1    an error or a refusal; `sk demo`: an acknowledged row was lost
+    2    wrong usage: an option, an environment variable or the config file
     3    `sk status`: commits cannot proceed, or return without a quorum; `sk check`: a check
-         failed; `sk page check`: a page is damaged; `sk detach`: it would let commits return
-         that no quorum has
-    4    somebody who is needed cannot be reached
+         failed; `sk page check`: a page is damaged; `sk detach`: commits wait that no quorum
+         has confirmed, and would return
+    4    a service that is needed cannot be reached
     5    fenced: another proposer took over
     130  interrupted (`sk demo`)
-    255  `sk archive fetch`: it cannot tell whether the file exists; Postgres ends its recovery
+    255  `sk archive fetch`: it is not certain whether the file exists; Postgres stops
 
-Data goes to stdout. Errors go to stderr: one sentence, and a hint when there is something to do.
+Data is written to stdout. Errors are written to stderr: one sentence, and a hint if there is one.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from quorum_wal.spark.errors import SparkWalError
 from quorum_wal.storage.errors import StorageError
 from quorum_wal.walproposer.errors import CommitsWait, Fenced, Unreachable, WalProposerError
 
-if TYPE_CHECKING:  # they cost more than `sk archive fetch` takes
+if TYPE_CHECKING:  # their import takes longer than `sk archive fetch`
     from rich.console import Console
     from rich.table import Table
 
-# Tables are not wrapped for a pipe: a program or `less -S` reads them.
+# Tables are not wrapped in a pipe, because a program or `less -S` reads them.
 PIPE_COLUMNS = 1000
 
 INSUFFICIENT_PRIVILEGE = "42501"
 
 
 class ExitCode(IntEnum):
-    """The table above; 2 is click's own, too."""
+    """The exit codes above; click uses 2 as well."""
 
     FAILED = 1
     USAGE = 2
@@ -58,7 +58,7 @@ class ExitCode(IntEnum):
 
 
 class CommandError(click.ClickException):
-    """One sentence, a hint, an exit code."""
+    """An error that ends a command: one sentence, a hint, an exit code."""
 
     def __init__(self, message: str, hint: str = "", exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class CommandError(click.ClickException):
             click.echo(f"hint: {self.hint}", file=file or sys.stderr)
 
 
-#: What the libraries raise for the world's faults; anything else is a bug and shows itself.
+#: What the libraries raise for outside errors. Any other exception is a bug, with a traceback.
 LIBRARY_ERRORS = (
     WalProposerError,
     SafekeeperError,
@@ -89,7 +89,7 @@ LIBRARY_ERRORS = (
 
 
 def command_error(error: Exception) -> CommandError:
-    """A library's error as the command's end."""
+    """The error of a library as a CommandError, with its exit code."""
     codes: dict[type[Exception], ExitCode] = {
         Fenced: ExitCode.FENCED,
         Unreachable: ExitCode.UNREACHABLE,
@@ -103,9 +103,9 @@ def command_error(error: Exception) -> CommandError:
 
 
 def _usual_hint(error: Exception) -> str:
-    """Where a server has refused without a hint of its own."""
+    """The hint for an error of a server that has no hint of its own."""
     if getattr(error, "sqlstate", "") == INSUFFICIENT_PRIVILEGE:
-        return "ALTER ROLE ... REPLICATION; sk check shows what else is needed."
+        return "Run ALTER ROLE ... REPLICATION; sk check shows what else is needed."
     if isinstance(error, Unreachable):
         return "Start it, or correct its address."
     return ""
@@ -119,7 +119,7 @@ def print_json(value: Any) -> None:
 
 
 def console() -> Console:
-    """stdout, as wide as the terminal; colours only there."""
+    """stdout, as wide as the terminal, with colours only on a terminal."""
     from rich.console import Console
 
     return Console(
@@ -131,7 +131,7 @@ def console() -> Console:
 
 
 def plain_table(*columns: str) -> Table:
-    """A table without lines, its cells never broken."""
+    """A table without lines, whose cells are not wrapped."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")

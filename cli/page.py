@@ -1,4 +1,4 @@
-"""`sk page`: pages as the WAL says they are; needs `pip install 'quorum-wal[pageserver]'`."""
+"""`sk page`: read, check and repair pages by the WAL; needs the extra `quorum-wal[pageserver]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorum_wal.cli.pageserver import PageserverGroup
 
 
 class PageGroup(PageserverGroup):
-    """Of commands that read a pageserver's cuts."""
+    """The commands that read pages from a pageserver's cuts."""
 
     modules: ClassVar = {
         "get": "quorum_wal.cli.page_get:get",
@@ -22,7 +22,7 @@ class PageGroup(PageserverGroup):
 
 @click.group(cls=PageGroup)
 def page() -> None:
-    """Pages as they were at a moment, and as they should be, out of a pageserver's cuts.
+    """Read, check and repair pages by a pageserver's cuts and the WAL.
 
     See docs/pageserver.md.
     """

@@ -31,7 +31,7 @@ from quorum_wal.pgwal.lsn import format_lsn
 
 
 class ServerOrDirectory(click.ParamType[str | Path]):
-    """A data directory, or how to connect to a server."""
+    """A data directory, or a libpq connection string."""
 
     name = "pgdata|dsn"
 
@@ -41,7 +41,7 @@ class ServerOrDirectory(click.ParamType[str | Path]):
         if Path(value).is_dir():
             return Path(value).absolute()
         if "=" not in value and "://" not in value:
-            self.fail(f'"{value}" is no folder, and no libpq connection string', param, ctx)
+            self.fail(f'"{value}" is neither a directory nor a libpq connection string', param, ctx)
         return Dsn().convert(value, param, ctx)
 
 
@@ -53,20 +53,20 @@ class ServerOrDirectory(click.ParamType[str | Path]):
 @click.option(
     "--relation",
     metavar="TABLE|FILE",
-    help="Only this one: schema.table, with its indexes and TOAST; of a data directory a file as "
-    "pg_relation_filepath() says it.",
+    help="Check only this relation. On a server: schema.table, with its indexes and TOAST. In a "
+    "data directory: a file, as printed by pg_relation_filepath().",
 )
-@click.option("--sample", type=click.IntRange(min=1), help="So many pages, at random.")
+@click.option("--sample", type=click.IntRange(min=1), help="Check this many pages, at random.")
 @replay_options
 @json_option
 @click.pass_context
 def check(context: click.Context, /, **options: Any) -> None:
-    """Hold a server's pages against what its WAL says that they are; changes nothing.
+    """Compare the pages of a server with those that its WAL makes. Changes nothing.
 
-    Of a server that runs they are read out of its memory by the extension pageinspect, in the
-    database that the DSN names; of a data directory out of its files, whether a server runs there
-    or not. Each damaged page is named, with the command that gets the good one, and the exit code
-    is 3. Pages that cannot be checked are counted.
+    With a DSN, reads the pages from the running server through the extension pageinspect, in the
+    database of the DSN. With PGDATA, reads the files, whether a server runs there or not. Reports
+    each damaged page, with the command that gets the correct page, and exits with 3. Pages that
+    cannot be checked are counted.
     """
     archive = require_archive(
         open_archive(options["archive"], options["archive_option"]), options["timeline"]
@@ -82,7 +82,7 @@ def check(context: click.Context, /, **options: Any) -> None:
     if not report.checked:
         raise CommandError(
             "no page was checked: " + ("; ".join(report.skips()) or "there are none"),
-            "Nothing is known of this server's pages.",
+            "Check another relation, or run the check again later.",
         )
     context.exit(ExitCode.BLOCKED if report.damaged else 0)
 
@@ -133,7 +133,7 @@ def _print(report: CheckReport, options: dict[str, Any]) -> None:
 
 
 def damage_json(each: DamagedPage) -> dict[str, Any]:
-    """Of one page."""
+    """The fields of one damaged page."""
     return {
         "path": each.path,
         "block": each.block,
@@ -145,8 +145,8 @@ def damage_json(each: DamagedPage) -> dict[str, Any]:
 
 
 def _get_command(options: dict[str, Any]) -> Callable[[DamagedPage], str]:
-    """What offers the good page; in the files of a server the one that writes it. Without options
-    of the store, which may be secrets."""
+    """The command that gets the correct page, or for a data directory the one that writes it. The
+    options of the store are left out, because they may be secrets."""
     where = ["--archive", options["archive"]]
     if options["timeline"] is not None:
         where += ["--timeline", str(options["timeline"])]

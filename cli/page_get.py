@@ -24,7 +24,7 @@ from quorum_wal.pgwal.lsn import format_lsn
 
 
 class FilePath(click.ParamType[Fork]):
-    """`base/5/16384`, as pg_relation_filepath() says it; `_vm`, `_init` for other forks."""
+    """`base/5/16384`, as printed by pg_relation_filepath(); `_vm`, `_init` for other forks."""
 
     name = "path"
 
@@ -34,8 +34,8 @@ class FilePath(click.ParamType[Fork]):
         found = parse_file(str(value))
         if found is None or found[1] or found[0].kind is ForkKind.FSM:
             self.fail(
-                f'"{value}" is no file of a relation: expected what pg_relation_filepath() says, '
-                "base/5/16384 for instance",
+                f'"{value}" is not a file of a relation; expected the output of '
+                "pg_relation_filepath(), for example base/5/16384",
                 param,
                 ctx,
             )
@@ -56,9 +56,9 @@ class FilePath(click.ParamType[Fork]):
 )
 @json_option
 def get(**options: Any) -> None:
-    """What a page was, by its file and its number, after all WAL before a moment.
+    """Show a page, given by its file and block number, as of a moment.
 
-    PATH is what pg_relation_filepath() says.
+    PATH is the file as printed by pg_relation_filepath().
     """
     fork, block = options["path"], options["block"]
     archive = require_archive(

@@ -44,14 +44,14 @@ class TimeOrLsn(click.ParamType[RecoveryTarget]):
 @live_safekeepers_option
 @click.argument("path", metavar="FILE", type=FilePath())
 @click.argument("block", type=click.IntRange(0, (1 << 32) - 2))
-@click.option("--from", "begin", type=TimeOrLsn(), help="Not what came before.")
-@click.option("--to", "end", type=TimeOrLsn(), help="Not what begins there, or behind it.")
+@click.option("--from", "begin", type=TimeOrLsn(), help="Begin here.")
+@click.option("--to", "end", type=TimeOrLsn(), help="End before it.")
 @json_option
 def history(**options: Any) -> None:
-    """Each WAL record that has touched a page, and the cuts that have it.
+    """List the WAL records that touched a page, and the cuts whose layers have the page.
 
-    FILE is what pg_relation_filepath() says. A time is that of the transaction's end. WAL of which
-    the layers say that it does not touch the page is not read.
+    FILE is the file as printed by pg_relation_filepath(). The time of a record is the time at which
+    its transaction ended. WAL is not read if the layers show that it does not touch the page.
     """
     archive = require_archive(
         open_archive(options["archive"], options["archive_option"]), options["timeline"]
@@ -84,19 +84,19 @@ def history(**options: Any) -> None:
     click.echo(f"{len(found.events)} records; in the layers of the cuts: {cuts}")
     for first, last in found.missing:
         click.echo(
-            f"sk: warning: the WAL from {format_lsn(first)} to {format_lsn(last)} is not there: "
-            "its records are not shown",
+            f"sk: warning: the WAL from {format_lsn(first)} to {format_lsn(last)} is missing; its "
+            "records are not shown",
             err=True,
         )
 
 
 def touch_text(touch: Touch) -> str:
-    """In words."""
+    """The kinds of a touch in words."""
     names = {
         Touch.FILE: "its file",
         Touch.VM_CLEAR: "bits cleared",
         Touch.IMAGE: "full image",
-        Touch.INIT: "made anew",
+        Touch.INIT: "initialized",
         Touch.BLOCK: "changed",
     }
     said = [name for each, name in names.items() if touch & each]

@@ -20,8 +20,8 @@ from quorum_wal.walproposer.timelines.status_page import (
 
 
 def open_page(discovery: Discovery, conninfo: str) -> None:
-    """Prints its address, too. `conninfo`: how TLS is verified. Raises CommandError when there is
-    none."""
+    """Also prints the address of the page. `conninfo` has the settings that verify TLS. Raises
+    CommandError if no page can be reached."""
     url = _find_page(discovery, conninfo)
     click.echo(url)
     if not webbrowser.open(url):
@@ -40,13 +40,13 @@ def _find_page(discovery: Discovery, conninfo: str) -> str:
     problems += [f"safekeeper {r.address}: {r.error}" for r in discovery.safekeepers if r.error]
     raise CommandError(
         f"no web page can be reached: {'; '.join(problems)}",
-        "Run this where the HTTP ports can be reached; --http of sk attach and of sk safekeeper "
-        "run says where they are.",
+        "Run it on a machine that can reach the HTTP ports, which are those of --http of sk attach "
+        "and of sk safekeeper run.",
     )
 
 
 def _pages(discovery: Discovery, conninfo: str) -> Iterator[PageAddress]:
-    """The best first: a proposer knows more than a safekeeper."""
+    """The pages of the proposers first, which show more than those of the safekeepers."""
     for view in timeline_views(discovery):
         for proposer in view.proposers:
             yield PageAddress.parse(proposer.http, "")
@@ -54,5 +54,5 @@ def _pages(discovery: Discovery, conninfo: str) -> Iterator[PageAddress]:
         if report.reachable and report.http:
             host = report.address.rpartition(":")[0].strip("[]")
             page = PageAddress.parse(report.http, host)
-            # A safekeeper's page has the TLS of its wire.
+            # The HTTP port of a safekeeper has TLS if its WAL port has it.
             yield PageAddress(page.host, page.port, True) if demands_tls(conninfo) else page

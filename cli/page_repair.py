@@ -44,11 +44,11 @@ WORD = "write"
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @replay_options
 def repair(**options: Any) -> None:
-    """Write the page that the WAL says into a file of a stopped server.
+    """Write a page, as made from the WAL, into a file of a stopped server.
 
-    FILE is what pg_relation_filepath() says. The page that is there is kept in page-repair/ below
-    the data directory. What is written is the page as of the server's last checkpoint: its start
-    replays what came behind. See docs/pageserver.md.
+    FILE is the file as printed by pg_relation_filepath(). The page is written as of the server's
+    last checkpoint; later WAL is replayed when the server starts. The old page is kept in
+    page-repair/ in the data directory. See docs/pageserver.md.
     """
     pgdata, fork, block = options["pgdata"].absolute(), options["path"], options["block"]
     archive = require_archive(
@@ -56,33 +56,33 @@ def repair(**options: Any) -> None:
     )
     check_stopped(pgdata)
     directory = DataDirectory.open(pgdata, archive.facts.server, archive.newest_history())
-    mender = PageRepair(directory)
+    page_repair = PageRepair(directory)
     server = RedoServer(binaries_of(archive, options["pg_bin"]), server_account())
     with tempfile.TemporaryDirectory(prefix="sk-repair-", dir=options["work_dir"]) as work:
         replay_dir = Path(work) / "server"
         replay_dir.mkdir()
         opener = point_opener(archive, wal_sources(archive, options), Path(work))
-        found = mender.plan(opener, PageReader(replay_dir, server), fork, block)
+        found = page_repair.plan(opener, PageReader(replay_dir, server), fork, block)
     for line in _described(found):
         click.echo(line)
     if options["dry_run"] or not _is_needed(found):
         return
     if not options["yes"]:
         _confirm()
-    kept = mender.write(found, datetime.now(UTC))
+    kept = page_repair.write(found, datetime.now(UTC))
     click.echo(
         f"written: block {block} of {found.path}"
-        + (f"; what was there is in {kept}" if kept is not None else "")
+        + (f"; the old page is in {kept}" if kept is not None else "")
     )
 
 
 def _is_needed(found: Repair) -> bool:
-    """Raises CommandError when it cannot be said."""
+    """Raises CommandError if it is not certain whether the page is damaged."""
     if found.is_newer:
         raise CommandError(
             "the page is newer than the server's last checkpoint, and its checksum is right or "
             "there is none: nothing was written",
-            "Start the server, which replays what came behind, or checks it; then check again.",
+            "Start the server, which replays the later WAL, and then run sk page check.",
         )
     return bool(found.damage)
 
@@ -90,9 +90,9 @@ def _is_needed(found: Repair) -> bool:
 def _described(found: Repair) -> list[str]:
     name, at = f"block {found.block} of {found.path}", format_lsn(found.at_lsn)
     if not found.damage:
-        what = "is newer than" if found.is_newer else "is what the WAL says, as of"
+        what = "is newer than" if found.is_newer else "matches the WAL as of"
         return [f"{name} {what} the server's last checkpoint, {at}"]
-    lines = [f"{name} is damaged: {found.damage}", f"the good page is that as of {at}"]
+    lines = [f"{name} is damaged: {found.damage}", f"the good page is as of {at}"]
     if found.found is None:
         return lines
     fields = differing_headers(found.found, found.good)

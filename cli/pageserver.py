@@ -1,4 +1,4 @@
-"""`sk pageserver`: pages out of the WAL; needs `pip install 'quorum-wal[pageserver]'`."""
+"""`sk pageserver`: make pages from the WAL; needs `pip install 'quorum-wal[pageserver]'`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorum_wal.cli.restorable_cuts import NEEDED_PACKAGES
 
 
 class PageserverGroup(LazyGroup):
-    """One module each; none is imported before it is known that it can be."""
+    """One module per command. A module is imported only after its packages were found."""
 
     modules: ClassVar = {
         "run": "quorum_wal.cli.pageserver_run:run",
@@ -33,7 +33,7 @@ class PageserverGroup(LazyGroup):
 
 @click.group(cls=PageserverGroup)
 def pageserver() -> None:
-    """Pages out of the WAL: full backups without a backup.
+    """Make pages from the WAL, and so full backups without load on the primary.
 
     See docs/pageserver.md.
     """

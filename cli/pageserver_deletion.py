@@ -23,10 +23,11 @@ from quorum_wal.pageserver.objects.page_keys import TOMBSTONE, PageKeys
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def delete_timeline(**options: Any) -> None:
-    """Delete the pages of a TIMELINE out of the archive, for good: cuts, layers, all of them.
+    """Delete all cuts and layers of a TIMELINE from the archive, for good.
 
-    Base backups and WAL stay. No pageserver takes the timeline again: its id never returns. It may
-    be attached: its pageserver stops within seconds. Run it again when it was interrupted.
+    Base backups and WAL are kept. No pageserver accepts the timeline again, because its id is never
+    reused. If the timeline is attached, its pageserver stops within seconds. If the command was
+    interrupted, run it again.
     """
     timeline: TimelineId = options["timeline"]
     store = open_archive(options["archive"], options["archive_option"])
@@ -51,23 +52,23 @@ def delete_timeline(**options: Any) -> None:
             }
         )
         return
-    click.echo(f"{removed.objects} objects deleted, the timeline is gone for good")
+    click.echo(f"{removed.objects} objects deleted; the pages of the timeline are deleted for good")
     if holder.attachment is not None:
         click.echo(
-            f"node {holder.attachment.node_id} had it: it stops at its next validation, and "
-            "deletes what it had on its way"
+            f"the timeline is attached to node {holder.attachment.node_id}, which stops at its "
+            "next validation, and deletes objects that it was still uploading"
         )
     click.echo("safekeepers keep WAL for it until sk timeline forget-pageserver")
 
 
 def _names(store: ObjectStore, timeline: TimelineId) -> frozenset[str]:
-    """What is there, the tombstone, too. Raises CommandError when nothing is."""
+    """The names of the objects, also of the tombstone. Raises CommandError if there are none."""
     prefix = PageKeys(timeline).prefix
     found = frozenset(info.key.removeprefix(prefix) for info in store.list(prefix))
     if not found:
         raise CommandError(
             f"archive {store.url} has no pages of timeline {timeline}",
-            "sk archive status shows the timelines there are.",
+            "Run sk archive status to see the timelines.",
         )
     return found
 
@@ -78,7 +79,7 @@ def _confirm(timeline: TimelineId, holder: Holder, names: frozenset[str]) -> Non
     objects = len(names - {TOMBSTONE})
     click.echo(f"{objects} objects; tenant {timeline.tenant_id.hex()} is {holder}", err=True)
     if TOMBSTONE in names:
-        click.echo("its deletion was begun before: this ends it", err=True)
+        click.echo("an earlier deletion was interrupted; this command completes it", err=True)
     try:
         typed = click.prompt(f"This cannot be undone. Type {name} to delete them", err=True)
     except click.Abort:

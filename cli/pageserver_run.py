@@ -53,54 +53,54 @@ GRACE_HOURS = 24.0
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="For WAL that is to be replayed, and for what a start would have to read again.",
+    help="Folder for WAL to replay, and for state that a start would otherwise read again.",
 )
 @click.option(
     "--node-id",
     type=click.IntRange(1, NODE_ID_MAX),
     default=1,
     show_default=True,
-    help="Of this pageserver, and of no other one of the same archive.",
+    help="Number of this pageserver, unique among the pageservers of the archive.",
 )
 @generations_options(default=f"{GENERATIONS_FILE} in the data directory")
 @click.option(
     "--cut-bytes",
     type=ByteSize(),
     default=CUT_BYTES,
-    help="WAL from one cut to the next, at least; or --cut-seconds.  [default: 1GB]",
+    help="Make a cut after this much WAL, or after --cut-seconds.  [default: 1GB]",
 )
 @click.option(
     "--cut-seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=CUT_SECONDS,
     show_default=True,
-    help="Time from one cut to the next, at least. Cuts are behind checkpoints.",
+    help="Make a cut after this time. A cut is made after a checkpoint.",
 )
 @click.option(
     "--wal-bytes-max",
     type=ByteSize(),
     default=WAL_BYTES_MAX,
-    help="WAL that waits for a cut in the data directory: when there is more, it receives none.  "
-    "[default: 64GB]",
+    help="WAL in the data directory that waits for a cut. At the limit the pageserver receives no "
+    "more.  [default: 64GB]",
 )
 @click.option(
     "--history-days",
     type=click.FloatRange(min=0),
     default=HISTORY_DAYS,
     show_default=True,
-    help="For how long every cut stays.",
+    help="How long every cut is kept.",
 )
 @click.option(
     "--grace-hours",
     type=click.FloatRange(min=0),
     default=GRACE_HOURS,
     show_default=True,
-    help="For how long an object stays that is not needed any more: readers may still use it.",
+    help="How long an object is kept that is no longer needed, because readers may still use it.",
 )
 @click.option(
     "--check",
     type=Dsn(),
-    help="Check pages of this server, the primary or a standby, now and then: a superuser, and a "
+    help="Regularly check pages of this server, the primary or a standby. Needs a superuser, and a "
     "database with the extension pageinspect.",
 )
 @click.option(
@@ -108,36 +108,38 @@ GRACE_HOURS = 24.0
     type=click.FloatRange(min=0, min_open=True),
     default=CHECK_SECONDS,
     show_default=True,
-    help="From one round of checks to the next.",
+    help="Time from one round of checks to the next.",
 )
 @click.option(
     "--check-pages",
     type=click.IntRange(min=1),
     default=CHECK_PAGES,
     show_default=True,
-    help="In a round, at random.",
+    help="Number of pages to check in a round, at random.",
 )
 @click.option(
     "--emergency",
     is_flag=True,
-    help="The generation service is lost, or down for long: start without it, with what this node "
-    "had last. It is told when it is back.",
+    help="Start without the generation service, with the last known attachments of this node. Use "
+    "it if the service is lost, or down for long. The service is informed when it answers again.",
 )
 @click.option(
     "--emergency-tenant",
     "emergency_tenants",
     type=TenantName(),
     multiple=True,
-    help="With --emergency: take this one, too, whichever node had it (repeatable).",
+    help="With --emergency: also attach this tenant, whichever node had it (repeatable).",
 )
 @click.option(
-    "--pg-bin", type=click.Path(path_type=Path), help="Programs of the replaying Postgres."
+    "--pg-bin",
+    type=click.Path(path_type=Path),
+    help="Folder of the Postgres programs that replay WAL.  [default: found by version]",
 )
 @click.option(
     "--shared-buffers",
     type=ByteSize(),
     default=SHARED_BUFFERS_MB << 20,
-    help="Of the Postgres that replays.  [default: 256MB]",
+    help="shared_buffers of the Postgres that replays WAL.  [default: 256MB]",
 )
 @click.option(
     "--http",
@@ -149,20 +151,23 @@ GRACE_HOURS = 24.0
 @click.option("--http-token-file", type=PATH, help="File with the bearer token of that port.")
 @tokenless_tls_options
 def run(**options: Any) -> None:
-    """Make pages out of a cluster's WAL, in the foreground, until SIGTERM or SIGINT."""
+    """Run a pageserver in the foreground until SIGTERM or SIGINT.
+
+    It receives the WAL of a cluster, makes pages from it, and stores them in the archive.
+    """
     tls = tls_files(options["tls_cert"], options["tls_key"])
     host, number = options["http"]
     token_file = options["http_token_file"]
     protection = {"--tls-cert": tls, "--http-token-file": token_file}
     refuse_open_ports([port("--http", host, protection)], insecure=options["insecure"])
     if not options["safekeepers"]:
-        raise click.UsageError("--safekeepers: name those that the WAL comes from")
+        raise click.UsageError("give --safekeepers, the safekeepers to read WAL from")
     if options["emergency_tenants"] and not options["emergency"]:
-        raise click.UsageError("--emergency-tenant is for --emergency")
+        raise click.UsageError("--emergency-tenant needs --emergency")
     if options["emergency"] and not is_service(options["generations"]):
         raise click.UsageError(
-            "--emergency: without a service, --generations URL, numbers are never away; "
-            "sk generations advance mends a database that was lost"
+            "--emergency needs a generation service, --generations URL; to repair a database that "
+            "was lost, use sk generations advance"
         )
     try:
         listener = http_listener(host, number, tls, token_file)

@@ -1,4 +1,4 @@
-"""`sk pageserver status`: what a pageserver's status page says, for people."""
+"""`sk pageserver status`: show the status page of a pageserver as tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WELL, _REMARK, _UNWELL = "bold green", "bold yellow", "bold red"
 @click.command()
 @click.argument("address", type=HostPort(), default=DEFAULT_ADDRESS)
 @http_token_option
-@click.option("--ca-file", type=click.Path(path_type=Path), help="Authority of its certificate.")
+@click.option("--ca-file", type=click.Path(path_type=Path), help="CA of its certificate.")
 @json_option
 @click.pass_context
 def status(
@@ -37,10 +37,10 @@ def status(
     ca_file: Path | None,
     json: bool,
 ) -> None:
-    """Show what the pageserver at ADDRESS does for each timeline; by default the one here.
+    """Show the pageserver at ADDRESS and the state of each of its timelines.
 
-    ADDRESS is its --http, 127.0.0.1:7680 by default. Exits with 3 when a timeline stands still, is
-    stale or is refused; with 4 when the pageserver does not answer.
+    ADDRESS is its --http, 127.0.0.1:7680 by default. Exits with 3 if a timeline makes no progress,
+    is stale or is refused; with 4 if the pageserver does not answer.
     """
     verified = {"sslmode": "verify-full", "sslrootcert": str(ca_file)}
     conninfo = make_conninfo("", **verified) if ca_file is not None else ""
@@ -49,7 +49,7 @@ def status(
     if "node_generation" not in page or not isinstance(page.get("timelines"), dict):
         raise Unreachable(
             f"expected the status page of a pageserver at {PageAddress(*address)}",
-            hint="Give its --http.",
+            hint="Give the --http address of a pageserver.",
         )
     if json:
         print_json(page)
@@ -59,9 +59,9 @@ def status(
 
 
 def _problems(page: dict[str, Any]) -> Iterator[str]:
-    """What an administrator has to mend, worst first."""
+    """Problems that an administrator must repair, worst first."""
     if not page["node_generation"]:
-        yield f"not registered: the generation service says: {page['generation_service']}"
+        yield f"not registered; the generation service reports: {page['generation_service']}"
     for timeline, found in page["timelines"].items():
         if found["problem"]:
             yield f"timeline {timeline}: {found['problem']}"
@@ -85,16 +85,16 @@ def _head(page: dict[str, Any]) -> Text:
 
 
 def _remarks(page: dict[str, Any]) -> Iterator[str]:
-    """What is not as always, and needs no hand."""
+    """Unusual states that need no action."""
     if page.get("emergency"):
         yield page["emergency"]
     elif page["node_generation"] and page["generation_service"] != "ok":
         yield (
-            "the generation service does not answer, so nothing is deleted and no WAL is given "
-            f"up: {page['generation_service']}"
+            "the generation service does not answer, so no object is deleted and the safekeepers "
+            f"keep the WAL: {page['generation_service']}"
         )
     for timeline in page.get("deleted_timelines", []):
-        yield f"timeline {timeline}: its pages were deleted, and its id never returns"
+        yield f"timeline {timeline}: its pages were deleted for good"
     for name, reason in page.get("unusable_files", {}).items():
         yield f"{name} is not in force: {reason}"
 

@@ -26,15 +26,15 @@ _SIZE = re.compile("(?P<number>[0-9]{1,12}) ?(?P<unit>B|kB|MB|GB|TB)?")
 
 
 class Dsn(click.ParamType[str]):
-    """A libpq connection string or URI. Messages never contain any of it: it may hold a password,
-    and a mistake may have put the password anywhere."""
+    """A libpq connection string or URI. Messages never contain any part of it, because a mistyped
+    string may have the password anywhere."""
 
     name = "dsn"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
         try:
             conninfo_to_dict(str(value))
-        except (psycopg.Error, UnicodeError):  # a part of a URI need not be text
+        except (psycopg.Error, UnicodeError):  # parts of a URI may be no valid text
             self.fail(
                 'not a libpq connection string; expected "host=... dbname=..." with values that '
                 "contain spaces in single quotes, or postgresql://user@host:port/dbname",
@@ -99,17 +99,19 @@ class ByteSize(click.ParamType[int]):
             return value
         match = _SIZE.fullmatch(value.strip())
         if match is None:
-            self.fail(f'"{value}" is no size; expected a number and kB, MB, GB or TB', param, ctx)
+            self.fail(
+                f'"{value}" is not a size; expected a number and kB, MB, GB or TB', param, ctx
+            )
         return int(match["number"]) << _UNIT_BITS[match["unit"] or "B"]
 
 
 class FiniteRange(click.FloatRange):
-    """A number in a range. Neither nan, which is in every range, nor inf, which no clock waits."""
+    """A finite number in a range. Refuses nan, which every range accepts, and inf."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         number = super().convert(value, param, ctx)
         if not isfinite(number):
-            self.fail(f"{value} is no number to count with", param, ctx)
+            self.fail(f"{value} is not a finite number", param, ctx)
         return number
 
 
@@ -124,9 +126,9 @@ def primary_option(*, required: bool = True) -> Callable[[F], F]:
 
 
 def standby_option(function: F) -> F:
-    """--standby DSN, repeatable, of those who check standbys beside their primary."""
+    """--standby DSN, repeatable, for the commands that check standbys too."""
     return click.option(
-        "--standby", type=Dsn(), multiple=True, help="Check this standby too (repeatable)."
+        "--standby", type=Dsn(), multiple=True, help="Also check this standby (repeatable)."
     )(function)
 
 
@@ -148,7 +150,7 @@ def application_name_option(function: F) -> F:
 
 
 def timeout_option(text: str) -> Callable[[F], F]:
-    """--timeout, of whoever waits for a quorum."""
+    """--timeout, for the commands that wait for a quorum."""
     return click.option(
         "--timeout",
         type=FiniteRange(min=0, min_open=True),
@@ -160,13 +162,13 @@ def timeout_option(text: str) -> Callable[[F], F]:
 
 
 def safekeepers_option(function: F) -> F:
-    """--safekeepers A,B,C, and how to connect to them."""
-    return _safekeepers_option(function, "The members' addresses: HOST:PORT,HOST:PORT,...", True)
+    """--safekeepers A,B,C and --safekeeper-conninfo."""
+    return _safekeepers_option(function, "Addresses of the members: HOST:PORT,HOST:PORT,...", True)
 
 
 def live_safekeepers_option(function: F) -> F:
-    """The same, where they may all be gone; () then."""
-    text = "Those that live, of the members, for what is not archived: HOST:PORT,HOST:PORT,..."
+    """--safekeepers and --safekeeper-conninfo, both optional; () without --safekeepers."""
+    text = "Members that run, for WAL that is not archived yet: HOST:PORT,HOST:PORT,..."
     return _safekeepers_option(function, text, False)
 
 
@@ -189,7 +191,7 @@ def _safekeepers_option(function: F, text: str, required: bool) -> F:
 
 
 def http_token_option(function: F) -> F:
-    """--http-token-file, of those who read status pages."""
+    """--http-token-file, for the commands that read status pages."""
     return click.option(
         "--http-token-file",
         type=click.Path(path_type=Path),
@@ -198,7 +200,7 @@ def http_token_option(function: F) -> F:
 
 
 def http_token(path: Path | None) -> str:
-    """What the file holds; "" without one. Raises CommandError."""
+    """The token in the file; "" without a file. Raises CommandError."""
     try:
         return "" if path is None else read_http_token(path)
     except (OSError, ValueError) as error:
@@ -207,20 +209,20 @@ def http_token(path: Path | None) -> str:
 
 def timeline_option(function: F) -> F:
     """--timeline, to choose one."""
-    return click.option("--timeline", type=TimelineName(), help="Which, when there are several.")(
-        function
-    )
+    return click.option(
+        "--timeline", type=TimelineName(), help="Timeline to use; required if there are several."
+    )(function)
 
 
 def database_option(function: F) -> F:
-    """--dsn, of those who ask a database what it holds."""
+    """--dsn, for the commands that read from a database."""
     return click.option(
-        "--dsn", type=Dsn(), required=True, help="The database, on a primary or a standby."
+        "--dsn", type=Dsn(), required=True, help="DSN of the database, on a primary or a standby."
     )(function)
 
 
 def output_option(function: F) -> F:
-    """--output, of those who write a file."""
+    """--output, for the commands that write a file."""
     return click.option(
         "--output",
         "-o",
@@ -238,5 +240,5 @@ def json_option(function: F) -> F:
 def with_conninfo(
     addresses: tuple[SafekeeperAddress, ...], conninfo: str
 ) -> tuple[SafekeeperAddress, ...]:
-    """The addresses, each with what libpq needs besides."""
+    """The addresses, each with the libpq settings `conninfo`."""
     return tuple(SafekeeperAddress(a.host, a.port, conninfo) for a in addresses)

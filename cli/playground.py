@@ -1,4 +1,4 @@
-"""What `sk dev` and `sk demo` share: a folder to play in, and an orderly end however it comes."""
+"""The folder in which `sk dev` and `sk demo` run their cluster, and its removal at the end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from quorum_wal.cli.output import CommandError
 
 @contextmanager
 def playground(directory: Path | None) -> Iterator[Path]:
-    """The folder, made if need be. A temporary one (None) is removed at the end; but after an
-    error it stays, and the error says where it is. SIGTERM ends the block as Ctrl-C does."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a script's background job ignores the first
+    """Creates the folder if it does not exist. A temporary one (None) is removed at the end; after
+    an error it is kept, and the error names it. SIGTERM ends the block as Ctrl-C does."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a background job ignores SIGINT
         signal.signal(number, signal.default_int_handler)
     try:
         if directory is not None:
@@ -29,7 +29,7 @@ def playground(directory: Path | None) -> Iterator[Path]:
     try:
         yield root
     except Exception as error:
-        raise CommandError(_first_line(error), f"The logs and all data are in {root}") from error
+        raise CommandError(_first_line(error), f"The logs and all data are in {root}.") from error
     except BaseException:
         _remove(root, directory)
         raise
@@ -42,5 +42,5 @@ def _remove(root: Path, directory: Path | None) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    """The rest is the tail of a log, which is in the folder."""
+    """The first line; the others are the tail of a log, which is in the folder."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, for work that takes minutes; a line in the log elsewhere."""
+"""Progress of work that takes minutes: a bar on a terminal, lines in the log elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG_SECONDS = 10.0
 
 
 class ByteProgress:
-    """A context manager; `total_bytes` may be an estimate."""
+    """A context manager that shows progress. `total_bytes` may be an estimate."""
 
     def __init__(self, what: str, total_bytes: int = 0) -> None:
         self._what = what
@@ -55,12 +55,12 @@ class ByteProgress:
         self._bar.__exit__(exc_type, exc, traceback)
 
     def expect(self, total_bytes: int) -> None:
-        """What is known now of how much it will be."""
+        """Sets a new estimate of the total."""
         self._total_bytes = total_bytes
         self._bar.update(self._task, total=total_bytes)
 
     def at(self, done_bytes: int) -> None:
-        """So much has been done in all."""
+        """Sets the number of bytes that are done."""
         self._done_bytes = done_bytes
         self._bar.update(self._task, completed=done_bytes)
         now = time.monotonic()
@@ -69,5 +69,5 @@ class ByteProgress:
             log.info(self._what, done_bytes=done_bytes, of_bytes=self._total_bytes)
 
     def more(self, length: int) -> None:
-        """So much more has been done."""
+        """Adds to the number of bytes that are done."""
         self.at(self._done_bytes + length)

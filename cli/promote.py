@@ -1,4 +1,4 @@
-"""`sk promote`: the failover. A standby becomes the primary, and this process its proposer."""
+"""`sk promote`: failover. A standby becomes the primary, and this process becomes its proposer."""
 
 from __future__ import annotations
 
@@ -49,33 +49,35 @@ from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
     "--replica-conninfo",
     type=Dsn(),
     help="libpq settings with which the standby connects to safekeepers (user, sslmode, passfile, "
-    "...), when it has to be pointed at them.  [default: --safekeeper-conninfo]",
+    "...), if its primary_conninfo must be changed.  [default: --safekeeper-conninfo]",
 )
 @timeline_option
 @slot_option
 @application_name_option
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the steps; change nothing.")
 @click.option(
     "--no-promote",
     is_flag=True,
-    help="End when the standby has the whole log; somebody else promotes it.",
+    help="Exit when the standby has the whole log, without promoting it.",
 )
 @click.option(
-    "--no-attach", is_flag=True, help="End when it is promoted; its commits wait for sk attach."
+    "--no-attach",
+    is_flag=True,
+    help="Exit when it is promoted; its commits wait until sk attach runs.",
 )
 @click.option(
     "--no-configure",
     is_flag=True,
-    help="Leave synchronous_standby_names as the standby has it. Where that is empty, commits of "
-    "the new primary do not wait for the quorum; transactions of qsync do.",
+    help="Do not change synchronous_standby_names of the standby. If it is empty, commits of the "
+    "new primary do not wait for the quorum; transactions of qsync do.",
 )
 @click.option(
     "--keep-ahead",
     is_flag=True,
-    help="Promote a standby that has WAL beyond the end of the quorum's log, and keep that WAL. It "
-    "streamed from the old primary directly. No commit in it was acknowledged.",
+    help="Promote a standby that has WAL beyond the end of the quorum's log, and keep that WAL. "
+    "It streamed from the old primary directly. No commit in that WAL was acknowledged.",
 )
-@timeout_option("How long to wait for a quorum, and for a standby that makes no progress.")
+@timeout_option("How long to wait for a quorum, or for progress of the standby.")
 @chain_options
 @qsync_options
 @proposer_http_option
@@ -106,12 +108,12 @@ def promote(
     admin_token_file: Path | None,
     **qsync: Unpack[QsyncValues],
 ) -> None:
-    """Fail over: promote a standby that has every acknowledged commit, and be its proposer.
+    """Fail over: promote a standby that has every acknowledged commit, and run its proposer.
 
-    Wins an election, which FENCES the old primary's proposer; waits until the standby has replayed
-    the log to its end; promotes it, its commits already waiting for the quorum (but with
-    --no-configure); then goes on in the foreground as sk attach does. After a crash, run it again:
-    what is done is not done twice.
+    Wins an election, which FENCES the proposer of the old primary. Waits until the standby has
+    replayed the log to its end. Promotes the standby, configured so that its commits wait for the
+    quorum (except with --no-configure). Then runs in the foreground as sk attach does. After a
+    crash, run it again: it skips the steps that are done.
     """
     files = tls_files(tls_cert, tls_key)
     config = ProposerConfig(
@@ -135,16 +137,16 @@ def promote(
         _print_plan(*failover.prepare(attaches=attaches))
         return
     listener = proposer_listener(http, files, http_token_file, insecure, admin_token_file)
-    stopping = StopSignal()  # until there is a proposer, a signal just ends this process
+    stopping = StopSignal()  # installed later: before the proposer runs, a signal ends the process
     with proposer_with_page(config, listener, stopping) as proposer:
         found, _, state = failover.prepare(attaches=attaches)
         click.echo(f"timeline {found.timeline}")
         failover.run(Step.PROMOTE if no_promote else Step.ATTACH)
         if no_promote and state.standby.in_recovery:
-            click.echo("it has the whole log; promote it, then sk attach", err=True)
+            click.echo("the standby has the whole log: promote it, then run sk attach", err=True)
             return
         if not attaches:
-            click.echo("promoted; clients wait until sk attach", err=True)
+            click.echo("promoted; commits wait until sk attach runs", err=True)
             return
         stopping.install()
         Attachment(proposer, stopping).run()
@@ -158,7 +160,7 @@ def _print_plan(found: FoundTimeline, view: LogView, state: FailoverState) -> No
         f"({view.answering} of {members} safekeepers answer)"
     )
     role = "a standby" if standby.in_recovery else "a primary"
-    sources = ", ".join(standby.sources) or "nobody"
+    sources = ", ".join(standby.sources) or "no server"
     click.echo(
         f"the server is {role}, has received {format_lsn(standby.received_lsn)} and replayed "
         f"{format_lsn(standby.replayed_lsn)}, follows {sources}"

@@ -1,5 +1,4 @@
-"""`sk qsync`: transactions that commit on quorum: is all ready for them, what waits, what became
-of one; and its end by hand."""
+"""`sk qsync`: check the setup for quorum transactions, and show, list and resolve transactions."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 from quorum_wal.walproposer.primary.primary_settings import read_primary_settings
 
 WATCH_SECONDS = 1.0
-#: By the word of OUTCOME: undecided is none of ours to call an error, and no success either.
+#: By the word of OUTCOME. `pending` is neither a success nor an error.
 EXIT_CODES = {
     "committed": 0,
     "rolled_back": 0,
@@ -38,7 +37,7 @@ _REFUSED_STYLE = "bold yellow"
 
 
 class GidText(click.ParamType[str]):
-    """One of qsync's."""
+    """The gid of a transaction of qsync."""
 
     name = "gid"
 
@@ -61,14 +60,14 @@ class LsnText(click.ParamType[str]):
 
 @click.group()
 def qsync() -> None:
-    """Transactions that commit on quorum: prepared, unseen, until a quorum has them.
+    """Quorum transactions, which stay prepared and invisible until a quorum has them.
 
-    Clients use the Python package qsync; the coordinator is a part of sk attach --qsync. See
+    Clients use the Python package qsync. The coordinator is part of sk attach --qsync. See
     docs/qsync.md.
     """
 
 
-# ---- before
+# ---- check
 
 
 @qsync.command()
@@ -77,7 +76,7 @@ def qsync() -> None:
 @click.option(
     "--coordinator",
     type=Coordinators(),
-    help="Ask this coordinator, too, whether it admits transactions.",
+    help="Also check whether this coordinator admits transactions.",
 )
 @json_option
 @click.pass_context
@@ -88,10 +87,10 @@ def check(
     coordinator: str | None,
     json: bool,
 ) -> None:
-    """Check what qsync needs of a primary and its standbys; changes nothing.
+    """Check that a primary and its standbys are set up for qsync. Changes nothing.
 
-    The DSN of the primary should be that of sk attach: the coordinator has its rights. Exits with 3
-    if any check FAILs.
+    Give the same DSN of the primary as for sk attach, because the coordinator has the rights of
+    that role. Exits with 3 if any check FAILs.
     """
     findings = _findings(primary, standby)
     if coordinator is not None:
@@ -121,12 +120,12 @@ def _of_coordinator(coordinator: str) -> list[Finding]:
         return [unreachable("coordinator", error, "Start sk attach --qsync.")]
     leading = [page for page in pages if page["owner"]]
     if not leading:
-        return [fail("coordinator", "it does not lead", "sk status says why.")]
+        return [fail("coordinator", "it does not lead", "Run sk status to see the reason.")]
     (page, *_) = leading
     findings = [_admission(page)]
     for database, state in page["streams"].items():
         if state != "streaming":
-            remedy = "It works all the same: the limbo is read again and again."
+            remedy = "The coordinator still works: it polls the prepared transactions."
             findings.append(warn("stream", f"database {database}: {state}", remedy))
     return findings
 
@@ -134,11 +133,11 @@ def _of_coordinator(coordinator: str) -> list[Finding]:
 def _admission(page: dict[str, Any]) -> Finding:
     if page["refuses"]:
         text = f"it admits no transaction: {page['refuses']}"
-        return fail("coordinator", text, "sk qsync status and sk qsync list show more.")
+        return fail("coordinator", text, "Run sk qsync status and sk qsync list.")
     return ok("coordinator", f"{page['address']} admits transactions, term {page['term']}")
 
 
-# ---- what is so
+# ---- status, list, watch
 
 
 @qsync.command()
@@ -146,10 +145,10 @@ def _admission(page: dict[str, Any]) -> Finding:
 @json_option
 @click.pass_context
 def status(context: click.Context, coordinator: str, json: bool) -> None:
-    """Show the coordinator: whether it leads, its limbo, what it has done.
+    """Show whether the coordinator leads, its prepared transactions, and its counters.
 
-    Of several coordinators each that answers, the one that leads first. Exits with 3 when none
-    admits transactions, and says why.
+    If several coordinators are given, shows each that answers, the one that leads first. Exits with
+    3 if none admits transactions, and shows the reason.
     """
     pages = _pages(coordinator)
     if json:
@@ -164,7 +163,7 @@ def status(context: click.Context, coordinator: str, json: bool) -> None:
 @coordinator_option
 @json_option
 def list_limbo(coordinator: str, json: bool) -> None:
-    """List the transactions that are prepared, the oldest in the log first."""
+    """List the prepared transactions, in the order of the log."""
     rows = ask(coordinator, "QSYNC_LIST")
     if json:
         print_json(rows)
@@ -176,7 +175,7 @@ def list_limbo(coordinator: str, json: bool) -> None:
 @coordinator_option
 @click.pass_context
 def watch(context: click.Context, coordinator: str) -> None:
-    """Draw status and list again every second, until Ctrl-C."""
+    """Show status and list, refreshed every second, until Ctrl-C."""
     stopping = StopSignal().install()
     with Live(console=console(), screen=False, auto_refresh=False) as live:
         while not stopping.is_set:
@@ -195,7 +194,8 @@ def _watched(coordinator: str) -> RenderableType:
 
 
 def _pages(coordinator: str) -> list[dict[str, Any]]:
-    """Of each that answers; who leads comes first. Raises WalProposerError."""
+    """The status of each coordinator that answers, the one that leads first. Raises
+    WalProposerError."""
     pages = [row["status"] for row in ask_each(coordinator, "QSYNC_STATUS")]
     return sorted(pages, key=lambda page: not page["owner"])
 
@@ -259,10 +259,10 @@ def _time(moment: datetime) -> str:
 def outcome(
     context: click.Context, coordinator: str, gid: str, lsn: str | None, json: bool
 ) -> None:
-    """Tell what became of the transaction GID.
+    """Print the outcome of the transaction GID.
 
-    committed and rolled_back are final. Exits with 3 while it is pending, with 1 when nothing that
-    is left can tell.
+    committed and rolled_back are final. Exits with 3 while it is pending, with 1 if the outcome is
+    unknown because no record of the transaction is left.
     """
     verb = "OUTCOME {}" + (f" LSN {lsn}" if lsn else "")
     (row,) = ask(coordinator, verb, gid)
@@ -288,9 +288,9 @@ def outcome(
 )
 @json_option
 def resolve(coordinator: str, gid: str, end: str | None, timeout: float, json: bool) -> None:
-    """End the transaction GID now, in place of its client.
+    """Commit or roll back the transaction GID now, instead of its client.
 
-    It is left to finish by itself otherwise: committed as soon as a quorum has it. Needs the role
+    Without this command, the coordinator commits it as soon as a quorum has it. Needs the role
     admin.
     """
     if end is None:
@@ -302,7 +302,7 @@ def resolve(coordinator: str, gid: str, end: str | None, timeout: float, json: b
         raise CommandError(
             f"it is not known yet whether a quorum has the {end} PREPARED: the transaction may "
             "have been ended",
-            "sk qsync outcome tells when it is.",
+            "Run sk qsync outcome to see the outcome when it is known.",
             ExitCode.BLOCKED,
         )
     if not json:

@@ -1,4 +1,4 @@
-"""`--qsync` and what belongs to it: options of who runs a proposer."""
+"""--qsync and its options, for the commands that run a proposer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class QsyncValues(TypedDict):
-    """What a command with `qsync_options` gets."""
+    """The parameters that `qsync_options` adds to a command."""
 
     qsync: tuple[str, int] | None
     qsync_user_file: Path | None
@@ -31,7 +31,7 @@ def qsync_options(function: F) -> F:
         click.option(
             "--qsync",
             type=HostPort(),
-            help="Coordinate transactions of qsync, and listen for their clients there.",
+            help="Coordinate transactions of qsync, and listen for their clients at this address.",
         ),
         click.option(
             "--qsync-user-file",
@@ -42,8 +42,8 @@ def qsync_options(function: F) -> F:
             "--qsync-limbo-max",
             type=click.IntRange(1),
             metavar="N",
-            help="Transactions that may be prepared at a time. Default: half of the primary's "
-            "max_prepared_transactions.",
+            help="Maximum number of prepared transactions.  [default: half of the primary's "
+            "max_prepared_transactions]",
         ),
         click.option(
             "--qsync-age-max",
@@ -51,7 +51,7 @@ def qsync_options(function: F) -> F:
             default=AGE_MAX_SECONDS,
             show_default=True,
             metavar="SECONDS",
-            help="While one has been prepared for longer, no more are admitted.",
+            help="No more transactions are admitted while one has been prepared for longer.",
         ),
         click.option(
             "--qsync-order",
@@ -66,7 +66,7 @@ def qsync_options(function: F) -> F:
             default=ORPHAN_GRACE_SECONDS,
             show_default=True,
             metavar="SECONDS",
-            help="How long after its client has gone a transaction is finished for it.",
+            help="How long after its client disconnects the coordinator finishes a transaction.",
         ),
     )
     for option in reversed(options):
@@ -77,14 +77,14 @@ def qsync_options(function: F) -> F:
 def qsync_config(
     values: QsyncValues, tls: TlsFiles | None, *, insecure: bool
 ) -> QsyncConfig | None:
-    """None without --qsync. Raises click.UsageError, CommandError when the port is open to others
-    and not protected."""
+    """The configuration, or None without --qsync. Raises click.UsageError, or CommandError if other
+    machines can reach the port and it is not protected."""
     if values["qsync"] is None:
         for name in ("qsync_user_file", "qsync_limbo_max"):
             if values.get(name) is not None:
                 raise click.UsageError(f"--{name.replace('_', '-')} needs --qsync")
         return None
-    # Here, as a start without --qsync imports a tenth less.
+    # Imported here, because a start without --qsync then imports a tenth less.
     from quorum_wal.access.access import AccessConfig
     from quorum_wal.walproposer.qsync.verdict_server import PORT_LIMITS
 

@@ -1,4 +1,4 @@
-"""`python -m quorum_wal.cli.reference > docs/cli.md`: the manual of `sk`, written from its own
+"""`python -m quorum_wal.cli.reference > docs/cli.md`: the manual of `sk`, made of the help of its
 commands."""
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from quorum_wal.cli.main import cli
 _INTRODUCTION = """\
 # The `sk` command
 
-Written by `python -m quorum_wal.cli.reference` from the commands themselves; do not edit.
+`python -m quorum_wal.cli.reference` writes this page from the commands. Do not edit it.
 
-Every option can be given in three ways. The flag wins over the environment variable named beside
-it, and that over the file named by `--config` (or `SK_CONFIG`), in which every command has a table:
+Every option can be given in three ways. The flag takes precedence over the environment variable,
+which is named in parentheses. The variable takes precedence over the file given by `--config` (or
+`SK_CONFIG`), in which every command has a table:
 
     log-level = "warning"
 
@@ -30,10 +31,10 @@ it, and that over the file named by `--config` (or `SK_CONFIG`), in which every 
     safekeepers = ["sk1:5454", "sk2:5454", "sk3:5454"]
     configure = true
 
-A key that is no option is an error. Passwords are best kept in a passfile; they are never printed.
+An unknown key is an error. Keep passwords in a passfile. They are never printed.
 
-Data is written to stdout, logs and errors to stderr. `--json` prints everything there is to know,
-with the field names of the status pages.
+Data is written to stdout, logs and errors to stderr. `--json` prints all data, with the field names
+of the status pages.
 
 ## Exit codes
 
@@ -49,7 +50,7 @@ def reference() -> str:
 def each_command(
     command: click.Command, context: click.Context
 ) -> Iterator[tuple[click.Command, click.Context]]:
-    """This command, then those below it, each with the context that says its whole name."""
+    """This command, then its subcommands, each with the context that has its whole name."""
     yield command, context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -71,7 +72,7 @@ def usage(command: click.Command, context: click.Context) -> str:
 def option_text(
     parameter: click.Parameter, context: click.Context
 ) -> tuple[str, str, str | None] | None:
-    """The flag, what it does, its variable; None for an argument, which the text explains."""
+    """The flag, its help and its variable; None for an argument, which the help text explains."""
     record = parameter.get_help_record(context)
     if not isinstance(parameter, click.Option) or record is None:
         return None

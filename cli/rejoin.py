@@ -54,7 +54,7 @@ from quorum_wal.walproposer.timelines.timeline_creation import require_timeline
 @click.option(
     "--config-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="postgresql.conf, when it is not in the data directory (Postgres 15 or newer).",
+    help="postgresql.conf, if it is not in the data directory (Postgres 15 or newer).",
 )
 def rejoin(
     old_primary: Path,
@@ -66,12 +66,12 @@ def rejoin(
     slot: str,
     config_file: Path | None,
 ) -> None:
-    """Make a standby of a deposed primary, by pg_rewind.
+    """Turn a deposed primary into a standby, with pg_rewind.
 
-    What it wrote and no quorum has is undone; nobody was told that it is committed. Transactions of
-    qsync that only it had prepared are listed: they are rolled back with it. Afterwards it follows
-    the safekeepers, and starts as any standby does. Where pg_rewind cannot be used, says why a new
-    base backup is needed. Run it as the owner of the data directory.
+    Undoes WAL that the old primary wrote and no quorum has; no commit in it was acknowledged. Lists
+    the transactions of qsync that were prepared only there, which are rolled back. Afterwards the
+    server follows the safekeepers, and can be started as any standby. If pg_rewind cannot be used,
+    reports why a new base backup is needed. Run it as the owner of the data directory.
     """
     address = PrimaryAddress(new_primary)
     server, history = _ask_new_primary(address)
@@ -85,16 +85,16 @@ def rejoin(
     old.check_rewindable(server.system_id, way_out)
     undone = () if old.is_standby_of(history) else old.undone_prepares(history)
     if old.is_standby_of(history):
-        click.echo("it is a standby of this timeline already")
+        click.echo("it is already a standby of this timeline")
     elif old.rewind(new_primary, config_file, history.tli, way_out):
-        click.echo("pg_rewind has undone what it wrote alone")
+        click.echo("pg_rewind has undone the WAL that no quorum has")
     else:
         click.echo("nothing to undo")
     _print_undone(undone)
     old.cut_lost_tails(history, server.wal_seg_size)
     old.become_standby(conninfo, slot, found.timeline)
     click.echo(f"{old_primary} is a standby that follows {', '.join(map(str, addresses))}")
-    # Asked again: pg_rewind may have taken hours, and retention went on.
+    # Asked again: pg_rewind may have taken hours, and safekeepers may have removed WAL since.
     members, _ = require_timeline(addresses, server.system_id, found.timeline)
     logs = statuses_of(found.timeline, members)
     oldest_lsns = [Lsn.parse(log["local_start_lsn"]) for log in logs]
@@ -103,19 +103,20 @@ def rejoin(
     if problem is not None and not old.has_restore_command(config_file):
         raise Refusal(problem.text, hint=problem.hint)
     if problem is not None:
-        click.echo(f"{problem.text}: its restore_command must bring the rest", err=True)
-    click.echo("start it; its configuration is now that of the new primary", err=True)
+        click.echo(f"{problem.text}: its restore_command must fetch the rest", err=True)
+    click.echo("start it; it now has the configuration of the new primary", err=True)
 
 
 def _print_undone(undone: tuple[Gid, ...]) -> None:
     if undone:
-        click.echo(f"{len(undone)} transactions of qsync were prepared here alone, and are undone:")
+        click.echo(f"{len(undone)} transactions of qsync were prepared only here, and are undone:")
     for gid in undone:
         click.echo(f"    {gid} rolled_back")
 
 
 def _ask_new_primary(address: PrimaryAddress) -> tuple[ServerFacts, TimelineHistory]:
-    """What it is, and its timeline's history; pg_rewind before 16 knows that by a checkpoint."""
+    """The facts and the timeline history of the server. Also runs a checkpoint, without which
+    pg_rewind before version 16 does not see the new timeline."""
     with closing(address.connect()) as connection:
         server = read_server_facts(connection)
         try:

@@ -1,7 +1,7 @@
-"""The cuts of a pageserver that `sk restore` may begin with, where the archive has any.
+"""The cuts of a pageserver that `sk restore` may begin with, if the archive has any.
 
-Nothing of a pageserver is imported for an archive that has none. One whose cuts cannot be used is
-said to have such, and restored from its base backups.
+Imports no module of the pageserver for an archive without cuts. If the cuts cannot be used, prints
+a warning, and the restore begins with a base backup.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEEDED_PACKAGES = ("numpy", "numba", "pyarrow")
 
 
 class RestorableCuts:
-    """Of one timeline's archive."""
+    """The cuts in the archive of one timeline."""
 
     def __init__(self, archive: TimelineArchive) -> None:
         self._archive = archive
@@ -43,10 +43,10 @@ class RestorableCuts:
     def plan(
         self, planner: RestorePlanner, backups: Sequence[Backup], target: Target
     ) -> RestorePlan:
-        """From the newest backup or cut that leads to the target. Raises BackupError,
-        ObjectStoreError, WalError; PagesDeleted when no base backup is left either."""
+        """A plan from the newest backup or cut before the target. Raises BackupError,
+        ObjectStoreError, WalError; PagesDeleted if there is no base backup either."""
         cuts = self._backups(backups)
-        # Of a cut and the backup that was made of it the backup is last: it is read in one go.
+        # A backup made of a cut sorts after the cut: it is preferred, because it is read in one go.
         both = sorted([*cuts, *backups], key=lambda each: each.stop_lsn)
         try:
             plan = planner.plan(both, target)
@@ -58,7 +58,7 @@ class RestorableCuts:
         return plan
 
     def _check_horizon(self, target: Target, error: BackupError) -> None:
-        """Why there is no plan, when the cuts are gone that led there. Raises BackupError."""
+        """Raises a BackupError with the reason if the cuts before the target were removed."""
         horizon = self._cuts.horizon if self._cuts is not None else None
         if horizon is None:
             return
@@ -71,13 +71,13 @@ class RestorableCuts:
             case _:
                 return
         raise BackupError(
-            f"the target {target} lies before the horizon: the cuts below it are gone, and {error}",
+            f"the target {target} is before the horizon, below which cuts are removed, and {error}",
             hint=f"The oldest cut is at {format_lsn(horizon.end_lsn)}, {format_time(at)}. "
-            "How long they stay: sk pageserver run --history-days.",
+            "Cuts are kept for --history-days of sk pageserver run.",
         ) from error
 
     def writer(self, backup: Backup) -> Callable[[Backup, Unpacking], None] | None:
-        """What writes a cut; None for a backup."""
+        """The function that writes a cut; None for a base backup."""
         is_cut = self._cuts is not None and backup.backup_id in self._ids
         return self._cuts.write if is_cut and self._cuts is not None else None
 
@@ -92,7 +92,7 @@ class RestorableCuts:
             return []
         missing = [name for name in NEEDED_PACKAGES if find_spec(name) is None]
         if missing:
-            self._warn(f"{', '.join(missing)} missing: pip install 'quorum-wal[pageserver]'")
+            self._warn(f"{', '.join(missing)} not installed: pip install 'quorum-wal[pageserver]'")
             return []
         from quorum_wal.pageserver.cuts.virtual_backups import VirtualBackups
 

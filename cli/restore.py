@@ -1,4 +1,4 @@
-"""`sk restore`: a server out of a backup, the archive and the safekeepers that are left."""
+"""`sk restore`: restore a server from a backup, the archive and the remaining safekeepers."""
 
 from __future__ import annotations
 
@@ -53,31 +53,33 @@ from quorum_wal.walproposer.timelines.timeline_creation import require_timeline
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="Where the server shall be: a folder that is empty, or not there.",
+    help="Data directory of the restored server; must be empty or not exist.",
 )
 @click.option(
     "--tablespace",
     multiple=True,
     metavar="OLD=NEW",
-    help="Where a tablespace shall be, if not where it was (repeatable).",
+    help="New location of a tablespace (repeatable).",
 )
-@click.option("--target", type=click.Choice(["latest"]), help="Everything there is (the default).")
-@click.option("--target-lsn", metavar="LSN", help="What was written below this position.")
-@click.option("--target-time", metavar="TIME", help="What was committed until then.")
+@click.option(
+    "--target", type=click.Choice(["latest"]), help="Restore to the end of the log (the default)."
+)
+@click.option("--target-lsn", metavar="LSN", help="Restore WAL below this position.")
+@click.option("--target-time", metavar="TIME", help="Restore commits up to this time.")
 @click.option(
     "--target-xid",
     type=click.IntRange(1, 2**32 - 1),
     metavar="N",
-    help="What was committed until this transaction, itself included.",
+    help="Restore commits up to this transaction, itself included.",
 )
 @click.option(
     "--target-action",
     type=click.Choice(["promote", "pause", "shutdown"]),
     default="promote",
     show_default=True,
-    help="What the server does when it has reached such a target.",
+    help="What the server does when it reaches such a target.",
 )
-@click.option("--backup", "backup_id", metavar="NAME", help="Begin with this one.")
+@click.option("--backup", "backup_id", metavar="NAME", help="Begin with this backup.")
 @live_safekeepers_option
 @click.option(
     "--replica-conninfo",
@@ -90,35 +92,38 @@ from quorum_wal.walproposer.timelines.timeline_creation import require_timeline
     type=click.Path(path_type=Path, file_okay=False),
     envvar=BIN_DIR_VARIABLE,
     show_envvar=True,
-    help="The programs of the Postgres that shall run it.  [default: the newest that fits]",
+    help="Folder of the Postgres programs that run it.  [default: the newest of its version]",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be restored; write nothing.")
-@click.option("--no-sync", is_flag=True, help="Leave the files to the kernel; for tests.")
-@click.option("--start", is_flag=True, help="Start it, wait for the end of its recovery, check it.")
+@click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
+@click.option("--no-sync", is_flag=True, help="Do not fsync the files; for tests.")
+@click.option("--start", is_flag=True, help="Start it, wait until recovery ends, and check it.")
 @click.option(
     "--promote",
     is_flag=True,
-    help="Take the cluster over: fence the old primary, start this one, be its proposer.",
+    help="Make it the new primary: fence the old one, start this one, and run its proposer.",
 )
-@click.option("--no-attach", is_flag=True, help="With --promote: end then; sk attach goes on.")
-@click.option("--server", type=Dsn(), help="DSN of the restored server once it runs (a superuser).")
 @click.option(
-    "--server-options", default="", metavar="OPTIONS", help='For its command line: "-p 5433 ...".'
+    "--no-attach", is_flag=True, help="With --promote: exit when promoted; then run sk attach."
+)
+@click.option("--server", type=Dsn(), help="DSN of the restored server when it runs (a superuser).")
+@click.option(
+    "--server-options", default="", metavar="OPTIONS", help='Its command line: "-p 5433 ...".'
 )
 @slot_option
 @application_name_option
-@timeout_option("How long to wait for a quorum, and for a server that makes no progress.")
+@timeout_option("How long to wait for a quorum, or for progress of the server.")
 @qsync_options
 @proposer_http_option
 @tls_options
 @admin_token_option
 def restore(**options: Any) -> None:
-    """Restore a server from the archive, up to its end or to a moment.
+    """Restore a server from the archive, to the end of the log or to a moment.
 
     Checks that the target exists, unpacks the newest backup before it, and writes the recovery
-    settings; whoever starts the server then has it recover. What is not archived yet comes from
-    --safekeepers. Without --promote the result is a copy, which no quorum protects. With it, it is
-    the new primary, with every commit that was ever acknowledged, and this process its proposer.
+    settings. The server recovers when it is started. WAL that is not archived yet is read from
+    --safekeepers. Without --promote the result is a copy, which no quorum protects. With --promote
+    the server becomes the new primary, with every acknowledged commit, and this process its
+    proposer.
     """
     request = RestoreRequest.of(options)
     try:
@@ -150,21 +155,21 @@ def _restore_copy(request: RestoreRequest, options: dict[str, Any]) -> None:
 
 
 def _print_prepared(address: PrimaryAddress) -> None:
-    """A moment between a PREPARE and its end is restored as it was; none is listed while it is
-    paused there."""
+    """Lists the transactions that were prepared at the moment of the target. While the recovery is
+    paused, none is listed."""
     with (
         closing(address.connect()) as connection,
-        converting_errors("could not read what is prepared"),
+        converting_errors("could not read the prepared transactions"),
     ):
         prepared = read_prepared(connection)
     if not prepared:
         return
-    click.echo(f"{len(prepared)} transactions were prepared then, and neither end had come:")
+    click.echo(f"{len(prepared)} transactions were prepared and not yet ended:")
     for each in prepared:
         click.echo(f"    {each}")
     click.echo(
-        "they hold their locks; end each in its database: COMMIT PREPARED or ROLLBACK PREPARED. "
-        "The primary may have done either since: sk qsync outcome",
+        "they hold their locks. End each in its database: COMMIT PREPARED or ROLLBACK PREPARED. "
+        "The primary may have done either since: run sk qsync outcome",
         err=True,
     )
 
@@ -184,9 +189,9 @@ def _restore_and_promote(request: RestoreRequest, options: dict[str, Any]) -> No
     replica_conninfo = options["replica_conninfo"]
     if replica_conninfo is None:
         replica_conninfo = request.safekeeper_conninfo
-    # Hours of unpacking are not to end with "no quorum".
+    # Checked first, so that hours of unpacking do not end with "no quorum".
     require_timeline(request.addresses, request.catalog.archive.facts.system_id, request.timeline)
-    plan = request.plan()  # which finds the present members, too
+    plan = request.plan()  # also finds the present members
     if options["dry_run"]:
         return
     listener = proposer_listener(
@@ -215,15 +220,15 @@ def _take_over(
     server: RestoredServer,
     no_attach: bool,
 ) -> None:
-    """As sk promote does, which can be run again should this break off."""
-    stopping = StopSignal()  # until there is a proposer, a signal just ends this process
+    """Promotes as sk promote does, which can be run to continue if this is interrupted."""
+    stopping = StopSignal()  # installed later: before the proposer runs, a signal ends the process
     with proposer_with_page(config, listener, stopping) as proposer:
         failover.prepare()
         failover.run()
         recovered = server.wait_recovered(config.primary.connect)
-        click.echo(f"restored up to {recovered}: all that was acknowledged")
+        click.echo(f"restored up to {recovered}: every acknowledged commit")
         if no_attach:
-            click.echo("promoted; clients wait until sk attach", err=True)
+            click.echo("promoted; commits wait until sk attach runs", err=True)
             return
         stopping.install()
         proposer.prepare()
@@ -231,10 +236,10 @@ def _take_over(
 
 
 def _check_reached(plan: RestorePlan, lsn: int) -> None:
-    """Raises CommandError: a recovery to the latest must have come to the end that was known."""
+    """Raises CommandError if a recovery to the end of the log ended earlier."""
     if isinstance(plan.target, Latest) and lsn < plan.end.lsn:
         raise CommandError(
             f"the recovery ended at {format_lsn(lsn)}, but the log ends at "
             f"{format_lsn(plan.end.lsn)}",
-            "Do not use this server: commits are missing. Its log says why it ended there.",
+            "Do not use this server: commits are missing. The reason is in its log.",
         )

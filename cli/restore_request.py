@@ -1,4 +1,4 @@
-"""What `sk restore` is asked for: understood, checked against what exists, and written."""
+"""The request of `sk restore`: parses its options, checks them against the archive, and writes."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ SECRETS = ("secret", "password", "token", "key", "sas")
 
 @dataclass(slots=True)
 class RestoreRequest:
-    """What is asked for, understood."""
+    """The parsed options."""
 
     catalog: BackupCatalog
     archive_words: tuple[str, ...]
-    #: As given; `plan` puts those in their place that the members have now.
+    #: As given; `plan` replaces them with the addresses of the present members.
     addresses: tuple[SafekeeperAddress, ...]
     safekeeper_conninfo: str
     target: Target
@@ -96,13 +96,14 @@ class RestoreRequest:
 
     @property
     def _prefetched(self) -> str:
-        """Where the server finds it from its data directory."""
+        """The folder of prefetched WAL, relative to the data directory."""
         return f"pg_wal/{PREFETCH_FOLDER}/{self.timeline}"
 
     # ---- what exists
 
     def plan(self) -> RestorePlan:
-        """Checked, and told."""
+        """Checks the request, prints the plan and returns it. Raises CommandError, BackupError,
+        ObjectStoreError, WalProposerError, PageserverError, Unavailable."""
         live = self._live_log()
         wanted = self.options["backup_id"]
         planner = RestorePlanner(self.catalog.archive, live)
@@ -131,7 +132,8 @@ class RestoreRequest:
             raise CommandError(
                 f"no safekeeper that answers has timeline {self.timeline}"
                 + "".join(f"; {member.error}" for member in members if member.error),
-                "Name those that live, or give no --safekeepers: then the archive is all there is.",
+                "Give the members that run, or give no --safekeepers to restore from the archive "
+                "alone.",
                 ExitCode.UNREACHABLE,
             )
         self.addresses = _tell_quorum(members, self.timeline)
@@ -148,14 +150,14 @@ class RestoreRequest:
         )
 
     def binaries(self, plan: RestorePlan) -> PostgresBinaries | None:
-        """Of those who shall run it. Raises CommandError, Unavailable."""
+        """The Postgres that runs the server. Raises CommandError, Unavailable."""
         chosen, major = self.options["pg_bin"], plan.backup.pg_major
         if chosen is not None:
             found = PostgresBinaries.at(chosen)
             if found.major != major:
                 raise CommandError(
                     f"the backup is of Postgres {major}, {chosen} has {found.version}",
-                    f"Name the programs of Postgres {major} with --pg-bin.",
+                    f"Give the programs of Postgres {major} with --pg-bin.",
                 )
             return found
         needs_them = self.options["start"] or self.options["promote"]
@@ -164,7 +166,7 @@ class RestoreRequest:
     # ---- what is written
 
     def recovery_settings(self, plan: RestorePlan) -> dict[str, str]:
-        """Of a server that recovers and then stands alone: nobody confirms its commits."""
+        """Settings of a server that recovers to a copy. No quorum confirms its commits."""
         live = ("--safekeepers", ",".join(map(str, self.addresses)))
         conninfo = ("--safekeeper-conninfo", self.safekeeper_conninfo)
         words = [
@@ -184,7 +186,7 @@ class RestoreRequest:
         }
 
     def standby_settings(self, replica_conninfo: str) -> dict[str, str]:
-        """Of a server to be promoted: what the archive lacks is streamed from the safekeepers."""
+        """Settings of a server to promote. It streams unarchived WAL from the safekeepers."""
         return {
             "restore_command": restore_command(self._prefetched, [*self.archive_words, "--whole"]),
             "recovery_target_timeline": "latest",
@@ -218,13 +220,13 @@ class RestoreRequest:
 
 
 def _tell_quorum(members: list[Member], timeline: TimelineId) -> tuple[SafekeeperAddress, ...]:
-    """Where the members are. Whoever restores from too few must know it."""
+    """The addresses of the members. Prints a warning if fewer than a quorum of them answer."""
     membership = greatest_membership(known_timelines(members)[timeline])
     having = answering([m for m in members if timeline in m.timelines], membership)
     if not has_quorum(membership, having):
         click.echo(
-            f"WARNING: only {len(having)} of {len(membership.all_members)} members answer: commits "
-            "that were acknowledged last may be missing",
+            f"WARNING: only {len(having)} of {len(membership.all_members)} members answer: the "
+            "last acknowledged commits may be missing",
             err=True,
         )
     return addresses_of(membership, members)
@@ -239,19 +241,19 @@ def _check_usage(options: dict[str, Any]) -> None:
     if len(given) > 1:
         raise click.UsageError(f"{given[0]} and {given[1]} exclude each other")
     if options["start"] and options["promote"]:
-        raise click.UsageError("--promote starts it, too")
+        raise click.UsageError("--start excludes --promote, which starts it too")
     if (options["start"] or options["promote"]) and options["server"] is None:
         raise click.UsageError("--start and --promote need --server")
     if options["promote"] and given not in ([], ["--target"]):
         raise click.UsageError(
-            f"{given[0]} makes a copy: to promote it would lose what was acknowledged since"
+            f"{given[0]} makes a copy: to promote it would lose later acknowledged commits"
         )
     if options["promote"] and not options["safekeepers"]:
-        raise click.UsageError("--promote needs --safekeepers: all members, a quorum of them alive")
+        raise click.UsageError("--promote needs --safekeepers: all members; a quorum must run")
     if options["start"] and options["target_action"] == "shutdown":
         raise click.UsageError("--start excludes --target-action shutdown")
     if conninfo_to_dict(options["safekeeper_conninfo"]).get("password"):
-        raise click.UsageError("a password would be written into a file: keep it in a passfile")
+        raise click.UsageError("a password would be written to a file: keep it in a passfile")
     if any(not all(pair.partition("=")) for pair in options["tablespace"]):
         raise click.UsageError("--tablespace needs OLD=NEW")
 
@@ -289,8 +291,8 @@ def _time(text: str) -> datetime:
 def _archive_words(
     url: str, store_options: tuple[str, ...], timeline: TimelineId
 ) -> tuple[str, ...]:
-    """The beginning of the restore_command. Secrets are not written: the server's environment
-    must have them."""
+    """The first words of the restore_command. Secrets are not written to it; they must be in the
+    environment of the server."""
     options = []
     for option in store_options:
         if any(word in option.partition("=")[0].lower() for word in SECRETS):
@@ -307,7 +309,7 @@ def _archive_words(
 
 
 def _sk() -> tuple[str, ...]:
-    """This very installation, by an absolute path."""
+    """The `sk` of this installation, by its absolute path."""
     beside = Path(sys.executable).with_name("sk")
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("sk")
     return (found,) if found else (sys.executable, "-m", "quorum_wal.cli.main")

@@ -1,4 +1,4 @@
-"""`sk safekeeper`: run one."""
+"""`sk safekeeper`: run a safekeeper."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Site(click.ParamType[str]):
-    """A name that fits into a membership."""
+    """The name of a site, short enough for a membership."""
 
     name = "name"
 
@@ -62,9 +62,11 @@ def safekeeper() -> None:
 
 
 @safekeeper.command()
-@click.option("--id", type=click.IntRange(1), metavar="N", required=True, help="Unique member id.")
 @click.option(
-    "--data-dir", type=click.Path(path_type=Path), required=True, help="Where its WAL is kept."
+    "--id", type=click.IntRange(1), metavar="N", required=True, help="Unique id of the member."
+)
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), required=True, help="Folder of its WAL."
 )
 @click.option(
     "--listen",
@@ -78,7 +80,7 @@ def safekeeper() -> None:
     type=HostPort(),
     default="127.0.0.1:7676",
     show_default=True,
-    help="Address for status, metrics and health. Where the default is in use, the next free one.",
+    help="Address for status, metrics and health. If the default port is in use, the next one.",
 )
 @click.option(
     "--wal-keep-size",
@@ -92,14 +94,14 @@ def safekeeper() -> None:
     type=ByteSize(),
     default=f"{MAX_SLOT_WAL_KEEP_BYTES // GIB}GB",
     show_default=True,
-    help="WAL that a slot may hold before it is lost; 0: all.",
+    help="WAL that a slot may hold before the slot is lost; 0: no limit.",
 )
 @click.option(
     "--max-member-wal-keep-size",
     type=ByteSize(),
     default=f"{MAX_MEMBER_WAL_KEEP_BYTES // GIB}GB",
     show_default=True,
-    help="WAL to keep for a member that is away before it is left behind; 0: all.",
+    help="WAL to keep for an unavailable member before it is left behind; 0: no limit.",
 )
 @click.option(
     "--wal-sender-timeout",
@@ -107,17 +109,17 @@ def safekeeper() -> None:
     default=WAL_SENDER_TIMEOUT_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="How long a replica may be silent; 0: for ever.",
+    help="Disconnect a replica that sends nothing for this long; 0: never.",
 )
 @click.option(
     "--user-file",
     type=PATH,
-    help="Users, roles and verifiers (sk user); demands a password. Reread when changed.",
+    help="Users, roles and verifiers (sk user); requires a password. Reread when changed.",
 )
 @click.option(
     "--tls-client-ca",
     type=PATH,
-    help="Demands a certificate of this authority besides, in the user's name.",
+    help="Also requires a client certificate of this CA, issued to the user's name.",
 )
 @click.option(
     "--connections-max",
@@ -125,7 +127,7 @@ def safekeeper() -> None:
     metavar="N",
     default=DEFAULT_LIMITS.connections_max,
     show_default=True,
-    help="Connections of all users.",
+    help="Maximum number of connections of all users.",
 )
 @click.option(
     "--connections-per-user-max",
@@ -133,7 +135,7 @@ def safekeeper() -> None:
     metavar="N",
     default=DEFAULT_LIMITS.connections_per_user_max,
     show_default=True,
-    help="Connections of one user.",
+    help="Maximum number of connections of one user.",
 )
 @click.option(
     "--connections-per-role-max",
@@ -141,7 +143,7 @@ def safekeeper() -> None:
     metavar="N",
     default=DEFAULT_LIMITS.connections_per_role_max,
     show_default=True,
-    help="Connections of all replicas, of all monitors, and of all clients.",
+    help="Maximum number of connections of each of the roles replica, monitor and client.",
 )
 @click.option(
     "--connections-reserved",
@@ -149,14 +151,14 @@ def safekeeper() -> None:
     metavar="N",
     default=DEFAULT_LIMITS.connections_reserved,
     show_default=True,
-    help="Of --connections-max, for proposers and admins alone.",
+    help="Part of --connections-max that is reserved for proposers and admins.",
 )
 @click.option(
     "--site",
     type=Site(),
     default="",
     metavar="NAME",
-    help="Where it stands, for the list of members: a room, a zone.",
+    help="Site of this safekeeper, shown in the list of members: a room, a zone.",
 )
 @click.option(
     "--peer-conninfo",
@@ -171,7 +173,7 @@ def safekeeper() -> None:
     type=ByteSize(),
     default=f"{DISK_RESERVE_BYTES >> 20}MB",
     show_default=True,
-    help="Free space below which no more WAL is taken.",
+    help="Free space below which the safekeeper accepts no more WAL.",
 )
 @click.option(
     "--hang-timeout",
@@ -179,7 +181,7 @@ def safekeeper() -> None:
     default=HANG_TIMEOUT_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="Killed when it hangs for so long, so that its clients go elsewhere; 0: never.",
+    help="Kill the process if it hangs for this long, so that clients use another one; 0: never.",
 )
 @click.option(
     "--scrub-rate",
@@ -187,7 +189,7 @@ def safekeeper() -> None:
     default=RATE_MEGABYTES,
     show_default=True,
     metavar="MB/S",
-    help="How fast old WAL is read again to find damage; 0: never.",
+    help="Rate at which old WAL is read again to find damage; 0: never.",
 )
 @click.option(
     "--scrub-period",
@@ -195,7 +197,7 @@ def safekeeper() -> None:
     default=PERIOD_HOURS,
     show_default=True,
     metavar="HOURS",
-    help="From the start of one scrub to the next.",
+    help="Time from the start of one scrub to the start of the next.",
 )
 @many_options
 @tls_options
@@ -267,7 +269,9 @@ def run(
 def _check_users(tls_client_ca: Path | None, user_file: Path | None) -> None:
     """Raises UsageError."""
     if tls_client_ca is not None and user_file is None:
-        raise click.UsageError("--tls-client-ca needs --user-file, which says what a user may do")
+        raise click.UsageError(
+            "--tls-client-ca needs --user-file, which has the roles of the users"
+        )
 
 
 def _check_limits(limits: ConnectionLimits) -> None:
@@ -277,7 +281,7 @@ def _check_limits(limits: ConnectionLimits) -> None:
 
 
 def _serve(config: SafekeeperConfig, hang_timeout: float) -> None:
-    """Until a signal. Raises SafekeeperError, AccessError, CommandError."""
+    """Runs until a signal. Raises SafekeeperError, AccessError, CommandError."""
     with hang_guard(hang_timeout):
         stopping = StopSignal().install()
         try:
@@ -288,10 +292,8 @@ def _serve(config: SafekeeperConfig, hang_timeout: float) -> None:
 
 
 def _web_page(safekeeper: Safekeeper) -> WebPage:
-    from quorum_wal.cluster.page.safekeeper_page import (  # by who serves it: not at once
-        SafekeeperPage,
-        Source,
-    )
+    # Imported late: the page is needed only when it is served.
+    from quorum_wal.cluster.page.safekeeper_page import SafekeeperPage, Source
 
     archive = safekeeper.config.archive
     source = Source(

@@ -1,4 +1,4 @@
-"""`sk spark`: what a data engineer does with the WAL; needs `pip install 'quorum-wal[spark]'`."""
+"""`sk spark`: analyse WAL with Spark; needs `pip install 'quorum-wal[spark]'`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quorum_wal.cli.output import CommandError
 
 
 class SparkGroup(LazyGroup):
-    """One module each; none is imported before it is known that it can be."""
+    """One module per command. A module is imported only after its packages were found."""
 
     modules: ClassVar = {
         "ingest": "quorum_wal.cli.spark_ingest:ingest",
@@ -34,5 +34,5 @@ class SparkGroup(LazyGroup):
 @click.group(cls=SparkGroup)
 @click.pass_context
 def spark(context: click.Context) -> None:
-    """WAL into a Parquet lake, a report of who writes it, and tables out of their changes."""
+    """Ingest WAL into a Parquet lake, report what writes it, and replay the changes of a table."""
     configure_command_logs(context)

@@ -1,4 +1,4 @@
-"""`sk spark ingest`: WAL into a Parquet lake, each record exactly once."""
+"""`sk spark ingest`: ingest WAL into a Parquet lake, each record exactly once."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from quorum_wal.telemetry.stop_signal import StopSignal
     "--lake-option",
     multiple=True,
     metavar="KEY=VALUE",
-    help="For the lake's store: endpoint=http://..., region=... (repeatable).",
+    help="Setting of the lake's store: endpoint=http://..., region=... (repeatable).",
 )
 @click.option(
     "--catalog",
     metavar="FILE",
-    help="Of sk catalog snapshot: ingest the changes of its tables instead of WAL records.",
+    help="File of sk catalog snapshot: ingest the changes of its tables instead of WAL records.",
 )
-@click.option("--once", is_flag=True, help="End when all there is has been ingested.")
+@click.option("--once", is_flag=True, help="Exit when all available WAL is ingested.")
 @click.option(
     "--interval",
     type=FiniteRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to look for more.",
+    help="How often to look for more WAL.",
 )
 @click.option(
     "--batch-bytes-max",
     type=click.IntRange(min=1 << 20),
     default=BATCH_BYTES_MAX,
     show_default=True,
-    help="Of WAL that is committed at once.",
+    help="WAL in one batch.",
 )
 @click.option(
     "--compact/--no-compact",
     default=True,
     show_default=True,
-    help="Make large files of the small ones of an hour that is over; with --once, of all.",
+    help="Merge the small files of each hour that is over; with --once, of every hour.",
 )
 @master_option
 def ingest(
@@ -71,10 +71,10 @@ def ingest(
     master: str,
     **values: Any,
 ) -> None:
-    """Bring WAL records, or changes of tables, into LAKE, a folder or an object store.
+    """Ingest WAL records, or changes of tables, into LAKE, a folder or an object store.
 
-    LAKE has Parquet files by date and hour. It goes on where it ended, exactly once, whatever was
-    killed. One LAKE is of one cluster.
+    LAKE has Parquet files by date and hour. After an interruption or a crash the command continues
+    where it stopped, and ingests each record exactly once. A LAKE belongs to one cluster.
     """
     rows = _rows(source_options(values), catalog, batch_bytes_max)
     stopping = StopSignal().install()

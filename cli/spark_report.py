@@ -1,4 +1,4 @@
-"""`sk spark report`: who writes the WAL, as tables, and as one HTML file with plots."""
+"""`sk spark report`: report what writes the WAL, as tables and as an HTML file with plots."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from quorum_wal.spark.jobs.report_page import cell, heading, page, summary_lines
     "catalogs",
     multiple=True,
     metavar="FILE",
-    help="Of sk catalog snapshot: relations are called by their names (repeatable).",
+    help="File of sk catalog snapshot, to show the names of relations (repeatable).",
 )
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write it as one file with plots, which needs no network, too.",
+    help="Also write the report as one HTML file with plots, which needs no network.",
 )
 @json_option
 @master_option
 def report(
     catalogs: tuple[str, ...], html: Path | None, json: bool, master: str, **values: Any
 ) -> None:
-    """Say who writes the WAL: resource managers, relations, transactions, checkpoints, hot blocks.
+    """Report the WAL by resource managers, relations, transactions, checkpoints and hot blocks.
 
-    Bytes are those of records, as pg_waldump --stats counts them.
+    Bytes are the bytes of records, as pg_waldump --stats counts them.
     """
     options = source_options(values)
     names = _names(load_catalog(catalog) for catalog in catalogs)
@@ -59,7 +59,7 @@ def report(
 
 
 def _names(catalogs: Iterable[Catalog]) -> dict[tuple[int, int], str]:
-    """Of all relations whose files they know, in all their databases."""
+    """The names of the relations in the catalogs, by database and file."""
     return {
         (catalog.database_oid, relfilenode): name
         for catalog in catalogs

@@ -1,7 +1,7 @@
-"""Spark for a command: quiet, and with its errors in one sentence.
+"""A Spark session for a command, with a quiet log, and with errors as one sentence.
 
-Law: what went wrong on an executor reaches the user as it would have been said here. Spark gives it
-to us as the text of a traceback; its last line names our error, and a note behind it the hint.
+Law: an error on an executor is reported as if it had been raised in this process. Spark returns it
+as the text of a traceback: the last line has our error, and a note after it has the hint.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from quorum_wal.spark.session import new_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: of WAL there is little left behind an aggregation
+#: An aggregation of WAL has few rows.
 SETTINGS = {"spark.sql.shuffle.partitions": "8"}
 
 _OURS = re.compile(
-    r"^(?:spark|objectstore|pgwal|storage|consensus)\.[\w.]+: (?P<text>.+)$"
+    r"^quorum_wal\.(?:spark|objectstore|pgwal|storage|consensus)\.[\w.]+: (?P<text>.+)$"
     r"(?:\nhint: (?P<hint>.+)$)?",
     re.MULTILINE,
 )
@@ -30,10 +30,10 @@ _OURS = re.compile(
 
 @contextmanager
 def command_session(name: str, master: str) -> Iterator[SparkSession]:
-    """Raises CommandError for what fails inside, NoJava."""
+    """Raises NoJava, and CommandError for an error of Spark inside the block."""
     from pyspark.errors import PySparkException
 
-    with as_file(files("spark") / "quiet_log4j2.properties") as quiet:
+    with as_file(files("quorum_wal.spark") / "quiet_log4j2.properties") as quiet:
         options = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
         settings = {**SETTINGS, "spark.driver.extraJavaOptions": options}
         session = new_session(name, master, settings)
@@ -46,7 +46,7 @@ def command_session(name: str, master: str) -> Iterator[SparkSession]:
 
 
 def command_error_of(text: str) -> CommandError:
-    """Of what Spark says; its own words, up to the stack, where it is no error of ours."""
+    """Our error in a text of Spark; otherwise the text of Spark without the stack."""
     found = list(_OURS.finditer(text))
     if found:
         return CommandError(found[-1]["text"].strip(), hint=(found[-1]["hint"] or "").strip())

@@ -1,4 +1,4 @@
-"""`sk spark base` and `sk spark replay-table`: a table as it was, out of its changes."""
+"""`sk spark base` and `sk spark replay-table`: make a table of the past from its changes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from quorum_wal.spark.jobs.table_base import read_base, take_base
 @database_option
 @output_option
 def base(table: str, dsn: str, output: Path) -> None:
-    """Read a table as one snapshot sees it into a file, from which sk spark replay-table goes on.
+    """Write a snapshot of a table to a file, from which sk spark replay-table starts.
 
-    It waits until the transactions that run now have ended.
+    Waits until the transactions that run now have ended.
     """
     rows = take_base(dsn, table, output)
     click.echo(f"{rows:,} rows of {table} at {format_lsn(read_base(output).lsn)}")
@@ -38,14 +38,15 @@ def base(table: str, dsn: str, output: Path) -> None:
     "base_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     required=True,
-    help="Of sk spark base.",
+    help="File of sk spark base.",
 )
-@click.option("--catalog", metavar="FILE", required=True, help="Of sk catalog snapshot.")
+@click.option("--catalog", metavar="FILE", required=True, help="File of sk catalog snapshot.")
 @master_option
 def replay_table(output: str, base_file: Path, catalog: str, master: str, **values: Any) -> None:
-    """Write a table as it was at --end-lsn or --end-time, or is now, into a FOLDER of Parquet.
+    """Write a table, as of --end-lsn, --end-time or now, to a FOLDER of Parquet files.
 
-    Numbers and booleans have their types; all else is text, as Postgres prints it in JSON.
+    Numbers and booleans keep their types. All other values are text, as Postgres prints them in
+    JSON.
     """
     found, known = read_base(base_file), load_catalog(catalog)
     table = known.table_named(found.table)

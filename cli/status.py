@@ -1,4 +1,4 @@
-"""`sk status`: is all well, and if not, what is to be done? Once, or again and again."""
+"""`sk status`: show the state of a cluster, and what to do if it has a problem."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ WATCH_SECONDS = 1.0
     "--primary",
     type=Dsn(),
     multiple=True,
-    help="Ask this Postgres too: commits that wait, unsafe settings, whether it was deposed.",
+    help="Also show this Postgres: waiting commits, unsafe settings, whether it was deposed.",
 )
-@click.option("--watch", is_flag=True, help="Draw it again every second, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh every second, until Ctrl-C.")
 @click.option(
     "--open",
     "opens_page",
     is_flag=True,
-    help="Open the web page of the proposer in a browser, or else that of a safekeeper.",
+    help="Open the web page of the proposer in a browser, or of a safekeeper if there is none.",
 )
 @json_option
 @click.pass_context
@@ -66,11 +66,11 @@ def status(
     opens_page: bool,
     json: bool,
 ) -> None:
-    """Show safekeepers, proposer and positions, and what to do when all is not well.
+    """Show the safekeepers, the proposer and their positions, and what to do about problems.
 
-    Everything else is found out from the safekeepers. Exits with 3 when the commits of some
-    timeline cannot proceed or return without a quorum, when no member can open it, or when there
-    is no timeline; with 4 when no safekeeper answers.
+    The safekeepers report the addresses of all other parts. Exits with 3 if commits of a timeline
+    cannot proceed or return without a quorum, if no member can open it, or if there is no timeline;
+    with 4 if no safekeeper answers.
     """
     if watch + json + opens_page > 1:
         raise click.UsageError("--watch, --open and --json exclude each other")
@@ -111,8 +111,8 @@ def _exit_code(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]])
 
 
 def _watch(addresses: tuple[SafekeeperAddress, ...], token: str, primary: tuple[str, ...]) -> None:
-    """Until it is interrupted. By a flag: a KeyboardInterrupt that comes inside a library's
-    callback is printed and forgotten."""
+    """Runs until a signal. The signal sets a flag, because a KeyboardInterrupt inside a callback of
+    a library would be printed and ignored."""
     stopping = StopSignal().install()
     with Live(console=console(), screen=False, auto_refresh=False) as live:
         while not stopping.is_set:
@@ -139,7 +139,7 @@ def _no_timeline(discovery: Discovery) -> str:
     if not any(report.reachable for report in discovery.safekeepers):
         for report in discovery.safekeepers:
             if report.hint:
-                return f"UNKNOWN: the safekeepers do not tell us: {report.error}; {report.hint}"
+                return f"UNKNOWN: the safekeepers refuse to answer: {report.error}; {report.hint}"
         return "UNKNOWN: no safekeeper answers; start them, or correct --safekeepers"
     return "NO TIMELINE: the safekeepers are empty; run sk attach for a primary"
 
@@ -165,7 +165,7 @@ def _as_json(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]]) -
 
 
 def timeline_json(view: TimelineView, verdict: Verdict) -> dict[str, Any]:
-    """One timeline; `status`, `peer` and `page` are as the services themselves print them."""
+    """One timeline. `status`, `peer` and `page` are as the services themselves report them."""
     losses = view.site_losses
     return {
         "tenant_id": view.timeline.tenant_id.hex(),

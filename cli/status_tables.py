@@ -1,4 +1,4 @@
-"""How `sk status` looks: the verdict, the proposer, a row per member, a row per safekeeper."""
+"""The output of `sk status`: the verdict, the proposer, a row per member, a row per safekeeper."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOTHING = "-"
 
 
 def timeline_section(view: TimelineView, verdict: Verdict) -> RenderableType:
-    """Everything of one timeline."""
+    """The section of one timeline."""
     head = Text(f"timeline {view.timeline}", style="bold")
     head.append(
         f"   Postgres {version_text(view.pg_version)}, system {view.system_id}, "
@@ -50,7 +50,7 @@ def timeline_section(view: TimelineView, verdict: Verdict) -> RenderableType:
 
 
 def unopened_section(folder: str, reports: Sequence[SafekeeperReport]) -> RenderableType:
-    """A timeline that exists on these safekeepers, and that none of all can open."""
+    """The section of a timeline that these safekeepers have and that no safekeeper can open."""
     reasons = damage_text(folder, reports)
     return Group(
         Text(f"timeline {folder.replace('.', '/')}", style="bold"),
@@ -60,7 +60,7 @@ def unopened_section(folder: str, reports: Sequence[SafekeeperReport]) -> Render
 
 
 def damage_text(folder: str, reports: Sequence[SafekeeperReport]) -> str:
-    """Why each of them cannot open it."""
+    """The reason why each safekeeper cannot open the timeline."""
     return "; ".join(
         f"safekeeper {report.safekeeper_id} ({report.address}): {report.damaged[folder]}"
         for report in reports
@@ -68,7 +68,7 @@ def damage_text(folder: str, reports: Sequence[SafekeeperReport]) -> str:
 
 
 def proposer_line(proposer: ProposerView) -> str:
-    """Who it is, how it is, where it is."""
+    """The name, state and positions of a proposer."""
     page = proposer.page
     if page is None:
         return f"{proposer}: {proposer.error}"
@@ -79,13 +79,13 @@ def proposer_line(proposer: ProposerView) -> str:
         f"{line} from {page['primary']['dsn']}; primary {page['primary']['flush_lsn']}, received "
         f"{page['received_lsn']}, commit {page['commit_lsn']}, "
         f"{bytes_text(page['commit_bytes_per_second'])}/s; quorum "
-        f"{'there' if page['quorum']['ok'] else 'lost'} for {_age(page['quorum']['since'])}"
+        f"{'ok' if page['quorum']['ok'] else 'lost'} for {_age(page['quorum']['since'])}"
         f"{_limbo_text(page.get('qsync'))}"
     )
 
 
 def _limbo_text(qsync: dict[str, Any] | None) -> str:
-    """What waits for the quorum, unseen, or why nobody knows; nothing without a coordinator."""
+    """The prepared transactions of the coordinator, or why it refuses; "" without a coordinator."""
     if qsync is None:
         return ""
     if not qsync.get("owner"):
@@ -128,7 +128,7 @@ def _member_cells(member: MemberView) -> list[str]:
 
 
 def archive_remarks(member: MemberView) -> list[str]:
-    """What an operator should know of its archiving."""
+    """Problems of archiving on this member."""
     archive = (member.status or {}).get("archive")
     if archive is None:
         return []
@@ -137,14 +137,14 @@ def archive_remarks(member: MemberView) -> list[str]:
         remarks.append(f"{name}: archiving fails: {archive['error']}")
     if archive["backlog_is_high"]:
         remarks.append(
-            f"{name}: {bytes_text(archive['backlog_bytes'])} wait for the archive, of at most "
-            f"{bytes_text(archive['backlog_max_bytes'])}; then WAL is refused"
+            f"{name}: {bytes_text(archive['backlog_bytes'])} wait for the archive; at "
+            f"{bytes_text(archive['backlog_max_bytes'])} the safekeeper refuses WAL"
         )
     return remarks
 
 
 def _connection(member: MemberView) -> str:
-    """Whether a proposer streams to it; both sides may say so."""
+    """Whether a proposer streams to the member, as the member or the proposer reports it."""
     proposer = (member.status or {}).get("proposer")
     if proposer is not None:
         via = f", via {member.via}" if member.via else ""
@@ -153,7 +153,7 @@ def _connection(member: MemberView) -> str:
 
 
 def servers_section(servers: Sequence[ServerView]) -> RenderableType:
-    """A row per Postgres that was asked, then what is remarkable about each."""
+    """A row per Postgres given, then a line per problem or remark."""
     table = plain_table(
         "postgres", "role", "timeline", "commits waiting", "longest", "prepared by qsync", "oldest"
     )
@@ -207,11 +207,11 @@ def _disk_text(report: SafekeeperReport) -> str:
 
 
 def _scrub_text(report: SafekeeperReport) -> str:
-    """When the last pass over all old WAL ended."""
+    """The time since the last pass over all old WAL ended."""
     scrub = report.scrub or {}
     if scrub.get("pass_ended_at"):
         return f"{_age(scrub['pass_ended_at'])} ago"
-    return "never, it is off" if scrub.get("bytes_per_second") == 0 else _NOTHING
+    return "never, scrub is off" if scrub.get("bytes_per_second") == 0 else _NOTHING
 
 
 def node_id_text(node_id: NodeId) -> str:
@@ -224,7 +224,7 @@ def version_text(pg_version: int) -> str:
 
 
 def _age(moment: str) -> str:
-    """Since an ISO time: 12 s, 3 min, 5 h, 2 d."""
+    """The time since an ISO time: 12 s, 3 min, 5 h, 2 d."""
     seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:

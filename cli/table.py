@@ -1,4 +1,4 @@
-"""`sk table`: one table at a moment; needs `pip install 'quorum-wal[pageserver]'`."""
+"""`sk table`: restore one table as of a moment; needs `pip install 'quorum-wal[pageserver]'`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from quorum_wal.cli.pageserver import PageserverGroup
 
 
 class TableGroup(PageserverGroup):
-    """Of commands that read a pageserver's cuts."""
+    """The commands that read tables from a pageserver's cuts."""
 
     modules: ClassVar = {"restore": "quorum_wal.cli.table_restore:restore"}
 
 
 @click.group(cls=TableGroup)
 def table() -> None:
-    """One table, or one database, as it was at a moment, out of a pageserver's cuts.
+    """Restore one table or one database as of a moment, from a pageserver's cuts.
 
     See docs/pageserver.md.
     """

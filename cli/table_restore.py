@@ -34,31 +34,33 @@ RESTORE_SECONDS_MAX = 24 * 3600.0
 @timeline_option
 @live_safekeepers_option
 @click.argument("name", metavar="DATABASE.SCHEMA.TABLE")
-@click.option("--database", is_flag=True, help="NAME is a database: all of it.")
+@click.option(
+    "--database", is_flag=True, help="Restore a whole database; the argument is its name."
+)
 @moment_options
-@click.option("--to", type=Dsn(), help="Into this server: its database must not have the table.")
+@click.option("--to", type=Dsn(), help="Restore into this database, which must not have the table.")
 @click.option(
     "--dump",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Into a new file, as pg_dump writes it; .dump: in its custom format.",
+    help="Write a new file in the format of pg_dump: custom if it is named .dump, else plain.",
 )
 @click.option(
     "--copy",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Its rows into a new file, as CSV.",
+    help="Write the rows to a new CSV file.",
 )
 def restore(**options: Any) -> None:
-    """One table as it was: with its partitions, and what it has in TOAST.
+    """Restore one table as of a moment, with its partitions and TOAST data.
 
-    What that costs grows with the table and with the WAL behind the cut before that moment, not
-    with the database. Without --at it is the end of the WAL that there is.
+    The cost depends on the size of the table and on the WAL since the last cut before the moment,
+    not on the size of the database. Without --at, the moment is the end of the available WAL.
     """
     moment = moment_of(options)
     targets = [each for each in ("to", "dump", "copy") if options[each] is not None]
     if len(targets) != 1:
         raise click.UsageError("give one of --to, --dump, --copy")
     if options["database"] and options["copy"] is not None:
-        raise click.UsageError("--copy is of one table")
+        raise click.UsageError("--database and --copy exclude each other")
     name = options["name"]
     table = None if options["database"] else TableName.parse(name)
     archive = require_archive(
@@ -88,7 +90,7 @@ def _restored(
 def _hand_out(
     restored: Restored, options: dict[str, Any], binaries: PostgresBinaries, folder: Path
 ) -> str:
-    """What was done."""
+    """Writes the table to its destination; returns a line that says where it is."""
     name = options["name"]
     if options["copy"] is not None:
         rows = restored.copy_csv(options["copy"].absolute())
@@ -105,7 +107,8 @@ def _hand_out(
 
 
 def _load(dump: Path, dsn: str, binaries: PostgresBinaries) -> None:
-    """By pg_restore, in one transaction. A password goes by the environment: commands are seen."""
+    """Runs pg_restore in one transaction. The password is passed in the environment, because other
+    users can see command lines."""
     keywords = conninfo_to_dict(dsn)
     password = keywords.pop("password", None)
     done = run_program(
@@ -118,8 +121,8 @@ def _load(dump: Path, dsn: str, binaries: PostgresBinaries) -> None:
         check=False,
     )
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["it gave no reason"]
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise CommandError(
-            f"pg_restore refused: {lines[0].removeprefix('pg_restore: error: ')}",
-            "Nothing was changed there. Name another database, or move its table away.",
+            f"pg_restore failed: {lines[0].removeprefix('pg_restore: error: ')}",
+            "The database was not changed. Give another one, or rename its table.",
         )

@@ -1,4 +1,4 @@
-"""`sk timeline`: create, list, show and delete timelines on a set of safekeepers."""
+"""`sk timeline`: create, list, show and delete timelines on safekeepers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ FACTS = ("--system-id", "--pg-version", "--wal-seg-size", "--start-lsn")
 
 @click.group()
 def timeline() -> None:
-    """Create, list, show and delete timelines: the logs that safekeepers keep."""
+    """Create, list, show and delete timelines, the logs that safekeepers store."""
 
 
 # ---- create
@@ -74,7 +74,7 @@ def timeline() -> None:
 
 @dataclass(frozen=True, slots=True)
 class GivenFacts:
-    """What --primary would tell, from the command line."""
+    """The facts of a primary, given on the command line instead of --primary."""
 
     system_id: int | None
     pg_version: int | None
@@ -108,23 +108,23 @@ class GivenFacts:
 @safekeepers_option
 @primary_option(required=False)
 @slot_option
-@click.option("--timeline", type=TimelineName(), help="Its name; a new one by default.")
+@click.option("--timeline", type=TimelineName(), help="Name of the timeline.  [default: a new one]")
 @click.option(
     "--system-id",
     type=click.IntRange(1, 2**64 - 1),
     metavar="N",
-    help="Instead of --primary, with the next three: the system identifier.",
+    help="System identifier; with the next three options instead of --primary.",
 )
-@click.option("--pg-version", type=int, metavar="N", help="Its server_version_num, as in 150018.")
+@click.option("--pg-version", type=int, metavar="N", help="server_version_num, as in 150018.")
 @click.option(
     "--wal-seg-size",
     type=click.Choice([str(1 << bits) for bits in range(20, 31)]),
     metavar="BYTES",
     default=str(16 << 20),
     show_default=True,
-    help="Its segment size.",
+    help="WAL segment size.",
 )
-@click.option("--start-lsn", metavar="LSN", help="Where the log begins: the start of a segment.")
+@click.option("--start-lsn", metavar="LSN", help="Beginning of the log: the start of a segment.")
 def create(
     safekeepers: tuple[SafekeeperAddress, ...],
     safekeeper_conninfo: str,
@@ -138,9 +138,9 @@ def create(
 ) -> None:
     """Create a timeline on all the safekeepers, which become its members, and print its name.
 
-    With --primary it begins at the primary's present segment, a slot is created there that keeps
-    the WAL until sk attach, and another one that names the timeline; sk attach does all this by
-    itself.
+    With --primary, the timeline begins at the current segment of the primary. The command creates a
+    slot there that keeps the WAL until sk attach runs, and another slot that names the timeline.
+    sk attach does all this by itself.
     """
     members = survey(with_conninfo(safekeepers, safekeeper_conninfo))
     check_members(members)
@@ -168,9 +168,9 @@ def _check_belongs_nowhere(address: PrimaryAddress) -> None:
     markers = read_primary_log(address).markers
     if markers:
         raise Refusal(
-            f"the primary belongs to log {markers[0].removeprefix(PREFIX)} already",
-            hint="sk attach uses it. To leave it for good: stop its proposer, "
-            "sk detach --drop-slot.",
+            f"the primary already belongs to log {markers[0].removeprefix(PREFIX)}",
+            hint="sk attach uses that log. To leave it for good, stop its proposer and run sk "
+            "detach --drop-slot.",
         )
 
 
@@ -179,12 +179,13 @@ def _check_all_reachable(members: list[Member]) -> None:
         if member.error is not None:
             raise Unreachable(
                 f"a new timeline needs all safekeepers: {member.error}",
-                hint="Start it; once created, the timeline lives with a quorum of them.",
+                hint="Start it. After its creation, a timeline needs only a quorum of them.",
             )
 
 
 def _create(members: list[Member], primary: Primary, wanted: TimelineId | None) -> TimelineId:
-    """Never again what exists: a member that lost its data would forget its promises."""
+    """Raises Refusal if the timeline exists: to create it again on a member that lost its data
+    would forget the promises of that member."""
     for member in members:
         for existing, status in member.timelines.items():
             is_same = existing == wanted or (
@@ -192,9 +193,9 @@ def _create(members: list[Member], primary: Primary, wanted: TimelineId | None) 
             )
             if is_same and status["active"]:
                 raise Refusal(
-                    f"safekeeper {member.client.address} has timeline {existing} of this primary "
-                    "already",
-                    hint="sk attach uses it; for another one, choose a name with --timeline.",
+                    f"safekeeper {member.client.address} already has timeline {existing} of this "
+                    "primary",
+                    hint="sk attach uses it. For another one, give a name with --timeline.",
                 )
     return create_timeline(members, primary, wanted).timeline
 
@@ -243,7 +244,7 @@ def list_timelines(
 
 
 def _commit_lsn(view: TimelineView) -> Lsn:
-    """The greatest that a member knows of."""
+    """The greatest commit_lsn that a member reports."""
     return max(Lsn.parse(m.status["commit_lsn"]) for m in view.members if m.status is not None)
 
 
@@ -259,7 +260,7 @@ def show(
     timeline: TimelineId,
     json: bool,
 ) -> None:
-    """Show everything of one TIMELINE."""
+    """Show all details of one TIMELINE."""
     discovery = discover(
         with_conninfo(safekeepers, safekeeper_conninfo), http_token(http_token_file)
     )
@@ -275,7 +276,7 @@ def show(
         raise CommandError(
             f"no safekeeper that answers has timeline {timeline}"
             + (f"; {len(silent)} did not answer: {silent[0]}" if silent else ""),
-            "sk timeline list shows those there are.",
+            "Run sk timeline list to see the existing ones.",
             ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
         )
     verdict = judge(views[0])
@@ -315,8 +316,8 @@ def delete(
 ) -> None:
     """Delete a TIMELINE and its WAL from all the safekeepers, for good.
 
-    Its name is never used again. Exits with 4 when some safekeeper could not be reached and so may
-    have it still; run it again then.
+    Its name can never be used again. Exits with 4 if a safekeeper could not be reached, and so may
+    still have the timeline; run the command again later.
     """
     members = survey(with_conninfo(safekeepers, safekeeper_conninfo))
     check_members(members)
@@ -337,7 +338,8 @@ def delete(
         )
     if all(deletion.outcome is DeletionOutcome.ABSENT for deletion in deletions):
         raise CommandError(
-            f"no safekeeper has timeline {timeline}", "sk timeline list shows those there are."
+            f"no safekeeper has timeline {timeline}",
+            "Run sk timeline list to see the existing ones.",
         )
 
 
@@ -361,11 +363,11 @@ def _confirm(timeline: TimelineId) -> None:
 def forget_pageserver(
     safekeepers: tuple[SafekeeperAddress, ...], safekeeper_conninfo: str, timeline: TimelineId
 ) -> None:
-    """Let go of the WAL that safekeepers keep for the pageserver of a TIMELINE, and forget its
-    generation. For one that is gone for good: one that runs is known again.
+    """Stop keeping WAL for the pageserver of a TIMELINE, and forget its generation.
 
-    Exits with 4 when some safekeeper could not be reached and so may know it still; run it again
-    then.
+    Use it if the pageserver was removed for good. A pageserver that still runs registers again.
+    Exits with 4 if a safekeeper could not be reached, and so may still know the pageserver; run the
+    command again later.
     """
     members = survey(with_conninfo(safekeepers, safekeeper_conninfo))
     check_members(members)

@@ -1,4 +1,4 @@
-"""`sk user`: the file that says who may connect to a listener, and what for."""
+"""`sk user`: edit the file with the users of a listener and their roles."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SALT_BYTES = 16  # as Postgres takes them: SCRAM_DEFAULT_SALT_LEN
 
 @click.group()
 def user() -> None:
-    """Add, list and remove the users of a listener: the lines of --user-file.
+    """Add, list and remove the users in the --user-file of a listener.
 
-    A safekeeper, or the port of sk attach --qsync, reads the file when it changes; no restart is
-    needed. Copy it to all safekeepers.
+    A safekeeper, or the port of sk attach --qsync, rereads the file when it changes; no restart is
+    needed. Copy the file to all safekeepers.
     """
 
 
@@ -47,14 +47,14 @@ def user() -> None:
     type=click.Choice([role.value for role in Role]),
     multiple=True,
     required=True,
-    help="What for; may be given several times.",
+    help="Role of the user (repeatable).",
 )
 @click.option("--replace", is_flag=True, help="Give a user that exists a new password and roles.")
 def add(file: Path, name: str, roles: tuple[str, ...], replace: bool) -> None:
-    """Add USER to FILE, which is made if it does not exist.
+    """Add USER to FILE, which is created if it does not exist.
 
-    The password is asked for, or read from a pipe: its first line. It is not kept anywhere; the
-    file holds a SCRAM-SHA-256 verifier, from which it cannot be had back.
+    Prompts for the password, or reads the first line of a pipe. The password is not stored. The
+    file has a SCRAM-SHA-256 verifier, from which the password cannot be computed.
     """
     _check_name(name)
     verifier = make_verifier(_password(), secrets.token_bytes(SALT_BYTES))
@@ -63,7 +63,7 @@ def add(file: Path, name: str, roles: tuple[str, ...], replace: bool) -> None:
         text = _read(file) if file.exists() else ""
         exists = name in _parse(file, text)
         if exists and not replace:
-            raise CommandError(f'"{file}" has user "{name}" already', "Give --replace.")
+            raise CommandError(f'"{file}" already has user "{name}"', "Give --replace.")
         _write(file, edit_user_file(text, name, added))
     click.echo(f'{"replaced" if exists else "added"} user "{name}"', err=True)
 
@@ -72,16 +72,19 @@ def add(file: Path, name: str, roles: tuple[str, ...], replace: bool) -> None:
 @click.argument("file", type=PATH)
 @click.argument("name", metavar="USER")
 def remove(file: Path, name: str) -> None:
-    """Remove USER from FILE. Commands of the user are refused from then on; streams run on."""
+    """Remove USER from FILE.
+
+    From then on, commands of the user are refused. Streams that run are not ended.
+    """
     with _locked(file):
         text = _read(file)
         users = _parse(file, text)
         if name not in users:
-            raise CommandError(f'"{file}" has no user "{name}"', "sk user list shows them.")
+            raise CommandError(f'"{file}" has no user "{name}"', "Run sk user list to see them.")
         if len(users) == 1:
             raise CommandError(
-                f'"{name}" is the last user in "{file}", and a file without users is not obeyed',
-                "Add another user first; to let nobody in, stop the safekeeper.",
+                f'"{name}" is the last user in "{file}", and a file without users is ignored',
+                "Add another user first. To refuse all connections, stop the safekeeper.",
             )
         _write(file, edit_user_file(text, name, None))
 
@@ -103,7 +106,7 @@ def list_users(file: Path, json: bool) -> None:
 
 
 def _check_name(name: str) -> None:
-    """Before a password is asked for. Raises click.UsageError."""
+    """Checks the name before the prompt for a password. Raises click.UsageError."""
     try:
         User.check_name(name)
     except UserFileError as error:
@@ -116,14 +119,13 @@ def _password() -> str:
     else:
         password = sys.stdin.readline().rstrip("\n")
     if not password:
-        raise CommandError("the password is empty", "Write it to stdin, as one line.")
+        raise CommandError("the password is empty", "Write it to stdin as one line.")
     return str(password)
 
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Two who edit at once do so one after the other: the folder is locked, as the file is
-    replaced."""
+    """Serializes concurrent edits. Locks the folder, because the file itself is replaced."""
     with storage_errors(file.parent, "open directory"):
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -148,7 +150,8 @@ def _parse(file: Path, text: str) -> dict[str, User]:
 
 
 def _write(file: Path, text: str) -> None:
-    """Whole or not at all; who may read it stays as it was, a new one is the user's alone."""
+    """Replaces the file atomically. Its permissions are kept; a new file is readable only by its
+    owner."""
     replace_file(file.resolve(), text.encode(), like=file if file.exists() else None)
 
 

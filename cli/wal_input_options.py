@@ -1,7 +1,7 @@
-"""Options of the commands that read WAL with Spark: which WAL, and of it what.
+"""Options of the commands that read WAL with Spark: the source of the WAL, and its range.
 
-They are those of the sources, `spark.read.format("pg_wal").option(...)`, by the same names; a
-source's other options are given with --option NAME=VALUE.
+They have the names of the options of the sources, `spark.read.format("pg_wal").option(...)`. Other
+options of a source are given with --option NAME=VALUE.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
     ("path", "URL", "An archive (/folder, s3://bucket/prefix), or a folder of segments."),
-    ("safekeepers", "HOST:PORT,...", "Read from these; with --path what is newer than it."),
-    ("timeline", "TENANT/TIMELINE", "Which one, where there are several."),
-    ("start-lsn", "LSN", "Begin there; earliest or latest."),
-    ("start-time", "TIME", "Begin with the first transaction that committed then or later."),
-    ("end-lsn", "LSN", "End before it."),
-    ("end-time", "TIME", "End before the first transaction that committed then or later."),
+    ("safekeepers", "HOST:PORT,...", "Read from these; with --path, only newer WAL."),
+    ("timeline", "TENANT/TIMELINE", "Timeline to read; required if there are several."),
+    ("start-lsn", "LSN", "Begin at this position, or at: earliest, latest."),
+    ("start-time", "TIME", "Begin with the first transaction that committed at or after it."),
+    ("end-lsn", "LSN", "End before this position."),
+    ("end-time", "TIME", "End before the first transaction that committed at or after it."),
 )
 
 
 def wal_input_options(function: F) -> F:
-    """For `source_options()`."""
+    """Adds the options that `source_options()` reads."""
     decorated = click.option(
         "--option",
         "other_options",
@@ -39,8 +39,7 @@ def wal_input_options(function: F) -> F:
 
 
 def source_options(values: dict[str, Any]) -> dict[str, str]:
-    """The source's options; they are taken out of a command's `values`. Raises
-    click.UsageError."""
+    """The options of the source, which are removed from `values`. Raises click.UsageError."""
     names = [name.replace("-", "_") for name, _, _ in _OPTIONS]
     options = {name: values.pop(name) for name in names}
     for option in values.pop("other_options"):

@@ -1,7 +1,8 @@
-"""The image's health check: exits with 0 when /healthz of this container's service answers 200.
+"""The health check of the image: exits with 0 if /healthz of the container's service returns 200.
 
-It asks on loopback, at the ports that the image's environment names for safekeepers and proposers,
-whichever is open, with or without TLS; else it prints why not. Standard library only.
+Tries the ports that the environment of the image names for safekeepers and proposers, on loopback,
+with or without TLS, and uses the first open one. On failure, prints the reason. Imports only the
+standard library.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main() -> None:
             continue
         print(text.strip())
         sys.exit(status != http.HTTPStatus.OK)
-    sys.exit(f"nobody listens on the ports of {', '.join(HTTP_VARIABLES)}")
+    sys.exit(f"no process listens on the ports of {', '.join(HTTP_VARIABLES)}")
 
 
 def ask(port: int) -> tuple[int, str]:
@@ -33,8 +34,8 @@ def ask(port: int) -> tuple[int, str]:
         return get(http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS))
     except ConnectionRefusedError:
         raise
-    except (http.client.HTTPException, OSError):  # it speaks TLS
-        # Nobody is trusted with anything here: the certificate need not name 127.0.0.1.
+    except (http.client.HTTPException, OSError):  # the port has TLS
+        # No secret is sent, so the certificate is not verified: it need not name 127.0.0.1.
         context = ssl._create_unverified_context()
         return get(
             http.client.HTTPSConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS, context=context)

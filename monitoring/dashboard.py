@@ -1,7 +1,7 @@
 """`python -m monitoring.dashboard > monitoring/dashboard.json`: the dashboard for Grafana.
 
-The panels are in `log_panels.py` and `service_panels.py`; this is the form that Grafana expects:
-schema version 38, which is Grafana 10's. Three panels share a line.
+The panels are in `log_panels.py` and `service_panels.py`. This module writes them in the format
+that Grafana 10 expects, schema version 38. Each line has three panels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 def dashboard() -> Json:
-    """As Grafana exports it."""
+    """The dashboard in the format of Grafana's export."""
     return {
         "uid": "quorum-wal",
         "title": "Quorum WAL",
@@ -73,7 +73,7 @@ def _label_variables() -> Iterator[Json]:
 
 
 def _label_variable(name: str, label: str, query: str) -> Json:
-    """Any number of the values of a label, all of them at first."""
+    """A variable with any number of values of a label; initially all of them."""
     return {
         "type": "query",
         "name": name,
@@ -96,7 +96,7 @@ def _label_variable(name: str, label: str, query: str) -> Json:
 
 
 def _panels() -> Iterator[Json]:
-    """Rows from top to bottom, the panels of one from left to right."""
+    """The rows from top to bottom, and the panels of each row from left to right."""
     ids = itertools.count(1)
     top = 0
     for row in (*LOG_ROWS, *SERVICE_ROWS):
@@ -187,7 +187,7 @@ def _options(panel: Panel) -> Json:
 
 
 def text() -> str:
-    """The file."""
+    """The contents of the file."""
     return json.dumps(dashboard(), indent=2) + "\n"
 
 

@@ -56,7 +56,7 @@ _COMMITS = Row(
         ),
         Panel(
             "Unconfirmed time",
-            "For how long commit_lsn has stood while there were records to confirm.",
+            "How long commit_lsn has not moved while there were records to confirm.",
             Unit.SECONDS,
             (of_proposer("unconfirmed_seconds"),),
         ),
@@ -94,7 +94,7 @@ _PROPOSER = Row(
         ),
         Panel(
             "Silence",
-            "Since the primary last answered, and how late the proposer's event loop is.",
+            "Time since the primary last answered, and the delay of the proposer's event loop.",
             Unit.SECONDS,
             (
                 of_proposer("primary_silent_seconds", "primary of {{instance}}"),
@@ -139,7 +139,8 @@ _MEMBERS = Row(
         ),
         Panel(
             "Chained, left behind",
-            "Safekeepers that take the WAL from another one, and those that lack WAL for good.",
+            "Safekeepers that take the WAL from another one, and those that lack WAL that no "
+            "safekeeper has.",
             Unit.COUNT,
             (
                 of_proposer("safekeeper_chained", "{{safekeeper}} chained"),
@@ -152,7 +153,7 @@ _MEMBERS = Row(
         ),
         Panel(
             "Timelines by state",
-            "Of all safekeepers together.",
+            "Timelines of all safekeepers together.",
             Unit.COUNT,
             (
                 Query("sum by (state) (sk_timelines)", "{{state}}"),
@@ -176,7 +177,7 @@ _MEMBERS = Row(
         ),
         Panel(
             "Silence of the proposer",
-            "Since a safekeeper last heard from the proposer that streams to it.",
+            "Time since a safekeeper last received a message of the proposer that streams to it.",
             Unit.SECONDS,
             (of_timeline("proposer_silent_seconds"),),
         ),
@@ -219,7 +220,7 @@ _SLOTS = Row(
         ),
         Panel(
             "Slots",
-            "Replication slots, and those that are lost or in danger of it.",
+            "Replication slots, and those that have lost WAL or may lose it.",
             Unit.COUNT,
             (
                 Query(f"sum by (instance) (sk_timeline_slots{TIMELINE})", "slots on {{instance}}"),
@@ -240,7 +241,7 @@ _SLOTS = Row(
         ),
         Panel(
             "WAL kept for members",
-            "WAL that is committed and that a member has not flushed.",
+            "Committed WAL that a member has not flushed.",
             Unit.BYTES,
             (Query(f"sk_timeline_commit_lsn{TIMELINE} - sk_timeline_truncate_lsn{TIMELINE}"),),
         ),
@@ -258,7 +259,7 @@ _ARCHIVE = Row(
     (
         Panel(
             "Backlog",
-            "Committed WAL that is not in the archive yet, as each safekeeper knows it.",
+            "Committed WAL that is not in the archive yet, as each safekeeper reports it.",
             Unit.BYTES,
             (of_timeline("archive_backlog_bytes"),),
         ),
@@ -270,7 +271,7 @@ _ARCHIVE = Row(
         ),
         Panel(
             "Failures",
-            "Failed tries at the archive, within five minutes.",
+            "Failed uploads to the archive, within five minutes.",
             Unit.COUNT,
             (Query(f"increase(sk_timeline_archive_failures{TIMELINE}[5m])"),),
         ),
@@ -308,7 +309,7 @@ _QSYNC = Row(
         ),
         Panel(
             "Verdicts",
-            "Questions of clients, by answer.",
+            "Requests of clients for a verdict, by answer.",
             Unit.PER_SECOND,
             (
                 rate_of(of_proposer("qsync_confirmed_total"), "confirmed"),
@@ -316,14 +317,14 @@ _QSYNC = Row(
             ),
         ),
         Panel(
-            "Questions that wait",
-            "Questions on the coordinator's port without an answer.",
+            "Requests that wait",
+            "Requests on the coordinator's port that are not answered yet.",
             Unit.COUNT,
             (of_proposer("qsync_waiting"),),
         ),
         Panel(
             "Janitor",
-            "Transactions that were finished for clients that were gone, within an hour.",
+            "Transactions that were finished after their clients disconnected, within an hour.",
             Unit.COUNT,
             tuple(
                 Query(f"increase(sk_proposer_qsync_{name}_total{PROPOSER}[1h])", legend)

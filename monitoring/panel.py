@@ -1,8 +1,9 @@
-"""A panel of the dashboard, and the queries that panels are made of.
+"""A panel of the dashboard, and the queries of a panel.
 
-Law: every expression names only metrics of ours (or Prometheus's own `up` and `ALERTS`), and is
-limited by a variable of the dashboard where the metric has the label: TIMELINE for metrics of a
-safekeeper's timelines, PAGES for those of a pageserver, PROPOSER for those of a proposer.
+Law: every expression names only metrics of this project, or `up` and `ALERTS` of Prometheus. If a
+metric has the label of a variable of the dashboard, the variable limits the expression: TIMELINE
+for metrics of a safekeeper's timelines, PAGES for those of a pageserver, PROPOSER for those of a
+proposer.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ SERVICE = "{{instance}}"
 
 
 class Kind(Enum):
-    """`type` of a panel in Grafana."""
+    """The `type` of a panel in Grafana."""
 
     GRAPH = "timeseries"
     NUMBER = "stat"
 
 
 class Unit(Enum):
-    """Of the values, as Grafana names it."""
+    """The unit of the values, by its name in Grafana."""
 
     COUNT = "short"
     BYTES = "bytes"
@@ -37,7 +38,7 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`legend` may name labels: {{instance}}."""
+    """An expression. `legend` may name labels: {{instance}}."""
 
     expr: str
     legend: str = SERVICE
@@ -45,7 +46,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`texts`: how a NUMBER shows the values 0 and 1, the bad one first."""
+    """One panel. `texts`: what a NUMBER shows for the values 0 and 1; 0 is the bad one."""
 
     title: str
     description: str

@@ -1,5 +1,4 @@
-"""The panels about the services beside the log: pageservers, the generation service; disks and
-connections."""
+"""The panels about pageservers, the generation service, disks and connections."""
 
 from __future__ import annotations
 
@@ -10,13 +9,13 @@ _PAGESERVER = Row(
     (
         Panel(
             "Lag",
-            "WAL behind the newest cut.",
+            "WAL after the newest cut.",
             Unit.BYTES,
             (of_pages("lag_bytes"),),
         ),
         Panel(
             "Replay",
-            "WAL that cuts were made of.",
+            "WAL that was replayed to make cuts.",
             Unit.BYTES_PER_SECOND,
             (rate_of(of_pages("replayed_wal_bytes_total")),),
         ),
@@ -46,7 +45,7 @@ _PAGESERVER = Row(
         ),
         Panel(
             "Merges",
-            "Bytes of old layers that were read and written to make one of them.",
+            "Bytes of old layers that were read, and bytes of merged layers that were written.",
             Unit.BYTES_PER_SECOND,
             (
                 rate_of(of_pages("merge_read_bytes_total"), "read by {{instance}}"),
@@ -77,7 +76,7 @@ _PAGESERVER = Row(
         ),
         Panel(
             "Validation and checks",
-            "Since the generation service last answered, and since the last round of checks ended.",
+            "Time since the generation service last answered, and since the last round of checks.",
             Unit.SECONDS,
             (
                 Query("sk_pageserver_validated_seconds_ago", "validated, {{instance}}"),
@@ -92,13 +91,13 @@ _GENERATIONS = Row(
     (
         number(
             "Database",
-            "Whether the last transaction of the service ended well.",
+            "Whether the last transaction of the service succeeded.",
             Query("sk_generations_database_up"),
             ("down", "up"),
         ),
         Panel(
             "Requests",
-            "By operation and outcome.",
+            "Requests by operation and outcome.",
             Unit.PER_SECOND,
             (
                 Query(
@@ -138,7 +137,7 @@ _DISK = Row(
     (
         Panel(
             "Free space",
-            "Of the data directory of each safekeeper.",
+            "Free space of the data directory of each safekeeper.",
             Unit.BYTES,
             (Query("sk_disk_free_bytes"),),
         ),
@@ -156,7 +155,7 @@ _DISK = Row(
         ),
         Panel(
             "Connections",
-            "To the WAL port of all safekeepers, by role.",
+            "Connections to the WAL port of all safekeepers, by role.",
             Unit.COUNT,
             (
                 Query("sum by (role) (sk_connections_of_role)", "{{role}}"),
@@ -174,7 +173,7 @@ _DISK = Row(
         ),
         Panel(
             "Files not in force",
-            "Certificates, users and tokens that have changed and cannot be used.",
+            "Files of certificates, users and tokens that have changed and cannot be used.",
             Unit.COUNT,
             (
                 Query(

@@ -148,7 +148,7 @@ class ServiceContainer(ServiceProcess):
     def send_signal(self, number: signal.Signals) -> None:
         """To the first process; SIGKILL is to them all."""
         if not self.alive:
-            raise ProcessEnded(self._obituary())
+            raise ProcessEnded(self._end_text())
         self.container.kill(int(number))
 
     def pause(self) -> None:
@@ -228,7 +228,7 @@ class ServiceContainer(ServiceProcess):
             return ""
         return self.container.logs().decode(errors="replace")
 
-    def _obituary(self, when: str = "") -> str:
+    def _end_text(self, when: str = "") -> str:
         end = f"ended with exit code {self.exit_code}"
         if self._docker_container is None:
             end = "was not started"

@@ -113,4 +113,4 @@ def test_the_check_fails_when_nobody_listens(sk: Callable[..., ServiceContainer]
     container.wait_until(lambda: container.log_text(), TIMEOUT, "a first line of the log")
     code, text = container.check_health()
     assert code == 1
-    assert text.startswith("nobody listens")
+    assert text.startswith("no process listens")

@@ -74,7 +74,7 @@ def test_backups_of_a_cluster(
     assert pruned.stdout.split()[0] == names[0]
     assert sk("backup", "delete", *where, names[1]).returncode == 0
     assert_refused(sk("backup", "delete", *where, names[1]), 1, "there is no backup", "list")
-    assert_refused(sk("backup", "delete", *where, names[2]), 1, "the last sound one", "--yes")
+    assert_refused(sk("backup", "delete", *where, names[2]), 1, "the last undamaged one", "--yes")
     assert sk("backup", "delete", *where, names[2], "--yes").returncode == 0
     assert sk_json("backup", "list", *where) == []
 

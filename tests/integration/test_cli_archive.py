@@ -154,7 +154,7 @@ def check_prune(world: ArchivedCluster, end_lsn: int) -> None:
     assert Lsn.parse(status["begin_lsn"]) == horizon_lsn
     assert (status["gaps"], Lsn.parse(status["archived_lsn"]) >= end_lsn) == (0, True)
     beyond = sk("archive", "prune", option(world), "--before=FF/0")
-    assert_refused(beyond, 1, "--before is beyond it", hint="the newest segment always stays")
+    assert_refused(beyond, 1, "--before is beyond it", hint="the newest segment is always kept")
     nothing = sk("archive", "prune", option(world), "--keep-backups")
     assert_refused(nothing, 1, "there is no backup", hint="sk backup create")
 

@@ -115,7 +115,7 @@ def test_a_cluster_to_play_with_until_it_is_ended(tmp_path: Path) -> None:
             listed = sk("timeline", "list", *members).stdout
             assert len(listed.splitlines()) == 2, number  # the heading and one timeline
             assert interrupt(process, number) == 0
-        assert output(tmp_path).endswith("everything has ended\n")
+        assert output(tmp_path).endswith("all processes have ended\n")
         assert "Traceback" not in output(tmp_path)
     log = (tmp_path / "play/postgres.log").read_text()
     assert "database system is shut down" in log

@@ -26,7 +26,7 @@ def check_status(keeper: Keeper) -> None:
         status = sk("status", *asked)
         assert status.returncode == 1, status.stderr
         sentence = status.stdout.splitlines()[0]
-        assert sentence.startswith("UNKNOWN: the safekeepers do not tell us: ")
+        assert sentence.startswith("UNKNOWN: the safekeepers refuse to answer: ")
         assert says in sentence
         assert remedy in sentence
         assert "start" not in sentence

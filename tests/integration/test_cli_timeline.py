@@ -67,9 +67,9 @@ def test_a_timeline_from_facts(keepers: Keepers) -> None:
     assert listed["condition"] == "NO PROPOSER"
 
     again = sk("timeline", "create", *members_of(keepers), *FACTS)
-    assert_refused(again, 1, f"has timeline {name} of this primary already", "with --timeline")
+    assert_refused(again, 1, f"already has timeline {name} of this primary", "with --timeline")
     same = sk("timeline", "create", *members_of(keepers), *FACTS, "--timeline", name)
-    assert_refused(same, 1, f"has timeline {name} of this primary already", "with --timeline")
+    assert_refused(same, 1, f"already has timeline {name} of this primary", "with --timeline")
     assert states(keepers) == [["active"]] * 3
 
 

@@ -54,7 +54,7 @@ def test_wrong_usage_is_one_sentence(tmp_path: Path) -> None:
     watch = sk("status", "--safekeepers", NOBODY, "--watch", "--json")
     assert_wrong_usage(watch, "exclude each other")
     run = ("safekeeper", "run", "--id", "1", "--data-dir", tmp_path / "sk", "--tls-key", config)
-    assert_wrong_usage(sk(*run), "--tls-cert and --tls-key belong together")
+    assert_wrong_usage(sk(*run), "give both --tls-cert and --tls-key")
     assert list(tmp_path.iterdir()) == [config]
 
 

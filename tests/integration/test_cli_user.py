@@ -39,7 +39,7 @@ def test_users_come_and_go(tmp_path: Path) -> None:
 
     before = file.read_text()
     again = sk("user", "add", file, "alice", "--role", "admin", stdin="other\n")
-    assert_refused(again, 1, 'has user "alice" already', "--replace")
+    assert_refused(again, 1, 'already has user "alice"', "--replace")
     assert file.read_text() == before
     add(file, "alice", "--role", "admin", "--replace", password="other")
     assert parse_users(file.read_text())["alice"].roles == {Role.ADMIN}

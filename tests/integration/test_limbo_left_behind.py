@@ -48,7 +48,7 @@ def test_a_restore_between_prepare_and_its_end(
     with restored_at(pg_binaries, tmp_path / "copy") as copy:
         done = copy.restore(archive, *target, "--start", *copy.starting)
         assert done.returncode == 0, done.stderr
-        assert "1 transactions were prepared then" in done.stdout
+        assert "1 transactions were prepared and not yet ended" in done.stdout
         assert f"{gid}, database postgres, owner postgres" in done.stdout
         assert "COMMIT PREPARED or ROLLBACK PREPARED" in done.stderr
         assert prepared_gids(copy) == {gid}
@@ -87,7 +87,7 @@ def test_a_deposed_primary_rejoins(failover_world: Callable[..., FailoverWorld])
         wait_until(lambda: not prepared_gids(new), TIMEOUT, "the limbo to be committed")
         done = sk(*rejoin_arguments(world, old, new))
         assert done.returncode == 0, done.stderr
-        assert "2 transactions of qsync were prepared here alone" in done.stdout
+        assert "2 transactions of qsync were prepared only here" in done.stdout
         assert all(f"    {gid} rolled_back" in done.stdout for gid in lost)
         assert kept not in done.stdout
         assert "qsync" not in sk(*rejoin_arguments(world, old, new)).stdout

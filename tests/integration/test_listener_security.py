@@ -343,7 +343,7 @@ def listening_defaults(
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "sentence"),
     [
-        (["--tls-cert", "cert.pem"], 2, "--tls-cert and --tls-key belong together"),
+        (["--tls-cert", "cert.pem"], 2, "give both --tls-cert and --tls-key"),
         (["--tls-cert", "no.pem", "--tls-key", "no.pem"], 1, "could not load the TLS certificate"),
         (["--tls-client-ca", "ca.pem"], 2, "--tls-client-ca needs --tls-cert and --tls-key"),
         (["--user-file", "no-such-file"], 1, 'user file "no-such-file": could not be read'),

@@ -239,7 +239,7 @@ def test_force_goes_on_after_a_crash(lone_world: MembersWorld) -> None:
     world.keepers[2].resume()
     rest = sk("member", "force", *world.options(1, 2), "3", "4", "5", "--yes")
     assert rest.returncode == 0, rest.stderr
-    assert "was made the only member already" in rest.stdout
+    assert "is already the only member" in rest.stdout
     for id in (1, 2):
         timeline = world.keepers[id].timeline()
         assert timeline is not None

@@ -232,7 +232,7 @@ def test_one_that_comes_back_elsewhere_is_named_to_the_leader(
         world.keepers[3] = again
         again.wait_ready()
         out = world.change("remove", 3, known=(1, 3))
-        assert f"safekeeper 3 ({again.address}) was told that it has left" in out
+        assert f"safekeeper 3 ({again.address}) was informed that it has left" in out
         assert world.state_on(3) == "left"
         assert "safekeeper did not leave" not in world.cluster.proposer.log_text()
         world.reckon(ledger, 1, 2, 4)
@@ -265,7 +265,7 @@ def test_what_lies_on_one_disk_is_completed_by_the_same_command(
     shown = sk("member", "list", *world.options()).stdout
     assert "the membership 1, 2, 3 is on disk only on safekeeper 1" in " ".join(shown.split())
     out = world.change("remove", 9)
-    assert "not on the disks of a quorum yet" in out
+    assert "not yet on the disks of a quorum" in out
     assert "done: members 1, 2, 3" in out
     assert world.listed()["is_complete"]
     assert "nothing to change: it has members 1, 2, 3" in world.change("remove", 9)

@@ -130,10 +130,10 @@ def test_damage_is_found_named_and_mended(pages: Pages, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         file = (primary.data_dir / path).read_bytes()
         assert file[number * PAGE_BYTES + at] == there
-        kept = Path(done.stdout.split("what was there is in ")[1].strip())
+        kept = Path(done.stdout.split("the old page is in ")[1].strip())
         assert kept.read_bytes()[at] != there
     again = sk(*first, "--yes")
-    assert (again.returncode, "is what the WAL says" in again.stdout) == (0, True)
+    assert (again.returncode, "matches the WAL" in again.stdout) == (0, True)
     mended = sk("page", "check", primary.data_dir, *where)
     assert mended.returncode == 0, mended.stdout
     primary.start()
@@ -186,7 +186,7 @@ def test_checks_that_cannot_be_done(pages: Pages, tmp_path: Path) -> None:
         pages.cut(pageserver)
     pages.primary.execute("CREATE UNLOGGED TABLE u AS SELECT 1 AS a")
     unlogged = sk("page", "check", pages.primary.dsn(), *where, "--relation", "u")
-    assert_refused(unlogged, 1, "no page was checked", "Nothing is known")
+    assert_refused(unlogged, 1, "no page was checked", "Check another relation")
     odd = sk("page", "check", pages.primary.dsn(), *where, "--relation", "nothing.here")
     assert_refused(odd, 1, "relation nothing.here does not exist", "schema.table")
     gone = sk("page", "check", "host=127.0.0.1 port=1", *where)
@@ -194,7 +194,7 @@ def test_checks_that_cannot_be_done(pages: Pages, tmp_path: Path) -> None:
     strange = sk("page", "check", tmp_path, *where)
     assert_refused(strange, 1, "could not read", "data directory")
     word = sk("page", "check", "nowhere", *where)
-    assert (word.returncode, "is no folder" in word.stderr) == (2, True)
+    assert (word.returncode, "is neither a directory" in word.stderr) == (2, True)
 
 
 def test_checks_on_a_schedule(pages: Pages) -> None:

@@ -241,8 +241,8 @@ def test_an_emergency_of_one_that_cannot_reach_the_service(
 def test_wrong_usage_of_an_emergency(tmp_path: Path) -> None:
     run = ("pageserver", "run", "--archive", tmp_path, "--safekeepers", "127.0.0.1:1",
            "--data-dir", tmp_path / "data")  # fmt: skip
-    assert_wrong_usage(sk(*run, "--emergency"), "sk generations advance mends a database")
-    assert_wrong_usage(sk(*run, "--emergency-tenant", TENANT), "is for --emergency")
+    assert_wrong_usage(sk(*run, "--emergency"), "use sk generations advance")
+    assert_wrong_usage(sk(*run, "--emergency-tenant", TENANT), "needs --emergency")
 
 
 # ---- deletion
@@ -268,13 +268,13 @@ def test_deleted_under_its_pageserver_and_killed_meanwhile(world: PagesWorld) ->
             killed_at(world, step)
         done = delete(world, "--yes")
         assert done.returncode == 0, done.stderr
-        assert "gone for good" in done.stdout
+        assert "deleted for good" in done.stdout
         one.wait_until(lambda: one.status()["deleted_timelines"], TIMEOUT, "it to see that")
         wait_until(lambda: [*world.objects.pages()] == [TombstoneName()], TIMEOUT, "all to go")
         assert one.status()["deleted_timelines"] == [str(TIMELINE)]
         assert is_healthy(one.http_address)
         status = sk("pageserver", "status", one.http_address)
-        assert (status.returncode, "its id never returns" in status.stdout) == (0, True)
+        assert (status.returncode, "its pages were deleted for good" in status.stdout) == (0, True)
         one.kill()
         one.start()
         one.wait_until(lambda: is_told(one), TIMEOUT, "a second start to say so")
@@ -327,7 +327,7 @@ def test_a_service_that_knows_less_than_the_store_deletes_nothing(world: PagesWo
 
 def test_status_of_what_is_no_pageserver(world: PagesWorld) -> None:
     assert_refused(sk("pageserver", "status", world.service.address), 4,
-                   "expected the status page of a pageserver", "Give its --http")  # fmt: skip
+                   "expected the status page of a pageserver", "Give the --http")  # fmt: skip
     world.service.kill()
     assert_refused(
         sk("pageserver", "status", world.service.address), 4, "does not answer", "Start it"

@@ -132,7 +132,7 @@ def test_wal_that_the_standby_needs_and_nobody_has_any_more_is_missed_at_once(
         old.configure(restore_command="false")
         again = sk(*rejoin_arguments(world, old, new))
         assert again.returncode == 0, again.stderr
-        assert "its restore_command must bring the rest" in again.stderr
+        assert "its restore_command must fetch the rest" in again.stderr
 
 
 def oldest_lsn(safekeeper: SafekeeperProcess) -> Lsn:

@@ -57,7 +57,9 @@ def test_only_what_exists_is_restored(
                 refused(wrong, "--pg-bin", "--pg-bin", other.bin_dir)
         refused(f'"{old_location}" is not empty', "Move it")
         done = restored.restore(archive, "--safekeepers", "127.0.0.1:1")
-        assert_refused(done, 4, "no safekeeper that answers has timeline", "the archive is all")
+        assert_refused(
+            done, 4, "no safekeeper that answers has timeline", "restore from the archive"
+        )
 
         new_location = new_folder(tmp_path / "new")
         moved = ("--tablespace", f"{old_location}={new_location}")

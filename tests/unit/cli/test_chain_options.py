@@ -1,4 +1,4 @@
-"""--via, --via-sites: what they mean, and what is refused before anything is asked."""
+"""--via, --via-sites and --peer-conninfo: their values, and the values that are refused."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_sites_need_our_own() -> None:
 
 
 def test_how_to_connect_to_a_source_names_no_source() -> None:
-    """A hostaddr would send every chain to one host, whomever the leader names."""
+    """A hostaddr would send every chain to one host, regardless of the source of the leader."""
     conninfo = "user=chain passfile=/etc/sk/pass sslmode=verify-full"
     assert PeerConninfo().convert(conninfo, None, None) == conninfo
     assert PeerConninfo().convert("", None, None) == ""
     for name in NOT_FOR_PEERS:
-        with pytest.raises(click.BadParameter, match=f"it says {name}, which is the source's") as e:
+        with pytest.raises(click.BadParameter, match=f"{name} is not allowed") as e:
             PeerConninfo().convert(f"user=chain password=secret {name}=7", None, None)
         assert "secret" not in str(e.value)

@@ -1,4 +1,4 @@
-"""The config file: what it may contain, and how each mistake in it is named."""
+"""The config file: the permitted contents, and the error for each mistake."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quorum_wal.cli.main import cli
 
 
 def defaults_of(path: Path) -> dict[str, Any]:
-    """What `sk --config path` hands to its commands."""
+    """The defaults that `sk --config path` passes to its commands."""
     context = cli.make_context("sk", ["--config", str(path), "status"])
     return dict(context.default_map or {})
 

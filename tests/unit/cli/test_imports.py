@@ -1,4 +1,4 @@
-"""What a proposer imports before it leads: commits wait for each module of it."""
+"""The modules that a proposer imports before it leads. Commits wait for each of these imports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from quorum_wal.pg_fixtures.ports import free_port
 from quorum_wal.pg_fixtures.processes import SK
 
-#: Of the status page, of logs in colours, of --qsync, of --lock and of the stop of a server.
+#: Modules of the status page, of coloured logs, of --qsync, of --lock and of stopping a server.
 NOT_NEEDED = {
     "aiohttp",
     "jinja2",
@@ -42,7 +42,7 @@ def imported(*arguments: str) -> set[str]:
 
 @pytest.mark.parametrize("words", [("attach", "--primary"), ("promote", "--standby")])
 def test_a_proposer_imports_no_more_than_it_needs_to_lead(words: tuple[str, ...]) -> None:
-    """Nobody is there to connect to, so it comes as far as its first question."""
+    """No server listens, so the command ends at its first connection."""
     port = free_port()
     members = ("--safekeepers", f"127.0.0.1:{port}", "--http", "127.0.0.1:0")
     modules = imported(*words, f"host=127.0.0.1 port={port} user=nobody dbname=none", *members)

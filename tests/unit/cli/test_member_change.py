@@ -1,4 +1,4 @@
-"""`sk member`: when a change is done, and who is asked to go on with it."""
+"""`sk member`: when a change is done, and which proposer is asked to continue it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def change_of(view: TimelineView) -> MemberChange:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
-    """What a leader was asked for: it is done at once."""
+    """The requests to a leader, each of which succeeds at once."""
     asked: Requests = []
 
     def ask(config: object, request: ChangeRequest, *args: object, **options: object) -> None:
@@ -38,7 +38,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
 
 
 def view_of(having: set[int]) -> TimelineView:
-    """`remove 4 5` was left forward; these have that on disk."""
+    """`remove 4 5` was interrupted after the new set was decided; `having` have it on disk."""
     reports = [
         safekeeper(i, membership=NEW if i in having else JOINT, proposer=None) for i in range(1, 6)
     ]
@@ -50,26 +50,28 @@ def remove_again(view: TimelineView, *, dry_run: bool = False) -> None:
     change.carry_out(plan_remove(change.present, (4, 5)), dry_run=dry_run)
 
 
-def test_what_lies_on_one_disk_is_not_done(
+def test_a_change_on_one_disk_is_not_done(
     requests: Requests, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The leader died after its first word: 4 and 5 are needed until a quorum has it."""
+    """The leader died after its first message: 4 and 5 are needed until a quorum has the change."""
     remove_again(view_of({1}))
     (request,) = requests
     assert (request.generation, request.ids) == (3, (1, 2, 3))
     out = capsys.readouterr().out
-    assert "not on the disks of a quorum yet" in out
+    assert "not yet on the disks of a quorum" in out
     assert "nothing to change" not in out
     assert out.endswith("done: members 1, 2, 3, generation 3\n")
 
 
-def test_what_a_quorum_has_is_done(requests: Requests, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_change_on_a_quorum_is_done(
+    requests: Requests, capsys: pytest.CaptureFixture[str]
+) -> None:
     remove_again(view_of({1, 2}))
     assert requests == []
     assert "nothing to change: it has members 1, 2, 3" in capsys.readouterr().out
 
 
-def test_a_dry_run_says_what_is_missing(
+def test_a_dry_run_prints_the_missing_step(
     requests: Requests, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remove_again(view_of({1}), dry_run=True)
@@ -80,8 +82,8 @@ def test_a_dry_run_says_what_is_missing(
 ROTTEN = "segment 000000010000000000000003 at 0/3000000 is damaged: it is short"
 
 
-def test_who_is_damaged_cannot_be_one_of_two(requests: Requests) -> None:
-    """It confirms commits and gives no vote: 1 alone could elect nobody."""
+def test_a_damaged_member_cannot_be_one_of_two(requests: Requests) -> None:
+    """It confirms commits but does not vote, so 1 alone could not elect a leader."""
     reports = [safekeeper(1), safekeeper(2), safekeeper(3, damage=[ROTTEN])]
     change = change_of(Answers(reports).view())
     with pytest.raises(Refusal, match="safekeeper 3 does not vote: segment") as caught:
@@ -91,8 +93,8 @@ def test_who_is_damaged_cannot_be_one_of_two(requests: Requests) -> None:
     change.carry_out(plan_remove(change.present, (3,)), dry_run=True)
 
 
-def test_who_is_damaged_counts_for_the_present_set_while_a_leader_follows_it() -> None:
-    """Else nobody could be replaced any more in whose place nothing but force is left."""
+def test_a_damaged_member_counts_for_the_present_set_while_a_leader_follows_it() -> None:
+    """Otherwise no member could be replaced, and only sk member force would remain."""
     reports = [safekeeper(1), silent(2), safekeeper(3, damage=[ROTTEN])]
     followed = Answers(reports, {HTTP: page(peer(1), lost_peer(2), peer(3))})
     assert change_of(followed.view()).alive == {1, 3}

@@ -1,4 +1,4 @@
-"""What `sk restore` and `sk backup` do not take, said before anything is asked of anybody."""
+"""`sk restore` and `sk backup` refuse wrong options before they connect to a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quorum_wal.cli.main import cli
         (("--promote",), "need --server"),
         (("--promote", "--server", "host=x"), "--promote needs --safekeepers"),
         (("--promote", "--server", "host=x", "--target-xid", "3"), "--target-xid makes a copy"),
-        (("--start", "--promote", "--server", "host=x"), "--promote starts it, too"),
+        (("--start", "--promote", "--server", "host=x"), "--start excludes --promote"),
         (("--tablespace", "/a"), "--tablespace needs OLD=NEW"),
         (("--safekeeper-conninfo", "password=secret"), "keep it in a passfile"),
     ],

@@ -1,4 +1,4 @@
-"""What Spark says of an error of ours becomes our sentence again."""
+"""The text of Spark about one of our errors becomes the original error message again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TRACEBACK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "/x/spark/inputs/wal_reader.py", line 136, in _whole_records
     raise LostWal(lsn, f"{reason}, in {name}")
-spark.inputs.wal_input.LostWal: incorrect checksum in record at 0/97A0F0, in /wal/0009
+quorum_wal.spark.inputs.wal_input.LostWal: incorrect checksum in record at 0/97A0F0, in /wal/0009
 hint: Use another source.
 """
 
@@ -19,6 +19,6 @@ def test_our_sentence_and_its_hint() -> None:
     assert error.hint == "Use another source."
 
 
-def test_what_is_not_ours_has_no_stack() -> None:
+def test_a_foreign_error_has_no_stack() -> None:
     error = command_error_of("[DIVIDE_BY_ZERO] Division\nby zero.\n\tat org.apache.X(Y.scala:1)\n")
     assert error.message == "[DIVIDE_BY_ZERO] Division by zero."

@@ -1,4 +1,4 @@
-"""What `sk status` says of a proposer's coordinator, whatever its page has."""
+"""The line of `sk status` about the coordinator of a proposer."""
 
 from __future__ import annotations
 

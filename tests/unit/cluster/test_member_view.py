@@ -66,8 +66,8 @@ def test_a_holder_that_is_no_member_is_listed_with_the_command() -> None:
     assert [other.standing for other in view.others] == [Standing.OUTSIDE]
     (remark,) = remarks(view)
     assert remark == (
-        "safekeeper 4 (10.0.0.4:5454) has the log and is no member: sk member remove 4 tells it "
-        "so, sk member add makes it one"
+        "safekeeper 4 (10.0.0.4:5454) has the log and is not a member: run sk member remove 4 to "
+        "inform it, or sk member add to make it a member"
     )
 
 
