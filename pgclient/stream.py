@@ -41,11 +41,12 @@ class ReplicationStream:
         self._silence_seconds = silence_seconds
         #: Where the next piece begins.
         self.next_lsn = begin_lsn
+        self._is_ended = False
 
     def pieces(self) -> Iterator[memoryview]:
         """The WAL in pieces, without a gap, until the server ends the stream. An empty piece means
         that there was no new WAL."""
-        while (payload := receive_copy_data(self._pgconn, self._silence_seconds)) is not None:
+        while (payload := self._next()) is not None:
             yield self._piece(payload)
         next_result(self._pgconn)  # raises the server's error, if one ended the copy
 
@@ -59,13 +60,21 @@ class ReplicationStream:
                 size += len(batch[-1])
             yield batch
 
+    def _next(self) -> memoryview | None:
+        """The next CopyData, or None at the end of the copy."""
+        if self._is_ended:
+            return None
+        return receive_copy_data(self._pgconn, self._silence_seconds)
+
     def _arrived(self) -> memoryview | None:
-        """The next CopyData, without waiting. None: none has arrived, or the copy has ended;
-        pieces() then handles the end."""
+        """The next CopyData, without waiting. None: none has arrived, or the copy has ended. libpq
+        reports the end once; pieces() then handles it."""
         try:
-            return arrived_copy_data(self._pgconn)
+            payload = arrived_copy_data(self._pgconn)
         except Silent:
             return None
+        self._is_ended = payload is None
+        return payload
 
     def _piece(self, payload: memoryview) -> memoryview:
         try:

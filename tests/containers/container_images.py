@@ -164,7 +164,7 @@ def build(
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as archive:
         for path, name in sorted(files, key=lambda file: file[1]):
-            if path.is_file():
+            if path.is_file() or path.is_symlink():
                 archive.add(path, name)
     context.seek(0)
     output: list[str] = []

@@ -6,9 +6,12 @@ What the shell prints is docs/first-day-transcript.md. SK_ARTEFACTS=FOLDER keeps
 from __future__ import annotations
 
 import os
-import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
 
 from quorum_wal.pg_fixtures.processes import ServiceProcess
 from quorum_wal.pg_server.account import give, server_account
@@ -29,13 +32,21 @@ def commands_of(page: str) -> list[str]:
     return [line[len(INDENT) :] for line in page.splitlines() if line.startswith(INDENT)]
 
 
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder that the server's account may enter: those of pytest are for one user."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        home = Path(folder, "home")
+        home.mkdir()
+        give(home, server_account())
+        yield home
+
+
 def test_every_command_of_the_first_day_works(
-    tmp_path: Path, pg_binaries: PostgresBinaries
+    home: Path, tmp_path: Path, pg_binaries: PostgresBinaries
 ) -> None:
     account = server_account()
-    folder = tmp_path / "home"
-    folder.mkdir()
-    give(folder, account)
     skipped = (INSTALLS, NAMES_POSTGRES)
     commands = [line for line in commands_of(PAGE.read_text()) if not line.startswith(skipped)]
     script = tmp_path / "first-day.sh"
@@ -45,11 +56,11 @@ def test_every_command_of_the_first_day_works(
         ["bash", "-e", "-v", script],
         log_path=tmp_path / "transcript",
         name="the first day",
-        cwd=folder,
+        cwd=home,
         account=account,
         env={
             "PATH": os.pathsep.join(programs),
-            "HOME": str(folder),
+            "HOME": str(home),
             "USER": account.name if account is not None else os.environ["USER"],
             "QUORUM_WAL_INTERPRETED": "",
         },
@@ -59,17 +70,17 @@ def test_every_command_of_the_first_day_works(
     printed = shell.log_text()
     artefacts = os.environ.get("SK_ARTEFACTS")
     if artefacts:
-        Path(artefacts, TRANSCRIPT.name).write_text(transcript(commands, printed, folder))
+        Path(artefacts, TRANSCRIPT.name).write_text(transcript(commands, printed, home))
     assert exit_code == 0, shell.log_tail()
     for sentence in EXPECTED:
         assert sentence in printed
     assert "Traceback" not in printed
 
 
-def transcript(commands: list[str], printed: str, folder: Path) -> str:
+def transcript(commands: list[str], printed: str, home: Path) -> str:
     """The output in Markdown, each command behind a `$`."""
     lines, left = [], list(commands)
-    for line in printed.replace(str(folder), "/home/dba").splitlines():
+    for line in printed.replace(str(home), "/home/dba").splitlines():
         if left and line == left[0]:
             lines.append(f"{INDENT}$ {left.pop(0)}")
         else:
@@ -95,4 +106,4 @@ def test_the_transcript_is_of_these_commands() -> None:
         for line in commands_of(PAGE.read_text())
         if not line.startswith((INSTALLS, NAMES_POSTGRES))
     ]
-    assert typed == page, f"{shlex.join(['SK_ARTEFACTS=docs', 'pytest', str(Path(__file__).name)])}"
+    assert typed == page, "renew it: SK_ARTEFACTS=docs pytest tests/integration/test_first_day.py"

@@ -6,8 +6,12 @@ would never be answered.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import termios
+import threading
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +24,7 @@ from wire_server import LocalListener
 
 from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pg_fixtures.process_table import rss_bytes
+from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pgclient.connection import connect, connect_safekeeper
 from quorum_wal.pgclient.errors import ConnectionLost, NotConnected, ServerError, Silent
 from quorum_wal.pgclient.questions import (
@@ -42,6 +47,7 @@ from quorum_wal.pgwire.tls import ServerTls, TlsFiles
 SILENCE_SECONDS = 10.0
 #: More than the buffers of libpq and TLS together.
 WAL_BYTES = 300_000
+MESSAGE_HEADER_BYTES = 5
 
 #: What a server does with a command.
 Script = Callable[[Session], None]
@@ -223,6 +229,33 @@ def test_a_stream_has_no_gap_and_an_end(connected: Connect) -> None:
     assert stream.read(0x1000 + 5000) == WAL[:5000]
     assert stream.next_lsn == 0x1000 + 200_000
     assert b"".join(stream.pieces()) == WAL[200_000:]
+
+
+def test_the_end_of_a_stream_arrives_with_the_last_piece(connected: Connect) -> None:
+    is_started, messages = threading.Event(), (wal_at(0, 10), wal_at(10, 1000))
+
+    def script(session: Session) -> None:
+        stream = session.start_copy_both()
+        is_started.wait(SILENCE_SECONDS)
+        for message in messages:
+            stream.send(message.encode())
+        stream.end_copy()
+
+    pgconn = connected({START: script})
+    stream = started(pgconn)
+    is_started.set()
+    sent_bytes = sum(MESSAGE_HEADER_BYTES + len(message.encode()) for message in messages)
+    with_the_end = sent_bytes + MESSAGE_HEADER_BYTES
+    wait_until(lambda: arrived_bytes(pgconn) >= with_the_end, SILENCE_SECONDS, "all of it")
+    batches = list(stream.batches(len(WAL)))
+    assert b"".join(piece for batch in batches for piece in batch) == WAL[:1000]
+
+
+def arrived_bytes(pgconn: pq.abc.PGconn) -> int:
+    """What the socket has. Source: tcp(7), FIONREAD."""
+    count = array("i", [0])
+    fcntl.ioctl(pgconn.socket, termios.FIONREAD, count)
+    return count[0]
 
 
 def test_a_stream_under_tls(connected: Connect, tmp_path: Path) -> None:

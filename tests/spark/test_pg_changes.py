@@ -196,7 +196,7 @@ def test_slot_is_held_where_the_oldest_open_transaction_began(
     [
         ({"catalog": ""}, "neither catalog nor dsn is given"),
         ({"table": "nowhere"}, 'has no table "nowhere"'),
-        ({"rmgr": "Heap"}, 'option "rmgr" is of pg_wal'),
+        ({"rmgr": "Heap"}, 'option "rmgr" is only for pg_wal'),
         ({"tabel": "orders"}, 'unknown option "tabel"'),
     ],
 )
