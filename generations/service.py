@@ -46,7 +46,9 @@ class GenerationServer:
             routes = GenerationRoutes(self._generations, self._counts).routes
             collector = GenerationCollector(self._counts, self._unusable_files)
             pages = Pages(self.status, self.health, lambda: collector.registry, routes, is_api=True)
-            self._http = stack.enter_context(StatusServer(self._listener, pages))
+            # Known before its thread answers: the status has its address.
+            self._http = StatusServer(self._listener, pages)
+            stack.enter_context(self._http)
             self._http.wait_started()
             self._stack = stack.pop_all()
         log.info(

@@ -143,7 +143,9 @@ class Safekeeper:
             pages = Pages(self.status, self.health, lambda: registry, web=page)
             http = self._http_listener()
             self._files = (*self.access.files, *http.files)
-            self._http = stack.enter_context(StatusServer(http, pages))
+            # Known before its thread answers: the status has its address.
+            self._http = StatusServer(http, pages)
+            stack.enter_context(self._http)
             stack.callback(self._end_threads)
             self._acceptor = Thread(target=self._accept, name="accept", daemon=True)
             self._acceptor.start()

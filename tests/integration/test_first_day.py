@@ -6,6 +6,7 @@ What the shell prints is docs/first-day-transcript.md. SK_ARTEFACTS=FOLDER keeps
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,15 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from quorum_wal.pg_fixtures.process_table import ends_within
 from quorum_wal.pg_fixtures.processes import ServiceProcess
 from quorum_wal.pg_server.account import give, server_account
 from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.postmaster_file import read_postmaster_file
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, TRANSCRIPT = DOCS / "first-day.md", DOCS / "first-day-transcript.md"
-TIMEOUT = 600.0
+TIMEOUT, STOP_TIMEOUT = 600.0, 60.0
 INDENT = "    "
 #: The test is installed already, and knows where Postgres is.
 INSTALLS, NAMES_POSTGRES = "pip install", "export PATH="
@@ -41,6 +44,12 @@ def home() -> Iterator[Path]:
         home.mkdir()
         give(home, server_account())
         yield home
+        # pg_ctl makes a server a session of its own, which the end of the shell does not end.
+        for data_dir in home.glob("first-day/pg*/"):
+            server = read_postmaster_file(data_dir)
+            if server is not None:
+                os.kill(server.pid, signal.SIGQUIT)
+                assert ends_within(server.pid, STOP_TIMEOUT)
 
 
 def test_every_command_of_the_first_day_works(

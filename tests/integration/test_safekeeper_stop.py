@@ -7,6 +7,7 @@ import socket
 from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.safekeeper import service
 from quorum_wal.safekeeper.config import SafekeeperConfig
 from quorum_wal.safekeeper.service import Safekeeper
+from quorum_wal.telemetry.status_server import HttpListener, Pages, StatusServer
 
 TIMEOUT = 10.0
 
@@ -43,3 +45,25 @@ def test_who_is_accepted_last_is_turned_away(
         assert accepted.wait(TIMEOUT)
     with client:
         assert client.recv(1) == b""
+
+
+def test_the_status_is_whole_when_its_port_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program may ask as soon as the port is open, before the safekeeper goes on."""
+    statuses: list[dict[str, Any]] = []
+
+    class AskedAtOnce(StatusServer):
+        def __init__(self, listener: HttpListener, pages: Pages) -> None:
+            super().__init__(listener, pages)
+            self._status = pages.status
+
+        def __enter__(self) -> StatusServer:
+            entered = super().__enter__()
+            statuses.append(self._status())
+            return entered
+
+    monkeypatch.setattr(service, "StatusServer", AskedAtOnce)
+    config = SafekeeperConfig(1, tmp_path / "data", "127.0.0.1", 0, "127.0.0.1", 0)
+    with Safekeeper(config) as safekeeper:
+        assert [status["http"] for status in statuses] == [safekeeper.http_address]

@@ -98,7 +98,7 @@ def deck(world: World, rng: random.Random) -> list[Fault]:
 def _of_slowness(number: int, disk: FailingDisk) -> Fault:
     return Fault(
         SLOW_DISK, f"disk {number}", frozenset({f"slowness {number}"}), 6.0,
-        lambda: disk.slow_sync(SLOW_SYNC_MS), disk.heal,
+        lambda: disk.slow_sync(SLOW_SYNC_MS), disk.restore,
         outlasts_failover=True, truth=commits_proceed,
     )  # fmt: skip
 

@@ -119,7 +119,7 @@ def _compare(world: PageWorld, point: RestorePoint, full: PromotedServer) -> int
                 names = [f"--table={each.quoted()}" for each in restored.family or ()]
             program = [world.server.binaries.program("pg_dump"), f"--dbname={conninfo}", *names]
             if _statements(path.read_text()) != _statements(run_program(program).stdout):
-                raise NotEqual(f"{database}.public.{table} at {point.moment}: see {path}")
+                raise NotEqual(f"{database}.public.{table} at {point.target}: see {path}")
             path.unlink()
             count += 1
     return count
