@@ -90,7 +90,7 @@ def test_a_data_directory_of_another_release_or_of_somebody_else(tmp_path: Path)
     (identity.parent / "lock").touch()
     identity.write_text('{"format": 99, "safekeeper_id": 1}')
     before = contents(tmp_path)
-    assert_refused(run(identity.parent), 1, "has format 99, expected 2", "another release")
+    assert_refused(run(identity.parent), 1, "has format 99, expected 2", "Another release")
     assert contents(tmp_path) == before
 
     identity.write_text("{")

@@ -221,7 +221,7 @@ def test_another_format_version_asks_for_the_other_release(
     safekeeper = open_specimen(specimen)
     reason = str(refused(safekeeper, newer))
     assert "has format version 4, expected 3" in reason
-    assert "another release" in reason
+    assert "Another release" in reason
     assert_votes(safekeeper, specimen.control.timeline)
 
     command(safekeeper.address, "DELETE_TIMELINE", **named(newer))  # an operator's decision
@@ -371,7 +371,7 @@ def test_a_data_directory_that_is_not_ours_is_left_alone(
             made("another", '{"format": 1, "safekeeper_id": 7}'),
             "belongs to safekeeper 7, not 1", "Start it with --id 7",
         ),
-        (made("future", '{"format": 3, "safekeeper_id": 1}'), "has format 3", "another release"),
+        (made("future", '{"format": 3, "safekeeper_id": 1}'), "has format 3", "Another release"),
         (made("letters", None), "is neither empty nor a safekeeper", "Choose an empty"),
         (made("torn", '{"format": 1, "saf'), "could not read", ""),
     ):  # fmt: skip

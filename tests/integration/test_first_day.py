@@ -23,7 +23,7 @@ from quorum_wal.pg_server.postmaster_file import read_postmaster_file
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, TRANSCRIPT = DOCS / "first-day.md", DOCS / "first-day-transcript.md"
 TIMEOUT, STOP_TIMEOUT = 600.0, 60.0
-INDENT = "    "
+INDENT, HOME = "    ", "/home/dba"
 #: The test is installed already, and knows where Postgres is.
 INSTALLS, NAMES_POSTGRES = "pip install", "export PATH="
 #: Each safekeeper is in `sk status` at the end, and the rows are there again.
@@ -79,17 +79,18 @@ def test_every_command_of_the_first_day_works(
     printed = shell.log_text()
     artefacts = os.environ.get("SK_ARTEFACTS")
     if artefacts:
-        Path(artefacts, TRANSCRIPT.name).write_text(transcript(commands, printed, home))
+        plain = printed.replace(str(home), HOME).replace(str(script), "bash")
+        Path(artefacts, TRANSCRIPT.name).write_text(transcript(commands, plain))
     assert exit_code == 0, shell.log_tail()
     for sentence in EXPECTED:
         assert sentence in printed
     assert "Traceback" not in printed
 
 
-def transcript(commands: list[str], printed: str, home: Path) -> str:
+def transcript(commands: list[str], printed: str) -> str:
     """The output in Markdown, each command behind a `$`."""
     lines, left = [], list(commands)
-    for line in printed.replace(str(home), "/home/dba").splitlines():
+    for line in printed.splitlines():
         if left and line == left[0]:
             lines.append(f"{INDENT}$ {left.pop(0)}")
         else:
