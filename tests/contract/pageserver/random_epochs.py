@@ -14,7 +14,7 @@ from page_world import PageWorld, differences
 from random_workload import RandomWorkload
 from seed_runs import run_seeds
 from touch_oracle import plain_survey
-from wal_summaries import SUMMARIES_SINCE, missing_blocks, summarized_blocks
+from wal_summaries import SUMMARIES_SINCE, is_summarizing, missing_blocks, summarized_blocks
 
 from quorum_wal.pageserver.layers.touches import Touches
 from quorum_wal.pg_fixtures.postgres import Postgres
@@ -80,7 +80,7 @@ def check_epoch(world: PageWorld, name: str) -> Touches:
     if pages != plain.pages:
         odd = sorted(set(pages.items()) ^ set(plain.pages.items()))
         raise NotEqual(f"the surveys differ: {odd[:5]}")
-    if world.facts.pg_major >= SUMMARIES_SINCE:
+    if is_summarizing(world.primary):
         summarized = summarized_blocks(world, redo_lsn, target.redo_lsn, target.tli)
         missing = missing_blocks(touches, summarized)
         if missing:

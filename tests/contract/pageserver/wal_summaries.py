@@ -10,11 +10,17 @@ from page_world import TIMEOUT, PageWorld
 
 from quorum_wal.pageserver.layers.fork import Fork, ForkKind
 from quorum_wal.pageserver.layers.touches import Touches
+from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.waiting import wait_until
 
 SUMMARIES_SINCE = 17  # major version
 
 Blocks = set[tuple[Fork, int]]
+
+
+def is_summarizing(server: Postgres) -> bool:
+    """Whether summarize_wal is on; before version 17 there is no such setting."""
+    return server.execute("SELECT current_setting('summarize_wal', true)") == [("on",)]
 
 
 def summarized_blocks(world: PageWorld, begin_lsn: int, redo_lsn: int, tli: int) -> Blocks:
