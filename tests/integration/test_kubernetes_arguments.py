@@ -187,6 +187,12 @@ def test_postgres_with_a_sidecar(
         assert_commits_wait_for_it(postgres)
         postgres.restart()
         assert_commits_wait_for_it(postgres)
+        changes = {**addresses, **files_of(secrets)}
+        wait_until(
+            lambda: status_is_ok(replaced(status_command(), changes), proposer.env),
+            TIMEOUT,
+            "sk status to say OK",
+        )
 
 
 def test_cloudnativepg(
@@ -211,6 +217,21 @@ def test_cloudnativepg(
     with ManifestProposer("cloudnativepg", log_path, secrets, by) as proposer:
         proposer.wait_streaming(TIMEOUT)
         assert_commits_wait_for_it(postgres)
+
+
+def status_command() -> str:
+    """The command that the page has kubectl run in the container of the proposer."""
+    section = (ROOT / "docs/kubernetes.md").read_text().partition("\n## Look at it\n")[2]
+    begin, end = "kubectl exec postgres-0 -c proposer -- sh -c '", "'\n"
+    return section.partition(begin)[2].partition(end)[0]
+
+
+def status_is_ok(command: str, env: Mapping[str, str]) -> bool:
+    """Its exit code is 0, and its verdict is OK."""
+    words = [f'sk() {{ {SK[0]} -m {SK[2]} "$@"; }}\n{command}']
+    shell = ["bash", "-e", "-c", *words]
+    done = subprocess.run(shell, env={**os.environ, **env}, capture_output=True, text=True)
+    return done.returncode == 0 and "\nOK" in done.stdout
 
 
 def with_tls(postgres: Postgres, secrets: Secrets) -> None:
