@@ -1,0 +1,106 @@
+"""packaging/kubernetes/ as tests read it: its objects, and the containers of their Pods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "packaging/kubernetes"
+IMAGE = "registry.example/quorum-wal"
+POD_INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"
+
+_IMAGE_VARIABLE = re.compile(r"\b(SK_[A-Z_]+)=(\S+)")
+#: Of the kubelet, in arguments and in values.
+REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One object of a file."""
+
+    file: str
+    object: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}-{self.object['kind']}-{self.object['metadata']['name']}"
+
+    @property
+    def pod(self) -> dict[str, Any] | None:
+        """The template of its Pods: `metadata` and `spec`."""
+        template: dict[str, Any] | None = self.object.get("spec", {}).get("template")
+        return template
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container of a Pod of an object, also an init container."""
+
+    manifest: Manifest
+    spec: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.manifest.name}-{self.spec['name']}"
+
+    @property
+    def is_ours(self) -> bool:
+        return str(self.spec["image"]).partition(":")[0] == IMAGE
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of `sk`, which is the entry point of the image."""
+        assert self.is_ours
+        assert "command" not in self.spec
+        return list(self.spec["args"])
+
+    def environment(self, secrets: Mapping[str, str], pod_index: int = 1) -> dict[str, str]:
+        """Its variables, as the kubelet sets them; `secrets` by "secret/key". Raises KeyError."""
+        done: dict[str, str] = {}
+        for entry in self.spec.get("env", []):
+            source = entry.get("valueFrom", {})
+            if "secretKeyRef" in source:
+                key = source["secretKeyRef"]
+                done[entry["name"]] = secrets[f"{key['name']}/{key['key']}"]
+            elif "fieldRef" in source:
+                assert source["fieldRef"]["fieldPath"] == POD_INDEX
+                done[entry["name"]] = str(pod_index)
+            else:
+                done[entry["name"]] = REFERENCE.sub(lambda found: done[found[1]], entry["value"])
+        return done
+
+
+def read_manifests() -> list[Manifest]:
+    """All objects, in the order of files and of the objects in them."""
+    return [
+        Manifest(path.stem, each)
+        for path in sorted(FOLDER.glob("*.yaml"))
+        for each in yaml.safe_load_all(path.read_text())
+    ]
+
+
+def containers_of(manifest: Manifest) -> list[Container]:
+    pod = manifest.pod["spec"] if manifest.pod else {}
+    specs = [*pod.get("initContainers", []), *pod.get("containers", [])]
+    return [Container(manifest, spec) for spec in specs]
+
+
+def container_named(file: str, name: str) -> Container:
+    (found,) = (
+        container
+        for manifest in read_manifests()
+        for container in containers_of(manifest)
+        if (manifest.file, container.spec["name"]) == (file, name)
+    )
+    return found
+
+
+def image_environment() -> dict[str, str]:
+    """The variables of `sk` that our image sets."""
+    return dict(_IMAGE_VARIABLE.findall((ROOT / "Dockerfile").read_text()))
