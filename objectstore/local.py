@@ -107,13 +107,19 @@ class LocalStore:
             return [name for name in names if any(self.list(f"{prefix}{name}/"))]
 
     def delete(self, key: str) -> None:
+        """Another process may delete the same object, and the empty folder, at the same time."""
         path = self._path(key)
         with _errors(key):
             if path.exists():
-                durable.remove_file(path)
-                durable.sync_directory(path.parent)
-            if path.parent != self.root and durable.remove_empty_directory(path.parent):
-                durable.sync_directory(path.parent.parent)
+                durable.remove_file(path, missing_ok=True)
+            if path.parent != self.root:
+                durable.remove_empty_directory(path.parent)
+            self._sync_nearest(path.parent)
+
+    def _sync_nearest(self, folder: Path) -> None:
+        """Syncs `folder`, or the nearest one above it that exists."""
+        while not durable.sync_directory(folder, missing_ok=True) and folder != self.root:
+            folder = folder.parent
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """One by one: for a folder nothing else is faster."""

@@ -45,14 +45,20 @@ def storage_errors(path: Path, doing: str, *, resumable: bool = True) -> Iterato
         ) from error
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a folder durable."""
+def sync_directory(path: Path, *, missing_ok: bool = False) -> bool:
+    """Make the names in a folder durable. With `missing_ok`, False if there is no such folder."""
     with storage_errors(path, "fsync directory", resumable=False):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            if missing_ok:
+                return False
+            raise
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
+    return True
 
 
 def sync_file(path: Path) -> None:
@@ -214,10 +220,10 @@ def copy_range(source: Path, begin: int, end: int, fd: int, path: Path) -> None:
         os.close(source_fd)
 
 
-def remove_file(path: Path) -> None:
+def remove_file(path: Path, *, missing_ok: bool = False) -> None:
     """Remove a name; the caller syncs the folder once for several."""
     with storage_errors(path, "remove"):
-        os.unlink(path)
+        path.unlink(missing_ok=missing_ok)
 
 
 def remove_empty_directory(path: Path) -> bool:

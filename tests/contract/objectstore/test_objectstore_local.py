@@ -245,3 +245,25 @@ def test_what_was_broken_off_long_ago_is_removed(tmp_path: Path) -> None:
     assert (tmp_path / "wal" / ".tmp-old-1").exists()
     assert store.create("wal/2", b"content")
     assert sorted(path.name for path in (tmp_path / "wal").iterdir()) == [".tmp-new-1", "1", "2"]
+
+
+DELETE_ALL = """
+import sys
+from quorum_wal.objectstore.local import LocalStore
+store = LocalStore(sys.argv[1])
+store.delete_many([f"layers/{number}/part" for number in range(int(sys.argv[2]))])
+"""
+
+
+def test_two_processes_delete_the_same_objects(tmp_path: Path) -> None:
+    """A pageserver and `sk pageserver delete-timeline` do, after a tombstone."""
+    store, count = LocalStore(str(tmp_path)), 2000
+    for number in range(count):
+        path = tmp_path / "layers" / str(number) / "part"
+        path.parent.mkdir(parents=True)
+        path.touch()
+    command = [sys.executable, "-c", DELETE_ALL, str(tmp_path), str(count)]
+    deleting = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [process.communicate(timeout=TIMEOUT)[1] for process in deleting]
+    assert errors == ["", ""]
+    assert list(store.list("layers/")) == []
