@@ -29,7 +29,7 @@ def playground(directory: Path | None) -> Iterator[Path]:
     try:
         yield root
     except Exception as error:
-        raise CommandError(_first_line(error), f"The logs and all data are in {root}.") from error
+        raise CommandError(_first_line(error), f"The logs and all data are in {root}") from error
     except BaseException:
         _remove(root, directory)
         raise

@@ -307,7 +307,7 @@ def test_what_cannot_be_made_says_why_and_leaves_nothing(
     shared: Past, small_disk: Callable[[int], SmallDisk]
 ) -> None:
     shared.refused('"../x" is not a valid branch name', "", name="../x")
-    shared.refused("port", "another one", "--port", shared.primary.port)
+    shared.refused("port", "another --port", "--port", shared.primary.port)
     shared.refused("before the first cut", "The first cut is at", "--at-lsn", "0/1")
     shared.refused("the WAL ends at", "earlier target", "--at-lsn", "F/0")
     shared.refused("has 0 timelines", "Safekeepers", "--archive", shared.root)

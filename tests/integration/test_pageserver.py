@@ -109,7 +109,7 @@ def test_cuts_go_on_after_a_kill_and_a_restore_begins_with_one(
         wait_until(lambda: Lsn.parse(archived(pages)) >= Lsn.parse(end), TIMEOUT, "the archive")
     where = ("--archive", pages.archive)
     refused = sk("backup", "delete", *where, pages.backup_id, "--yes")
-    assert_refused(refused, 1, "is the base of a pageserver's cuts", "stays")
+    assert_refused(refused, 1, "is the base of a pageserver's cuts", "Keep this backup")
     take_backup(pages.archive, pages.primary)
     assert sk("backup", "prune", *where, "--keep", 1).stdout == ""
     with restored_at(pages.primary.binaries, tmp_path / "restored") as restored:
