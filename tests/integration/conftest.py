@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -111,6 +112,14 @@ def failover_world(
             return FailoverWorld(cluster, standby, front)
 
         yield make
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that any account may enter: those of pytest are for one user."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -36,20 +35,18 @@ def commands_of(page: str) -> list[str]:
 
 
 @pytest.fixture
-def home() -> Iterator[Path]:
-    """A folder that the server's account may enter: those of pytest are for one user."""
-    with TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        home = Path(folder, "home")
-        home.mkdir()
-        give(home, server_account())
-        yield home
-        # pg_ctl makes a server a session of its own, which the end of the shell does not end.
-        for data_dir in home.glob("first-day/pg*/"):
-            server = read_postmaster_file(data_dir)
-            if server is not None:
-                os.kill(server.pid, signal.SIGQUIT)
-                assert ends_within(server.pid, STOP_TIMEOUT)
+def home(open_path: Path) -> Iterator[Path]:
+    """A folder of the account that Postgres runs as."""
+    home = open_path / "home"
+    home.mkdir()
+    give(home, server_account())
+    yield home
+    # pg_ctl makes a server a session of its own, which the end of the shell does not end.
+    for data_dir in home.glob("first-day/pg*/"):
+        server = read_postmaster_file(data_dir)
+        if server is not None:
+            os.kill(server.pid, signal.SIGQUIT)
+            assert ends_within(server.pid, STOP_TIMEOUT)
 
 
 def test_every_command_of_the_first_day_works(

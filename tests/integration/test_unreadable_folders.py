@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from sk_command import TIMEOUT, Done, assert_refused
@@ -58,14 +57,6 @@ def own_folder(path: Path) -> Path:
     if os.geteuid() == 0:
         os.chown(path, NOBODY, NOBODY)
     return path
-
-
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    """A folder to which everybody gets: those of pytest are for one user."""
-    with TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
 
 
 @pytest.fixture
