@@ -110,16 +110,11 @@ class QuorumCluster:
             self.proposer.start()
         self.proposer.wait_streaming(timeout)
         self.proposer.wait_until(self.is_synchronous, timeout, "the primary to wait for it")
-        self.proposer.wait_until(self.is_configured, timeout, "it to finish the settings")
 
     def is_synchronous(self) -> bool:
         """The primary's commits wait until the proposer has confirmed them."""
         statement = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
         return bool(self.postgres.execute(statement))
-
-    def is_configured(self) -> bool:
-        """The proposer has finished changing the primary's settings."""
-        return self.proposer.status().get("configured", False) is not False
 
     def kill_all(self) -> None:
         """Kills all processes with SIGKILL, but keeps the proxies. start() starts them again."""

@@ -11,7 +11,7 @@ Readiness is read from postmaster.pid, as pg_ctl does, so no connection waits fo
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -53,7 +53,8 @@ class Postgres:
 
     For a regular shutdown, call stop() before. The data folder remains. A new one is a copy of
     `template`, the folder of a stopped server, or is made by initdb with `wal_seg_size`.
-    `settings` apply from the first start on; `env` is added to the server's environment.
+    `settings` apply from the first start on; `options` are on the server's command line at every
+    start; `env` is added to its environment.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Postgres:
         wal_seg_size: int = WAL_SEG_SIZE,
         template: Path | None = None,
         port: int | None = None,
+        options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.binaries = binaries
@@ -83,6 +85,7 @@ class Postgres:
                 f"--port={self.port}",
                 "--listen_addresses=127.0.0.1",
                 "--unix_socket_directories=",
+                *options,
             ],
             name=f"postgres {binaries.version} in {data_dir}",
             log_path=self.log_path,

@@ -76,8 +76,19 @@ class ProposerProcess(ServiceProcess):
         )
 
     def wait_streaming(self, timeout: float = STREAMING_TIMEOUT) -> None:
-        """Returns when it streams with a quorum. Raises ProcessEnded, DeadlineExceeded."""
+        """Returns when it streams with a quorum, and with `configure` when commits wait for it.
+
+        Raises ProcessEnded, DeadlineExceeded.
+        """
         self.wait_state("streaming", timeout)
+        self.wait_until(self.is_configured, timeout, "the primary's commits to wait for it")
+
+    def is_configured(self) -> bool:
+        """It has changed the primary's settings, or was not told to."""
+        try:
+            return self.status().get("configured") is not False
+        except OSError:
+            return False
 
     def wait_state(self, state: str, timeout: float = STREAMING_TIMEOUT) -> None:
         """Returns when the status has `state`. Raises ProcessEnded, DeadlineExceeded."""

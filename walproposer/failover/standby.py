@@ -31,7 +31,7 @@ from quorum_wal.walproposer.primary.prepared_transactions import ours, read_prep
 from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 from quorum_wal.walproposer.primary.primary_settings import PrimarySettings
 from quorum_wal.walproposer.primary.slot import ensure_slot, read_slot
-from quorum_wal.walproposer.primary.standby_names import parse_standby_names
+from quorum_wal.walproposer.primary.standby_names import one_of
 from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 _STATE = """
@@ -79,7 +79,7 @@ class StandbyServer:
             replayed_lsn=_lsn(replayed),
             is_paused=paused,
             sources=sources_of(conninfo),
-            standby_names=_one_of(names),
+            standby_names=one_of(names),
             has_slot=has_slot,
             checkpointer_idle=idle,
             config_age_seconds=age,
@@ -185,12 +185,6 @@ class StandbyServer:
 
 def _lsn(text: str | None) -> int:
     return int(Lsn.parse(text)) if text else 0
-
-
-def _one_of(value: str) -> tuple[str, ...]:
-    """The names in synchronous_standby_names, if one of them must confirm; else ()."""
-    rule = parse_standby_names(value)
-    return rule.names if rule is not None and rule.count == 1 else ()
 
 
 def sources_of(conninfo: str) -> tuple[str, ...]:

@@ -79,12 +79,15 @@ _IN_THE_FILES = (
 )
 # Sources of a setting that applies to this session, but perhaps to no other.
 _SESSION_SOURCES = ("global", "database", "user", "database user", "client", "session")
-# In both of these waits the checkpointer applies a reload at once. Source: Postgres
-# `checkpointer.c`.
+# In both of these waits the checkpointer applies a reload at once. NULL for a role that may not see
+# it. Source: Postgres `checkpointer.c`.
+CHECKPOINTER_OBEYS = (
+    "SELECT wait_event IN ('CheckpointerMain', 'CheckpointWriteDelay')"
+    " FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
+)
 _CHECKPOINTER = (
     "SELECT extract(epoch FROM clock_timestamp() - pg_conf_load_time())::float8,"
-    " coalesce((SELECT wait_event IN ('CheckpointerMain', 'CheckpointWriteDelay')"
-    "  FROM pg_stat_activity WHERE backend_type = 'checkpointer'), true)"
+    f" coalesce(({CHECKPOINTER_OBEYS}), true)"
 )
 
 

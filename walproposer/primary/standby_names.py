@@ -68,6 +68,12 @@ def parse_standby_names(value: str) -> StandbyNames | None:
             return StandbyNames(Method.PRIORITY, 1, _names(names, value))
 
 
+def one_of(value: str) -> tuple[str, ...]:
+    """The names in synchronous_standby_names, if one of them must confirm; else ()."""
+    rule = parse_standby_names(value)
+    return rule.names if rule is not None and rule.count == 1 else ()
+
+
 def names_us(value: str, application_name: str) -> bool:
     """Whether the value names this application_name explicitly, and not only with `*`."""
     rule = parse_standby_names(value)

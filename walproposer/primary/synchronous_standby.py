@@ -24,15 +24,24 @@ from quorum_wal.walproposer.primary.commit_waits import (
 )
 from quorum_wal.walproposer.primary.log_marker import forget_log
 from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.primary.primary_settings import CHECKPOINTER_OBEYS
 from quorum_wal.walproposer.primary.slot import read_slot
+from quorum_wal.walproposer.primary.standby_names import one_of
 
 log = structlog.get_logger()
 
 POLL_SECONDS = 0.1
 RELOAD_SECONDS = 5.0
+# Since a session first had the setting. An idle checkpointer has woken up by then.
+SETTLE_SECONDS = 0.1
 
-IS_STREAMING = (
-    "SELECT count(*) FROM pg_stat_replication WHERE application_name = %s AND state = 'streaming'"
+# A new session has the configuration that the postmaster loaded last, so it proves a reload. A role
+# that may not see the checkpointer's wait cannot tell more.
+_STATE = (
+    "SELECT EXISTS (SELECT FROM pg_stat_replication"
+    "  WHERE application_name = %s AND state = 'streaming'),"
+    " current_setting('synchronous_standby_names'),"
+    f" coalesce(({CHECKPOINTER_OBEYS}), true)"
 )
 
 
@@ -46,13 +55,14 @@ def setting_statement(application_name: str) -> str:
 
 def configure_when_streaming(address: PrimaryAddress, stopping: StopSignal) -> Event:
     """Start a thread that waits until the primary reports us as streaming, then sets it, once.
-    Returns an event that is set when this is done."""
+    Returns an event that is set when commits wait for us."""
     done = Event()
+    configuration = _Configuration(address)
 
     def run() -> None:
         while not stopping.is_set:
             try:
-                if _configure(address):
+                if configuration.is_in_force():
                     done.set()
                     return
             except (WalProposerError, psycopg.Error) as error:
@@ -63,18 +73,51 @@ def configure_when_streaming(address: PrimaryAddress, stopping: StopSignal) -> E
     return done
 
 
-def _configure(address: PrimaryAddress) -> bool:
-    with closing(address.connect()) as connection:
-        row = connection.execute(IS_STREAMING, (address.application_name,)).fetchone()
-        if row is None or row[0] == 0:
-            return False
-        names = connection.execute("SHOW synchronous_standby_names").fetchone()
-        if names is None or names[0] != address.application_name:
-            _set(connection, address.application_name)
-            log.info(
-                "commits now wait for the quorum",
-                synchronous_standby_names=address.application_name,
+class _Configuration:
+    """Is in force when the checkpointer has applied it: until then no commit waits, whatever a
+    session reads. Source: Postgres `syncrep.c` (SyncRepUpdateSyncStandbysDefined)."""
+
+    def __init__(self, address: PrimaryAddress) -> None:
+        self._address = address
+        self._name = address.application_name
+        self._set_at: float | None = None
+        self._read_at: float | None = None
+        self._has_warned = False
+
+    def is_in_force(self) -> bool:
+        """Set it if the primary reports us as streaming and does not have it yet."""
+        with closing(self._address.connect()) as connection:
+            row = connection.execute(_STATE, (self._name,)).fetchone()
+            assert row is not None
+            is_streaming, names, checkpointer_obeys = row
+            if one_of(names) != (self._name,):
+                if is_streaming:
+                    self._set(connection, names)
+                return False
+        return is_streaming and checkpointer_obeys and self._is_settled()
+
+    def _set(self, connection: psycopg.Connection, names: str) -> None:
+        now = time.monotonic()
+        if self._set_at is None:
+            _set(connection, self._name)
+            self._set_at = now
+        elif now - self._set_at > RELOAD_SECONDS and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "commits do not wait for the quorum: synchronous_standby_names keeps its value",
+                value=names,
+                hint="Remove the option or configuration file entry that overrides it.",
             )
+
+    def _is_settled(self) -> bool:
+        if self._set_at is None:
+            return True  # an earlier start has set it
+        now = time.monotonic()
+        if self._read_at is None:
+            self._read_at = now
+        if now - self._read_at < SETTLE_SECONDS:
+            return False
+        log.info("commits now wait for the quorum", synchronous_standby_names=self._name)
         return True
 
 

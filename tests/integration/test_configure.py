@@ -1,0 +1,98 @@
+"""`sk attach --configure`: it says that commits wait only when they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from quorum_wal.pg_fixtures.failing_disk import FailingDisk
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
+from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
+from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
+
+TIMEOUT = 120.0
+SYNC_MILLISECONDS = 4000
+NOW_WAIT = "commits now wait for the quorum"
+CHECKPOINTER_WAIT = "SELECT wait_event FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
+NAMES = "SHOW synchronous_standby_names"
+IN_A_FLUSH = ([("DataFileFlush",)], [("DataFileSync",)])
+COMMIT = "SELECT pg_logical_emit_message(true, 'a', 'b')"
+
+
+@pytest.fixture(scope="module")
+def safekeepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Addresses; every test has a primary, and so a timeline, of its own."""
+    root = tmp_path_factory.mktemp("safekeepers")
+    with ExitStack() as stack:
+        members = [SafekeeperProcess(id, root / f"safekeeper-{id}") for id in (1, 2, 3)]
+        for member in members:
+            stack.enter_context(member)
+        yield [member.address for member in members]
+
+
+def log_text(proposer: ProposerProcess) -> str:
+    return proposer.log_path.read_text()
+
+
+@contextmanager
+def slow_checkpoint(postgres: Postgres, disk: FailingDisk) -> Iterator[None]:
+    """In the block the checkpointer waits for the disk, where it does not apply a reload."""
+    postgres.execute("CREATE TABLE t AS SELECT 1 AS a")
+    disk.slow_sync(SYNC_MILLISECONDS)
+    checkpoint = Thread(target=postgres.execute, args=("CHECKPOINT",))
+    checkpoint.start()
+    wait_until(lambda: postgres.execute(CHECKPOINTER_WAIT) in IN_A_FLUSH, TIMEOUT, "a checkpoint")
+    yield
+    checkpoint.join()
+
+
+def test_a_busy_checkpointer(
+    pg_binaries: PostgresBinaries, tmp_path: Path, safekeepers: list[str]
+) -> None:
+    """Sessions read the setting at once, but no commit waits before the checkpointer has it."""
+    data_dir = tmp_path / "primary"
+    with skip_if_unavailable():
+        disk = FailingDisk(tmp_path / "disk", only_below=data_dir / "base")
+    with (
+        Postgres(pg_binaries, data_dir, env=disk.env) as postgres,
+        slow_checkpoint(postgres, disk),
+        ProposerProcess(
+            postgres.dsn(), safekeepers, log_path=tmp_path / "proposer.log", configure=True
+        ) as proposer,
+    ):
+        is_named = lambda: postgres.execute(NAMES) == [('"walproposer"',)]  # noqa: E731
+        proposer.wait_until(is_named, TIMEOUT, "the setting")
+        proposer.wait_until(lambda: proposer.state == "streaming", TIMEOUT, "it to stream")
+        assert postgres.execute(CHECKPOINTER_WAIT) in IN_A_FLUSH
+        assert not proposer.is_configured()
+        assert NOW_WAIT not in log_text(proposer)
+        disk.restore()
+        proposer.wait_streaming(TIMEOUT)
+        assert NOW_WAIT in log_text(proposer)
+
+
+def test_a_setting_that_is_overridden(
+    pg_binaries: PostgresBinaries, tmp_path: Path, safekeepers: list[str]
+) -> None:
+    """ALTER SYSTEM has no effect on an option of the command line."""
+    options = ("--synchronous_standby_names=",)
+    with (
+        Postgres(pg_binaries, tmp_path / "primary", options=options) as postgres,
+        ProposerProcess(
+            postgres.dsn(), safekeepers, log_path=tmp_path / "proposer.log", configure=True
+        ) as proposer,
+    ):
+        proposer.wait_state("streaming", TIMEOUT)
+        warning = "commits do not wait for the quorum: synchronous_standby_names keeps its value"
+        proposer.wait_until(lambda: warning in log_text(proposer), TIMEOUT, "the warning")
+        assert not proposer.is_configured()
+        assert NOW_WAIT not in log_text(proposer)
+        assert log_text(proposer).count(warning) == 1
+        assert postgres.execute(COMMIT)  # returns
