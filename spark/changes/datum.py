@@ -26,6 +26,7 @@ from quorum_wal.spark.changes.datum_time import (
     timestamptz_text,
     timetz_text,
 )
+from quorum_wal.spark.changes.datum_varlena import DatumError
 
 Printer = Callable[[bytes], str]
 
@@ -57,6 +58,13 @@ def _char(data: bytes) -> str:
     """`"char"`: a byte above 127 as three octal digits, zero as the empty string."""
     byte = data[0]
     return f"\\{byte:03o}" if byte > 127 else chr(byte) if byte else ""
+
+
+def _text(data: bytes) -> str:
+    """Raises DatumError, UnicodeDecodeError."""
+    if b"\0" in data:
+        raise DatumError("a text has a zero byte")
+    return data.decode()
 
 
 def _name(data: bytes) -> str:
@@ -116,7 +124,7 @@ def _string(text: Printer) -> Reader:
     return Reader(text, _string_json(text))
 
 
-_TEXT = _string(bytes.decode)
+_TEXT = _string(_text)
 _JSONB = Reader(jsonb_text, jsonb_text)
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID = 16, 17, 20, 21, 23, 25, 26
@@ -136,7 +144,7 @@ _READERS: Mapping[int, Reader] = {
     OID: _string(_integer("I")),
     27: _string(_tid),
     28: _string(_integer("I")),
-    JSON: Reader(bytes.decode, bytes.decode),
+    JSON: Reader(_text, _text),
     142: _TEXT,
     650: _string(cidr_text),
     FLOAT4: _number(float4_text),
