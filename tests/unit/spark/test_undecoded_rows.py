@@ -151,7 +151,8 @@ def test_options() -> None:
     assert parse_undecoded({"on_Unknown": "pass"}).on_unknown is OnUnknown.PASS
     given = {
         "on_unknown": "dead_letter", "dead_letter_path": "s3://b/p",
-        "dead_letter.endpoint": "http://127.0.0.1:1", "dead_letter.secret_access_key": "geheim",
+        "dead_letter.endpoint": "http://127.0.0.1:1", "dead_letter.access_key_id": "key",
+        "dead_letter.secret_access_key": "geheim",
     }  # fmt: skip
     found = parse_undecoded(given)
     assert found.dead_letter == "s3://b/p"
