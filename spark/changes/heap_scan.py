@@ -68,6 +68,8 @@ COMMIT, COMMIT_PREPARED, ABORT, RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_O
 
 _RM_XLOG, _RM_XACT, _RM_SMGR, _RM_STANDBY, _RM_HEAP2, _RM_HEAP = 0, 1, 2, 8, 9, 10
 _MAX_BLOCKS = 33
+#: the end of the year 9999, as in `datetime`
+_TIME_US_MAX = 253_402_300_799_999_999
 
 #: the headers of one record: these fields, followed by BLOCK_COUNT rows of BLOCK_FIELDS
 _MAIN_AT, _MAIN_LENGTH, _BLOCK_COUNT, _FIRST_BLOCK = range(4)
@@ -130,9 +132,7 @@ def _damaged(index: RecordIndex, version: WalVersion, number: int) -> WalFormatE
         HeapScan(index, version.major, _NOTHING, _NOTHING).body(number)
     except WalFormatError as error:
         return error
-    return WalFormatError(
-        lsn, f"record at {format_lsn(lsn)} has another length than records of its kind"
-    )
+    return WalFormatError(lsn, f"record at {format_lsn(lsn)} does not have the format of its kind")
 
 
 @njit(cache=True, nogil=True)
@@ -474,6 +474,8 @@ def _ending(
     if not _parse(data, at, 0, body):
         return False
     if not read_end(data, at, body[_MAIN_AT], end, form, end_of):
+        return False
+    if end_of[TIME_US] < 0 or end_of[TIME_US] > _TIME_US_MAX:
         return False
     if fills:
         xid = end_of[TOP_XID] if operation != 0x20 else np.int64(load_u32(data, at + 4))

@@ -77,7 +77,7 @@ def test_an_insert() -> None:
 )
 def test_main_data_of_another_length(info: int, rmgr_id: int, main: bytes) -> None:
     record = heap_record(main, TUPLE, info=info, rmgr_id=rmgr_id)
-    with pytest.raises(WalFormatError, match="0/1000028 has another length than records of its"):
+    with pytest.raises(WalFormatError, match="at 0/1000028 does not have the format of its"):
         scan_heap(index_of([record]), wal_version(16), with_images=False)
 
 
@@ -111,6 +111,7 @@ def test_multi_insert_with_more_tuples_than_it_says() -> None:
         pytest.param(main_data(bytes(7)), id="no time"),
         pytest.param(main_data(bytes(12)), id="more than a time"),
         pytest.param(main_data(bytes(8))[:-1], id="shorter than its header says"),
+        pytest.param(main_data(b"\xff" * 7 + b"\x7f"), id="time after the year 9999"),
     ],
 )
 def test_commit_of_another_length(body: bytes) -> None:
