@@ -1,5 +1,5 @@
-"""Every consumer of changes fails on what could not be decoded, or stores it apart: none of them reads
-past the policy. Its rows are those of the decoder, and a repetition stores nothing new.
+"""Every consumer of changes fails on what could not be decoded, or stores it apart: none of them
+reads past the policy. Its rows are those of the decoder, and a repetition stores nothing new.
 """
 
 from __future__ import annotations
