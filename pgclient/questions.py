@@ -33,12 +33,15 @@ class SystemPosition:
     flush_lsn: int
 
 
-def ask(pgconn: pq.abc.PGconn, command: str) -> list[dict[str, str]]:
+def ask(
+    pgconn: pq.abc.PGconn, command: str, timeout: float | None = None
+) -> list[dict[str, str]]:
     """The rows of a command, by column name; a null is an empty string.
 
-    Raises ServerError, ConnectionLost.
+    Raises ServerError, ConnectionLost; Silent if the answer was not complete within `timeout`
+    seconds.
     """
-    result = run_command(pgconn, command)
+    result = run_command(pgconn, command, timeout)
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
         status = pq.ExecStatus(result.status).name
         raise ConnectionLost(f"unexpected answer to {_name(command)}: {status}")

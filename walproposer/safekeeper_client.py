@@ -28,6 +28,8 @@ from quorum_wal.walproposer.connection import connecting, port_number, server_er
 from quorum_wal.walproposer.errors import Unreachable, WalProposerError
 
 DEFAULT_PORT = 5454
+#: For an answer that the safekeeper has in memory. Other commands write files.
+ANSWER_SECONDS_MAX = 30.0
 
 #: The text of libpq for a server that does not request the authentication that `require_auth`
 #: demands.
@@ -116,20 +118,26 @@ class SafekeeperClient:
         with closing(self.address.connect()) as connection:
             yield connection
 
-    def command(self, name: str, options: Mapping[str, str] | None = None) -> list[dict[str, str]]:
-        """The rows of one of our commands, by column name."""
+    def command(
+        self,
+        name: str,
+        options: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> list[dict[str, str]]:
+        """The rows of one of our commands, by column name. `timeout` in seconds; None waits as long
+        as the connection lasts."""
         with self._open() as connection, self.address.answering():
-            return ask(connection.pgconn, format_option_command(name, options))
+            return ask(connection.pgconn, format_option_command(name, options), timeout)
 
     def identify(self) -> dict[str, str]:
         """safekeeper_id, version, http (host:port of its status page), instance (of its data
         directory: 8 bytes in hex), site (its location; or "")."""
-        return self.command("IDENTIFY_SAFEKEEPER")[0]
+        return self.command("IDENTIFY_SAFEKEEPER", timeout=ANSWER_SECONDS_MAX)[0]
 
     def timelines(self) -> list[dict[str, Any]]:
         """The status of every timeline, as on the status page. For a timeline that the safekeeper
         cannot open only `folder`, `state` and `stopped_reason`."""
-        rows = self.command("LIST_TIMELINES")
+        rows = self.command("LIST_TIMELINES", timeout=ANSWER_SECONDS_MAX)
         return [msgspec.json.decode(row["status"]) for row in rows]
 
     def join(self, timeline: TimelineId, offer: TimelineOffer) -> None:

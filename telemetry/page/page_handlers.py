@@ -147,11 +147,16 @@ class PageHandlers:
         return response
 
     async def logout(self, request: web.Request) -> web.Response:
-        self._sessions.close(request.cookies.get(self._cookie, ""))
+        """A page of another site can send this request, but not the cookie. Such a request must not
+        remove the cookie either."""
         response = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": PAGE_PATH})
-        response.del_cookie(
-            self._cookie, httponly=True, samesite="Strict", secure=self._listener.tls is not None
-        )
+        cookie = request.cookies.get(self._cookie)
+        if cookie is not None:
+            self._sessions.close(cookie)
+            response.del_cookie(
+                self._cookie, httponly=True, samesite="Strict",
+                secure=self._listener.tls is not None,
+            )  # fmt: skip
         return response
 
     def _tokens(self) -> list[str]:
@@ -165,10 +170,5 @@ def _html(text: str, nonce: str) -> web.Response:
         f"default-src 'none'; script-src {allowed}; style-src {allowed}; img-src data:; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
-    headers = {
-        "Content-Security-Policy": policy,
-        "Cache-Control": "no-store",
-        "Referrer-Policy": "no-referrer",
-        "X-Content-Type-Options": "nosniff",
-    }
+    headers = {"Content-Security-Policy": policy}
     return web.Response(text=text, content_type="text/html", headers=headers)

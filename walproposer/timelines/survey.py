@@ -160,11 +160,13 @@ def _fill(member: Member) -> None:
     member.safekeeper_id = int(identity["safekeeper_id"])
     member.http = identity["http"]
     member.instance, member.site = identity["instance"], identity["site"]
+    bytes.fromhex(member.instance)
     for status in statuses:
         if "folder" in status:
-            member.damaged[status["folder"]] = status["stopped_reason"]
+            member.damaged[str(status["folder"])] = str(status["stopped_reason"])
             continue
         membership_of_page(status["membership"])
+        int(status["system_id"])
         known = member.left if status["has_left"] else member.timelines
         known[_timeline_of(status)] = status
 
