@@ -113,7 +113,21 @@ def test_the_headers_let_a_browser_run_and_load_nothing_else(start: Callable[...
     nonce = policy["script-src"].removeprefix("'nonce-").removesuffix("'")
     assert reply.text.count(f'nonce="{nonce}"') == 2
     assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
-    assert reply.headers["Cache-Control"] == "no-store"
+
+
+def test_no_answer_is_kept_or_shown_by_others(start: Callable[..., Service]) -> None:
+    """Also not by a proxy, or by the browser for the next user, or inside a page of another
+    site."""
+    service = start()
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    for path in ("/", "/body", "/status", "/metrics", "/healthz", "/missing", "/login"):
+        for headers in (bearer, {}):
+            found = service.ask("GET", path, **headers).headers
+            assert found["Cache-Control"] == "no-store", path
+            assert "frame-ancestors 'none'" in found["Content-Security-Policy"], path
+            assert found["X-Content-Type-Options"] == "nosniff", path
+            assert found["Cross-Origin-Resource-Policy"] == "same-origin", path
+            assert found["Server"] == "sk", path
 
 
 def test_with_a_token_there_is_a_form_and_nothing_of_the_page(
@@ -149,6 +163,13 @@ def test_a_cookie_is_given_for_the_token_and_taken_back(start: Callable[..., Ser
     out = service.ask("POST", "/logout", cookie=cookie)
     assert (out.code, out.headers["Location"]) == (HTTPStatus.SEE_OTHER, "/")
     assert service.ask("GET", "/", cookie=cookie).code == HTTPStatus.UNAUTHORIZED
+
+
+def test_a_page_of_another_site_signs_out_no_user(start: Callable[..., Service]) -> None:
+    """A browser sends it no cookie with SameSite=Strict, but obeys a Set-Cookie of the answer."""
+    reply = start().ask("POST", "/logout")
+    assert reply.code == HTTPStatus.SEE_OTHER
+    assert "Set-Cookie" not in reply.headers
 
 
 def test_a_wrong_token_opens_nothing(start: Callable[..., Service]) -> None:
