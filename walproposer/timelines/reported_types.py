@@ -118,7 +118,7 @@ class _Disk(TypedDict):
 
 class _Scrub(TypedDict, total=False):
     pass_ended_at: datetime | None
-    bytes_per_second: float | None
+    bytes_per_second: Annotated[float, Meta(ge=0, le=2.0**63)] | None
 
 
 class _Safekeeper(TypedDict, total=False):

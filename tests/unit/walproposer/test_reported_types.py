@@ -41,7 +41,7 @@ SAFEKEEPER: dict[str, Any] = {
 }  # fmt: skip
 PAGE: dict[str, Any] = {
     "state": "streaming", "node_id": NODE_ID, "timeline_id": "ab" * 16, "commit_lsn": "0/2",
-    "received_lsn": "0/2", "commit_bytes_per_second": 7, "commit_problems": [], "failover": None,
+    "received_lsn": "0/2", "commit_bytes_per_second": 7, "commit_problems": ["x"], "failover": {"error": "x"},
     "primary": {"dsn": "host=db", "connected": True, "silent_seconds": None, "flush_lsn": "0/2",
                 "system_id": "7", "slot": "s", "application_name": "a"},
     "quorum": {"ok": True, "since": SINCE}, "stalled_seconds": 0.0, "unconfirmed_seconds": 0.0,
@@ -53,7 +53,7 @@ PAGE: dict[str, Any] = {
 }  # fmt: skip
 WAITING: dict[str, Any] = {
     "state": "waiting_for_primary", "primary": {"dsn": "", "connected": False, "error": "no"},
-    "quorum": {"ok": False, "connected": 0}, "safekeepers": [{"address": "a"}],
+    "quorum": {"ok": False}, "safekeepers": [{"address": "a"}],
     "qsync": {"address": "a", "owner": None, "refuses": "no quorum"},
 }  # fmt: skip
 
