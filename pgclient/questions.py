@@ -33,9 +33,7 @@ class SystemPosition:
     flush_lsn: int
 
 
-def ask(
-    pgconn: pq.abc.PGconn, command: str, timeout: float | None = None
-) -> list[dict[str, str]]:
+def ask(pgconn: pq.abc.PGconn, command: str, timeout: float | None = None) -> list[dict[str, str]]:
     """The rows of a command, by column name; a null is an empty string.
 
     Raises ServerError, ConnectionLost; Silent if the answer was not complete within `timeout`

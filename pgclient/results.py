@@ -37,9 +37,7 @@ def send_command(pgconn: pq.abc.PGconn, command: str) -> None:
         raise lost(error) from error
 
 
-def next_result(
-    pgconn: pq.abc.PGconn, timeout: float | None = None
-) -> pq.abc.PGresult | None:
+def next_result(pgconn: pq.abc.PGconn, timeout: float | None = None) -> pq.abc.PGresult | None:
     """Returns None when the command has no more results. Raises ServerError, ConnectionLost, Silent
     if the result was not complete within `timeout` seconds."""
     deadline = None if timeout is None else time.monotonic() + timeout

@@ -1,7 +1,7 @@
 """A program at a safekeeper's address: it answers as that safekeeper does, but for some lies.
 
-    with LyingSafekeeper(victim) as liar:       # the victim is killed
-        liar.status["replicas"] = 7
+with LyingSafekeeper(victim) as liar:       # the victim is killed
+    liar.status["replicas"] = 7
 """
 
 from __future__ import annotations

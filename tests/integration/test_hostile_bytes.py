@@ -283,17 +283,19 @@ def forget_strangers(cluster: QuorumCluster, safekeeper: SafekeeperProcess) -> N
 
 # ---- the HTTP port
 
-REQUESTS = [
-    b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n",
+#: `sk` for a name that the port answers for without a token.
+_REQUESTS = [
+    b"GET /status HTTP/1.1\r\nHost: sk\r\nConnection: close\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: sk\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n",
     b"GET /healthz HTTP/1.0\r\n\r\n",
-    b"GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic c2s6c2s=\r\n\r\n",
-    b"HEAD /status?x=1 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    b"POST /status HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nh\r\n0\r\n\r\n",
-    b"PUT /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello",
-    b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /status HTTP/1.1\r\nHost: sk\r\nAuthorization: Basic c2s6c2s=\r\n\r\n",
+    b"HEAD /status?x=1 HTTP/1.1\r\nHost: sk\r\n\r\nGET /metrics HTTP/1.1\r\nHost: sk\r\n\r\n",
+    b"POST /status HTTP/1.1\r\nHost: sk\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nh\r\n0\r\n\r\n",
+    b"PUT /healthz HTTP/1.1\r\nHost: sk\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello",
+    b"GET /../../etc/passwd HTTP/1.1\r\nHost: sk\r\n\r\n",
+    b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: sk\r\n\r\n",
 ]
+REQUESTS = [request.replace(b"Host: sk", b"Host: localhost") for request in _REQUESTS]
 
 
 def test_a_thousand_hostile_streams_at_the_http_port(

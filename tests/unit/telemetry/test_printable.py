@@ -43,9 +43,7 @@ def test_a_log_line_is_one_line_of_text(
     assert "number=1" in written
 
 
-def test_a_log_in_json_keeps_the_text(
-    configured: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_in_json_keeps_the_text(configured: None, capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(LogFormat.JSON, "info")
     structlog.get_logger().info("event", client="a\x1b\nb")
     assert json.loads(capsys.readouterr().err)["client"] == "a\x1b\nb"
