@@ -12,7 +12,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from quorum_wal.walproposer.connection import open_connection
 
-
 #: Settings of libpq 18. A client with these keys needs no password.
 SCRAM_KEYS = ("scram_client_key", "scram_server_key")
 

@@ -41,7 +41,8 @@ SAFEKEEPER: dict[str, Any] = {
 }  # fmt: skip
 PAGE: dict[str, Any] = {
     "state": "streaming", "node_id": NODE_ID, "timeline_id": "ab" * 16, "commit_lsn": "0/2",
-    "received_lsn": "0/2", "commit_bytes_per_second": 7, "commit_problems": ["x"], "failover": {"error": "x"},
+    "received_lsn": "0/2", "commit_bytes_per_second": 7, "commit_problems": ["x"],
+    "failover": {"error": "x"},
     "primary": {"dsn": "host=db", "connected": True, "silent_seconds": None, "flush_lsn": "0/2",
                 "system_id": "7", "slot": "s", "application_name": "a"},
     "quorum": {"ok": True, "since": SINCE}, "stalled_seconds": 0.0, "unconfirmed_seconds": 0.0,
@@ -76,11 +77,21 @@ def test_our_own_pages_are_accepted(check: Check, page: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("check", "page"), CHECKS)
 def test_a_field_of_another_type_is_refused(check: Check, page: dict[str, Any]) -> None:
-    for wrong in WRONG:
-        for path, changed in changes(page, wrong):
-            with pytest.raises((ValueError, MessageError)):
-                check(changed)
-                pytest.fail(f"{path} was accepted: {wrong!r}")
+    accepted = [
+        (path, wrong)
+        for wrong in WRONG
+        for path, changed in changes(page, wrong)
+        if is_accepted(check, changed)
+    ]
+    assert accepted == []
+
+
+def is_accepted(check: Check, page: Mapping[str, Any]) -> bool:
+    try:
+        check(page)
+    except (ValueError, MessageError):
+        return False
+    return True
 
 
 def changes(value: Any, wrong: Any, path: str = "$") -> Iterator[tuple[str, Any]]:
