@@ -24,7 +24,7 @@ _SIZE = re.compile(r"([0-9]{1,10})(B|kB|MB|GB)")
 _UNITS = {"B": 0, "kB": 10, "MB": 20, "GB": 30}
 
 
-#: Of one value in an answer. The interpreter's lock is held while a value is decoded and parsed, and
+#: Of one value in an answer. The interpreter's lock is held while it is decoded and parsed, and
 #: commits may wait for it.
 VALUE_BYTES_MAX = 4 * 1024 * 1024
 
