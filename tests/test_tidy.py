@@ -187,7 +187,7 @@ INSIDES_LEFT = {
     "tests/unit/safekeeper/test_checked_wal.py": 5,
     "tests/unit/safekeeper/test_control_file.py": 1,
     "tests/unit/safekeeper/test_quiet_stream.py": 2,
-    "tests/unit/safekeeper/test_refusal_log.py": 1,
+    "tests/unit/access/test_refusal_log.py": 1,
     "tests/unit/safekeeper/test_sleep.py": 2,
     "tests/unit/safekeeper/test_steady_path.py": 6,
     "tests/unit/safekeeper/test_steady_stream.py": 4,
