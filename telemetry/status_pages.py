@@ -48,11 +48,11 @@ _log = logging.getLogger(__name__)
 
 def _is_ours(record: logging.LogRecord) -> bool:
     """False for errors of a client that does not send HTTP. The client gets an answer; a traceback
-    for each would let strangers fill a disk. Headers that are not text (UnicodeError) are such
-    errors, because aiohttp does not handle them.
+    for each would let strangers fill a disk. Headers that are not text (UnicodeError) and bodies
+    with a wrong Content-Encoding are such errors, because aiohttp does not handle them.
     """
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError | UnicodeError)
+    return not isinstance(error, HttpProcessingError | UnicodeError | web.RequestPayloadError)
 
 
 _log.addFilter(_is_ours)
@@ -230,7 +230,10 @@ class _Handlers:
                 if self._page is None or request.path != PAGE_PATH:
                     raise
                 return self._page.sign_in_form("", error.headers)
-        response: web.StreamResponse = await handler(request)
+        try:
+            response: web.StreamResponse = await handler(request)
+        except web.RequestPayloadError as error:
+            raise web.HTTPBadRequest(text="the body of the request is invalid\n") from error
         return response
 
     @web.middleware

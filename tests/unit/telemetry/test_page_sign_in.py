@@ -215,6 +215,18 @@ def test_what_is_no_form_is_refused(start: Callable[..., Service]) -> None:
     assert service.ask("GET", "/login").headers["Location"] == "/"
 
 
+def test_a_body_that_cannot_be_decoded_writes_no_traceback(
+    start: Callable[..., Service], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client without the token could fill the disk with them."""
+    service = start()
+    packed = {**FORM, "Content-Encoding": "gzip"}
+    assert service.ask("POST", "/login", b"not gzip", **packed).code == HTTPStatus.BAD_REQUEST
+    assert service.ask("POST", "/status", b"not gzip", **packed).code == HTTPStatus.UNAUTHORIZED
+    assert service.ask("GET", "/healthz").code == HTTPStatus.OK
+    assert caplog.records == []
+
+
 def test_with_tls_the_cookie_is_sent_over_tls_only(tmp_path: Path) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
