@@ -25,6 +25,7 @@ from quorum_wal.pgwire.transport import prepare_socket, shut_down
 from quorum_wal.telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
 from quorum_wal.telemetry.loopback import is_address, is_loopback
 from quorum_wal.telemetry.page.page_handlers import PAGE_PATH, SIGN_IN_PATHS, PageHandlers
+from quorum_wal.telemetry.request_body import read_body
 from quorum_wal.telemetry.status_server import HttpListener, Pages, Route
 from quorum_wal.telemetry.watched_files import WatchedFiles
 
@@ -230,10 +231,7 @@ class _Handlers:
                 if self._page is None or request.path != PAGE_PATH:
                     raise
                 return self._page.sign_in_form("", error.headers)
-        try:
-            response: web.StreamResponse = await handler(request)
-        except web.RequestPayloadError as error:
-            raise web.HTTPBadRequest(text="the body of the request is invalid\n") from error
+        response: web.StreamResponse = await handler(request)
         return response
 
     @web.middleware
@@ -271,7 +269,7 @@ class _Handlers:
             raise web.HTTPForbidden(text=OTHER_HOST_HINT)
 
     async def own(self, route: Route, request: web.Request) -> web.Response:
-        body = await request.read()
+        body = await read_body(request)
         if body and request.content_type != JSON:
             raise web.HTTPUnsupportedMediaType(text=f"expected {JSON}\n")
         answer = await asyncio.to_thread(route.answer, body)

@@ -35,6 +35,7 @@ from quorum_wal.telemetry.page.sign_in import (
     cookie_name,
     parse_token_form,
 )
+from quorum_wal.telemetry.request_body import read_body
 
 if TYPE_CHECKING:
     from quorum_wal.telemetry.status_server import HttpListener
@@ -155,7 +156,7 @@ class PageHandlers:
                 FORM_BYTES_MAX, text=f"expected a form of at most {FORM_BYTES_MAX} bytes\n"
             )
         try:
-            given = parse_token_form(await request.read())
+            given = parse_token_form(await read_body(request))
         except ValueError as error:
             raise web.HTTPBadRequest(text="expected a form with one field, token\n") from error
         cookie = self._sessions.open(given, self._tokens(), time.monotonic())
