@@ -224,6 +224,12 @@ class _Connected(TypedDict):
     quorum: _MeasuredQuorum
 
 
+class _Coordinating(TypedDict):
+    """The additional fields of a proposer whose coordinator decides."""
+
+    qsync: _OpenLimbo
+
+
 def check_timeline(status: Mapping[str, Any]) -> None:
     """Raises ValueError, which names the field; MessageError for an invalid membership."""
     msgspec.convert(status, _Timeline)
@@ -244,4 +250,4 @@ def check_proposer(page: Mapping[str, Any]) -> None:
     if "commit_lsn" in page:
         msgspec.convert(page, _Connected)
     if "qsync" in page and page["qsync"]["owner"]:
-        msgspec.convert(page["qsync"], _OpenLimbo)
+        msgspec.convert(page, _Coordinating)
