@@ -146,3 +146,9 @@ class _Response(msgspec.Struct):
 class _Transaction(msgspec.Struct):
     succeeded: bool = False
     responses: list[_Response] = []
+
+
+#: Prepared by the import: msgspec crashes if several threads use a type first.
+_PREPARED = tuple(
+    msgspec.json.Decoder(kind) for kind in (_Granted, _KeptAlive, _Transaction, _Anything)
+)

@@ -230,6 +230,14 @@ class _Coordinating(TypedDict):
     qsync: _OpenLimbo
 
 
+#: msgspec prepares a type when it is first used, and two threads that do this at the same time
+#: crash the process. Here the import does it.
+_PREPARED = tuple(
+    msgspec.json.Decoder(kind)
+    for kind in (_Timeline, _Safekeeper, _ProposerPage, _Connected, _Coordinating)
+)
+
+
 def check_timeline(status: Mapping[str, Any]) -> None:
     """Raises ValueError, which names the field; MessageError for an invalid membership."""
     msgspec.convert(status, _Timeline)
