@@ -80,7 +80,7 @@ def test_a_liar_is_named_and_the_others_are_shown(
         assert "Traceback" not in done.stderr, (name, done.stderr)
         assert "DEGRADED" in done.stdout, (name, done.stdout)
         assert "invalid" in done.stdout or "does not answer like" in done.stdout, name
-        wait_shown(cluster, "DEGRADED", "safekeeper 1", "safekeeper 3")
+    wait_shown(cluster, "DEGRADED", "safekeeper 1", "safekeeper 3")
     ledger.wait_for_progress(10, TIMEOUT)
 
 
