@@ -30,6 +30,9 @@ from quorum_wal.walproposer.errors import Unreachable, WalProposerError
 DEFAULT_PORT = 5454
 #: For an answer that the safekeeper has in memory. Other commands write files.
 ANSWER_SECONDS_MAX = 30.0
+#: Objects and lists in the status of a timeline: see AnswerLimits in `timelines/status_page.py`. A
+#: replica is one, a slot another.
+STATUS_PARTS_MAX = 10_000
 
 #: The text of libpq for a server that does not request the authentication that `require_auth`
 #: demands.
@@ -138,7 +141,15 @@ class SafekeeperClient:
         """The status of every timeline, as on the status page. For a timeline that the safekeeper
         cannot open only `folder`, `state` and `stopped_reason`."""
         rows = self.command("LIST_TIMELINES", timeout=ANSWER_SECONDS_MAX)
-        return [msgspec.json.decode(row["status"]) for row in rows]
+        return [self._decoded(row["status"]) for row in rows]
+
+    def _decoded(self, status: str) -> Any:
+        if status.count("[") + status.count("{") > STATUS_PARTS_MAX:
+            raise Unreachable(
+                f"{self.address} does not answer like a safekeeper: the status of a timeline has "
+                f"more than {STATUS_PARTS_MAX} objects and lists"
+            )
+        return msgspec.json.decode(status)
 
     def join(self, timeline: TimelineId, offer: TimelineOffer) -> None:
         """Begin the timeline at the position in the offer. A leader streams to it from there on."""

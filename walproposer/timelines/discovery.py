@@ -20,12 +20,12 @@ from quorum_wal.consensus.membership import Member as ListedMember
 from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
 from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 from quorum_wal.walproposer.timelines.reported_types import (
+    SafekeeperPage,
     check_proposer,
-    check_safekeeper,
     check_timeline,
 )
 from quorum_wal.walproposer.timelines.status_page import (
-    PROPOSER_BODY_BYTES_MAX,
+    PROPOSER_LIMITS,
     PageAccess,
     PageAddress,
     demands_tls,
@@ -203,12 +203,10 @@ def _report(member: Member, http_token: str) -> SafekeeperReport:
         located = PageAddress.parse(member.http, address.host)
         if demands_tls(address.conninfo):  # the page of a safekeeper uses TLS as its wire does
             located = PageAddress(located.host, located.port, True)
-        page = read_status_page(located, PageAccess(address.conninfo, http_token))
-        check_safekeeper(page)
+        page_access = PageAccess(address.conninfo, http_token)
+        page = read_status_page(located, page_access, kind=SafekeeperPage)
     except WalProposerError as error:
         page_error = str(error)
-    except ValueError as error:
-        page, page_error = {}, f"its status page is invalid: {error}"
     return SafekeeperReport(
         str(address),
         safekeeper_id=member.safekeeper_id,
@@ -245,7 +243,7 @@ def read_proposer(page: PageAddress, access: PageAccess) -> ProposerReport:
     """Its report has an error if the page does not answer, or is not that of a proposer."""
     read_at = datetime.now(UTC)
     try:
-        status = read_status_page(page, access, PROPOSER_BODY_BYTES_MAX)
+        status = read_status_page(page, access, PROPOSER_LIMITS)
         check_proposer(status)
     except WalProposerError as error:
         return ProposerReport(str(page), None, str(error), read_at)

@@ -1,7 +1,7 @@
 """The types of the values on the status pages of other services, for the fields that our tools use.
 
     check_timeline()    an object of LIST_TIMELINES, or of `timelines` on a safekeeper's /status
-    check_safekeeper()  the rest of a safekeeper's /status
+    SafekeeperPage      the rest of a safekeeper's /status
     check_proposer()    a proposer's /status
 
 Law: a page that a tool shows has these types. The service that answers may be of another release,
@@ -121,7 +121,9 @@ class _Scrub(TypedDict, total=False):
     bytes_per_second: Annotated[float, Meta(ge=0, le=2.0**63)] | None
 
 
-class _Safekeeper(TypedDict, total=False):
+class SafekeeperPage(TypedDict, total=False):
+    """The rest of the /status of a safekeeper, without its timelines."""
+
     version: str
     disk: _Disk | None
     scrub: _Scrub | None
@@ -234,7 +236,7 @@ class _Coordinating(TypedDict):
 #: crash the process. Here the import does it.
 _PREPARED = tuple(
     msgspec.json.Decoder(kind)
-    for kind in (_Timeline, _Safekeeper, _ProposerPage, _Connected, _Coordinating)
+    for kind in (_Timeline, SafekeeperPage, _ProposerPage, _Connected, _Coordinating)
 )
 
 
@@ -245,11 +247,6 @@ def check_timeline(status: Mapping[str, Any]) -> None:
     archive = status["archive"]
     if archive and archive["backlog_is_high"] and archive["backlog_max_bytes"] is None:
         raise ValueError("expected a number of bytes, got null - at `$.archive.backlog_max_bytes`")
-
-
-def check_safekeeper(page: Mapping[str, Any]) -> None:
-    """Raises ValueError, which names the field."""
-    msgspec.convert(page, _Safekeeper)
 
 
 def check_proposer(page: Mapping[str, Any]) -> None:

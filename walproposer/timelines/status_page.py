@@ -34,14 +34,25 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 3.0
 #: For the whole answer: a server may send a byte now and then for ever.
 ANSWER_SECONDS_MAX = 10.0
-#: A safekeeper reports each of its timelines, some KiB each.
-BODY_BYTES_MAX = 64 * 1024 * 1024
-#: A proposer reports one timeline. Parsing a larger page would delay commits.
-PROPOSER_BODY_BYTES_MAX = 1024 * 1024
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 TLS_MODES = ("require", "verify-ca", "verify-full")
 _HTTPS = "https://"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimits:
+    """Of an answer. `parts_max` limits its objects and lists. While Python makes a million of them,
+    no other thread runs for most of a second; for twenty millions it was more than a minute."""
+
+    bytes_max: int
+    parts_max: int
+
+
+#: A safekeeper reports each of its timelines: some KiB and 50 parts each.
+SAFEKEEPER_LIMITS = AnswerLimits(64 * 1024 * 1024, 1_000_000)
+#: A proposer reports one timeline. Its page is read in services, and commits may wait meanwhile.
+PROPOSER_LIMITS = AnswerLimits(1024 * 1024, 10_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +93,14 @@ def demands_tls(conninfo: str) -> bool:
 
 
 def read_status_page(
-    page: PageAddress, access: PageAccess, body_bytes_max: int = BODY_BYTES_MAX
+    page: PageAddress,
+    access: PageAccess,
+    limits: AnswerLimits = SAFEKEEPER_LIMITS,
+    kind: Any = dict[str, Any],
 ) -> dict[str, Any]:
-    """The JSON of /status. Raises Unreachable."""
-    request = _Request("GET", "/status", None, body_bytes_max)
+    """The JSON of /status. `kind`: a TypedDict with the fields that are needed; the others are not
+    decoded. Raises Unreachable."""
+    request = _Request("GET", "/status", None, limits, kind)
     code, status = _with_or_without_tls(page, lambda tls: _read(page, access, tls, request))
     if code != HTTPStatus.OK:
         raise Unreachable(f"status page {page} answers {_code_text(code)}")
@@ -134,7 +149,8 @@ class _Request:
     method: str
     path: str
     body: bytes | None
-    answer_bytes_max: int = BODY_BYTES_MAX
+    limits: AnswerLimits = SAFEKEEPER_LIMITS
+    kind: Any = dict[str, Any]
 
 
 def _read(
@@ -149,8 +165,12 @@ def _read(
     if code == HTTPStatus.UNAUTHORIZED:
         wanted = "another token" if access.token else "a token: give --http-token-file"
         raise Unreachable(f"status page {page} requests {wanted}")
+    if body.count(b"[") + body.count(b"{") > request.limits.parts_max:
+        raise ValueError(f"expected at most {request.limits.parts_max} objects and lists, got more")
     try:
-        answer: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+        answer: dict[str, Any] = msgspec.json.decode(body, type=request.kind)
+    except msgspec.ValidationError as error:
+        raise Unreachable(f"status page {page} is invalid: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = body[:200].decode("utf-8", "replace").strip()
         raise Unreachable(f"status page {page} answers {_code_text(code)}: {text}") from error
@@ -182,9 +202,9 @@ def _send(
             headers = {"Connection": "close", "Content-Type": "application/json", **headers}
             connection.request(request.method, request.path, request.body, headers)
             response = connection.getresponse()
-            body = response.read(request.answer_bytes_max + 1)
-    if len(body) > request.answer_bytes_max:
-        raise ValueError(f"expected at most {request.answer_bytes_max} bytes, got more")
+            body = response.read(request.limits.bytes_max + 1)
+    if len(body) > request.limits.bytes_max:
+        raise ValueError(f"expected at most {request.limits.bytes_max} bytes, got more")
     return response.status, body
 
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from quorum_wal.consensus.errors import MessageError
 from quorum_wal.walproposer.timelines.reported_types import (
+    SafekeeperPage,
     check_proposer,
-    check_safekeeper,
     check_timeline,
 )
 
@@ -59,6 +60,12 @@ WAITING: dict[str, Any] = {
 }  # fmt: skip
 
 Check = Callable[[Mapping[str, Any]], None]
+
+
+def check_safekeeper(page: Mapping[str, Any]) -> None:
+    msgspec.convert(page, SafekeeperPage)
+
+
 CHECKS: list[tuple[Check, dict[str, Any]]] = [
     (check_timeline, TIMELINE),
     (check_safekeeper, SAFEKEEPER),

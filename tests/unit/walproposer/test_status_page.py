@@ -14,6 +14,7 @@ import pytest
 from quorum_wal.walproposer.errors import Unreachable
 from quorum_wal.walproposer.timelines import status_page
 from quorum_wal.walproposer.timelines.status_page import (
+    PROPOSER_LIMITS,
     PageAccess,
     PageAddress,
     demands_tls,
@@ -151,21 +152,22 @@ def answer(body: bytes, status: str = "200 OK") -> list[bytes]:
     return [f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode(), body]
 
 
-def refusal_of(server: Server, body_bytes_max: int = 1 << 20) -> str:
+def refusal_of(server: Server) -> str:
     with closing(server), pytest.raises(Unreachable) as refused:
-        read_status_page(server.page, PageAccess(), body_bytes_max)
+        read_status_page(server.page, PageAccess(), PROPOSER_LIMITS)
     return str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [
-        (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "200 OK", "answers 200 OK"),
+        (b'{"a":' + b"[" * 9_000 + b"]" * 9_000 + b"}", "200 OK", "answers 200 OK"),
         (b'{"a":"\xff"}', "200 OK", "answers 200 OK"),
-        (b'{"a":1e999}', "200 OK", "answers 200 OK"),
-        (b"[1]", "200 OK", "answers 200 OK"),
+        (b'{"a":1e999}', "200 OK", "is invalid: Number out of range"),
+        (b"[1]", "200 OK", "is invalid: Expected `object`"),
         (b"{}", "999 Nonsense", "answers 999"),
         (b"nonsense", "299 Nonsense", "answers 299: nonsense"),
+        (b'{"a":[' + b"[]," * 20_000 + b"[]]}", "200 OK", "expected at most 10000 objects"),
         (b'{"a":"' + b"x" * (1 << 20) + b'"}', "200 OK", "expected at most 1048576 bytes"),
     ],
 )
