@@ -22,6 +22,7 @@ from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 from quorum_wal.walproposer.timelines.reported_types import (
     SafekeeperPage,
     check_proposer,
+    check_safekeeper,
     check_timeline,
 )
 from quorum_wal.walproposer.timelines.status_page import (
@@ -205,8 +206,11 @@ def _report(member: Member, http_token: str) -> SafekeeperReport:
             located = PageAddress(located.host, located.port, True)
         page_access = PageAccess(address.conninfo, http_token)
         page = read_status_page(located, page_access, kind=SafekeeperPage)
+        check_safekeeper(page)
     except WalProposerError as error:
         page_error = str(error)
+    except ValueError as error:
+        page, page_error = {}, f"its status page is invalid: {error}"
     return SafekeeperReport(
         str(address),
         safekeeper_id=member.safekeeper_id,

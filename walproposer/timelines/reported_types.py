@@ -1,7 +1,8 @@
 """The types of the values on the status pages of other services, for the fields that our tools use.
 
     check_timeline()    an object of LIST_TIMELINES, or of `timelines` on a safekeeper's /status
-    SafekeeperPage      the rest of a safekeeper's /status
+    SafekeeperPage, check_safekeeper()
+                        the rest of a safekeeper's /status
     check_proposer()    a proposer's /status
 
 Law: a page that a tool shows has these types. The service that answers may be of another release,
@@ -24,6 +25,8 @@ _INT64_MAX = 2**63 - 1
 _Count: TypeAlias = Annotated[int, Meta(ge=-_INT64_MAX, le=_INT64_MAX)]
 #: At most 30 years: a date minus these seconds is still a date.
 _Seconds: TypeAlias = Annotated[float, Meta(ge=-1e9, le=1e9)]
+#: ISO 8601 with an offset: it is compared with the present time.
+_Moment: TypeAlias = Annotated[datetime, Meta(tz=True)]
 _Lsn: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9A-F]{1,8}/[0-9A-F]{1,8}\Z")]
 _SystemId: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9]{1,20}\Z")]
 _State: TypeAlias = Literal["creating", "active", "stopped", "damaged", "left"]
@@ -43,7 +46,7 @@ class _Proposer(TypedDict, total=False):
     node_id: _NodeId
     address: Required[str]
     http: str
-    connected_since: datetime
+    connected_since: _Moment
     silent_seconds: _Seconds
 
 
@@ -117,7 +120,7 @@ class _Disk(TypedDict):
 
 
 class _Scrub(TypedDict, total=False):
-    pass_ended_at: datetime | None
+    pass_ended_at: str | None
     bytes_per_second: Annotated[float, Meta(ge=0, le=2.0**63)] | None
 
 
@@ -127,6 +130,16 @@ class SafekeeperPage(TypedDict, total=False):
     version: str
     disk: _Disk | None
     scrub: _Scrub | None
+
+
+class _DatedScrub(TypedDict, total=False):
+    pass_ended_at: _Moment | None
+
+
+class _DatedSafekeeper(TypedDict, total=False):
+    """SafekeeperPage is the type that the page is decoded to, so it has times as texts."""
+
+    scrub: _DatedScrub | None
 
 
 # ---- a proposer
@@ -145,7 +158,7 @@ class _Primary(TypedDict, total=False):
 
 class _Quorum(TypedDict, total=False):
     ok: Required[bool]
-    since: datetime
+    since: _Moment
 
 
 class _Peer(TypedDict, total=False):
@@ -213,7 +226,7 @@ class _ConnectedPrimary(TypedDict):
 
 
 class _MeasuredQuorum(TypedDict):
-    since: datetime
+    since: _Moment
 
 
 class _Connected(TypedDict):
@@ -236,7 +249,10 @@ class _Coordinating(TypedDict):
 #: crash the process. Here the import does it.
 _PREPARED = tuple(
     msgspec.json.Decoder(kind)
-    for kind in (_Timeline, SafekeeperPage, _ProposerPage, _Connected, _Coordinating)
+    for kind in (
+        *(_Timeline, SafekeeperPage, _DatedSafekeeper),
+        *(_ProposerPage, _Connected, _Coordinating),
+    )
 )
 
 
@@ -247,6 +263,11 @@ def check_timeline(status: Mapping[str, Any]) -> None:
     archive = status["archive"]
     if archive and archive["backlog_is_high"] and archive["backlog_max_bytes"] is None:
         raise ValueError("expected a number of bytes, got null - at `$.archive.backlog_max_bytes`")
+
+
+def check_safekeeper(page: Mapping[str, Any]) -> None:
+    """Of a page that was decoded to SafekeeperPage. Raises ValueError, which names the field."""
+    msgspec.convert(page, _DatedSafekeeper)
 
 
 def check_proposer(page: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from quorum_wal.consensus.errors import MessageError
 from quorum_wal.walproposer.timelines.reported_types import (
     SafekeeperPage,
     check_proposer,
+    check_safekeeper,
     check_timeline,
 )
 
@@ -62,13 +63,17 @@ WAITING: dict[str, Any] = {
 Check = Callable[[Mapping[str, Any]], None]
 
 
-def check_safekeeper(page: Mapping[str, Any]) -> None:
-    msgspec.convert(page, SafekeeperPage)
+def check_decoded(page: Mapping[str, Any]) -> None:
+    """As a page is read: decoded, and then checked. The times remain texts."""
+    decoded = msgspec.convert(page, SafekeeperPage)
+    check_safekeeper(decoded)
+    ended_at = (decoded.get("scrub") or {}).get("pass_ended_at")
+    assert ended_at is None or isinstance(ended_at, str)
 
 
 CHECKS: list[tuple[Check, dict[str, Any]]] = [
     (check_timeline, TIMELINE),
-    (check_safekeeper, SAFEKEEPER),
+    (check_decoded, SAFEKEEPER),
     (check_proposer, PAGE),
     (check_proposer, WAITING),
 ]
@@ -126,6 +131,9 @@ def changes(value: Any, wrong: Any, path: str = "$") -> Iterator[tuple[str, Any]
         (check_proposer, PAGE, {"stalled_seconds": 1e300}),
         (check_proposer, PAGE, {"quorum": {"ok": True}}),
         (check_proposer, PAGE, {"quorum": {"ok": True, "since": "yesterday"}}),
+        (check_proposer, PAGE, {"quorum": {"ok": True, "since": "2026-01-31T11:59:00"}}),
+        (check_decoded, SAFEKEEPER, {"scrub": {"pass_ended_at": "2026-02-30T00:00:00+00:00"}}),
+        (check_decoded, SAFEKEEPER, {"scrub": {"pass_ended_at": "2026-02-03T00:00:00"}}),
         (check_proposer, PAGE, {"qsync": {**PAGE["qsync"], "len": "many"}}),
         (check_proposer, PAGE, {"qsync": {"address": "a", "owner": "ab", "refuses": None}}),
     ],
