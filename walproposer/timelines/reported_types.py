@@ -214,7 +214,7 @@ class _ProposerPage(TypedDict, total=False):
     quorum: Required[_Quorum]
     safekeepers: Required[list[_Peer]]
     membership: _Members | None
-    commit_problems: list[str]
+    commit_problems: list[str] | None
     failover: _Failover | None
     qsync: _Limbo
     stalled_seconds: _Seconds

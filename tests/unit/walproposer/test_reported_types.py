@@ -87,6 +87,11 @@ def test_our_own_pages_are_accepted(check: Check, page: dict[str, Any]) -> None:
     check({**page, "new_field": {"of": "a later release"}})
 
 
+def test_what_a_proposer_does_not_know_may_be_null() -> None:
+    unknown = ("commit_problems", "failover", "membership", "node_id")
+    check_proposer({**PAGE, **dict.fromkeys(unknown)})
+
+
 @pytest.mark.parametrize(("check", "page"), CHECKS)
 def test_a_field_of_another_type_is_refused(check: Check, page: dict[str, Any]) -> None:
     accepted = [
