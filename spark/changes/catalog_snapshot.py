@@ -183,8 +183,8 @@ def _missing(
     connection: psycopg.Connection[Any], base_oid: int, text: str, type_name: str
 ) -> tuple[str, str]:
     """The value as text of a typed column, and as JSON."""
-    value = sql.SQL("{}::text::{}").format(sql.Literal(text), sql.SQL(type_name))
-    printed = sql.Literal(text)
+    value: sql.Composable = sql.SQL("{}::text::{}").format(sql.Literal(text), sql.SQL(type_name))
+    printed: sql.Composable = sql.Literal(text)
     if base_oid in NAMED_OIDS:
         value = printed = sql.SQL("{}::oid").format(value)
     elif base_oid == MONEY:
