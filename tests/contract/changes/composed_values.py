@@ -1,7 +1,7 @@
 """Random values of types that consist of others, and of types with a format of their own, as SQL.
 
-Each column has an expression of its type, which the server evaluates: so a range whose bounds are
-in the wrong order, or a quote that is forgotten, cannot come from here.
+Each maker returns an expression of the type. The server evaluates it, and orders the bounds of a
+range.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from changed_logs import MIB, SETTINGS, ChangedLog
 from composed_table import run, stopped
@@ -16,6 +18,7 @@ from pgoutput import exact_json
 
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.spark.changes.catalog import Catalog
+from quorum_wal.spark.jobs.table_base import take_base
 
 NAMED = {
     "regclass": "pg_class", "regtype": "int4", "regproc": "now", "regprocedure": "now()",
@@ -46,19 +49,22 @@ def server(postgres_factory: Callable[..., Postgres]) -> Postgres:
     return postgres_factory(settings=SETTINGS, wal_seg_size=MIB)
 
 
-def test_types_of_names_are_oids(server: Postgres) -> None:
+def test_types_of_names_are_oids(server: Postgres, tmp_path: Path) -> None:
+    """In the base of a replay, too."""
     begin_lsn = int(server.flush_lsn())
     columns = [f"c{number}" for number in range(len(NAMED))]
     with server.connect() as connection:
         definition = ", ".join(
             f"{column} {name}" for column, name in zip(columns, NAMED, strict=True)
         )
-        run(connection, f"CREATE TABLE named ({definition}, a regclass[])")
+        run(connection, f"CREATE TABLE named ({definition}, a regclass[], id int PRIMARY KEY)")
         values = ", ".join(f"'{value}'" for value in NAMED.values())
-        run(connection, f"INSERT INTO named VALUES ({values}, '{{pg_class,-}}')")
+        run(connection, f"INSERT INTO named VALUES ({values}, '{{pg_class,-}}', 1)")
         oids = ", ".join(f"{column}::oid AS {column}" for column in columns)
-        row = f"(SELECT {oids}, a::oid[] AS a FROM named) x"
+        row = f"(SELECT {oids}, a::oid[] AS a, id FROM named) x"
         ((expected,),) = run(connection, f"SELECT row_to_json(x)::text FROM {row}")
+    assert take_base(server.dsn(), "public.named", tmp_path / "base.parquet") == 1
+    assert pq.read_table(tmp_path / "base.parquet")["row"].to_pylist() == [expected]
     (row,) = changes(stopped(server, begin_lsn), "named", "insert")
     assert (row["new"], row["detail"]) == (expected, None)
 
