@@ -164,6 +164,11 @@ def test_what_cannot_begin_says_why(pages: Pages, tmp_path: Path) -> None:
         again = sk("pageserver", "run", "--archive", pages.archive, "--safekeepers", "127.0.0.1:1",
                    "--data-dir", pageserver.data_dir, "--http", "127.0.0.1:0")  # fmt: skip
         assert_refused(again, 1, "is in use by another pageserver", "of its own")
+    nowhere = tmp_path / "not mounted"
+    lost = sk("pageserver", "run", "--archive", nowhere, "--safekeepers", "127.0.0.1:1",
+              "--data-dir", tmp_path / "x", "--http", "127.0.0.1:0")  # fmt: skip
+    assert_refused(lost, 1, f'folder of the archive does not exist: "{nowhere}"', "mount")
+    assert not nowhere.exists()
     none = sk("pageserver", "run", "--archive", pages.archive, "--data-dir", tmp_path / "x")
     assert (
         none.returncode,
