@@ -19,7 +19,7 @@ def laws(book: QsyncBook) -> list[str]:
     return [violation.partition(":")[0] for violation in book.violations]
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_cluster_is_ok() -> None:
     book = book_of(A, B, C)
     book.told(A, PENDING, 7)
     book.told(A, COMMITTED)

@@ -89,7 +89,7 @@ def nodes_of(answers: Answers) -> dict[str, Node]:
 # ---- the picture
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_cluster_is_ok() -> None:
     nodes = nodes_of(Answers())
     assert list(nodes) == ["primary", "proposer", "safekeeper 1", "safekeeper 2", "safekeeper 3"]
     assert {node.tone for node in nodes.values()} == {Tone.OK}

@@ -36,7 +36,7 @@ def verdict_of(answers: Answers) -> str:
     return str(judge(answers.view()))
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_cluster_is_ok() -> None:
     assert verdict_of(Answers()) == "OK: commits proceed, 3 of 3 safekeepers"
 
 
