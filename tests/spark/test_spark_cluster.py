@@ -1,5 +1,5 @@
-"""The same rows on a cluster: a standalone master with two workers, one of them killed in the
-middle, and Spark's own cluster of local processes. All from the pip package."""
+"""The same rows on a cluster: a standalone master with two workers, one of them killed meanwhile,
+and Spark's own cluster of local processes. All from the pip package."""
 
 from __future__ import annotations
 

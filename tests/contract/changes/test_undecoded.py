@@ -1,4 +1,4 @@
-"""What cannot be decoded is a row that says so; a catalog that is too old is taken anew."""
+"""A change that cannot be decoded is a row that reports it; an outdated catalog is read again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_catalog_is_refreshed(changed_log: LogOf) -> None:
 
 
 def test_type_that_is_not_decoded(changed_log: LogOf) -> None:
-    """The column is left out, and the others are there."""
+    """The column is omitted, and the others remain."""
     log = changed_log(16, "logical")
     catalog = with_columns(log.catalogs[1], "copied", lambda column: retyped(column, "t"))
     rows = [row for row in read_all(log, catalog) if row["table"] == "copied"]
