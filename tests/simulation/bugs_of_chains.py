@@ -12,7 +12,7 @@ from .planting import Patch, plant
 
 
 @plant
-def chain_reads_on_from_one_that_was_fenced(patch: Patch) -> None:
+def chain_continues_from_a_fenced_source(patch: Patch) -> None:
     """Bytes of another ballot."""
 
     def look(self: NodeChain) -> tuple[NodeId, int]:
@@ -23,7 +23,7 @@ def chain_reads_on_from_one_that_was_fenced(patch: Patch) -> None:
 
 
 @plant
-def record_end_above_what_the_chain_brought(patch: Patch) -> None:
+def record_end_above_the_chained_wal(patch: Patch) -> None:
     patch(NamedEnds, "reached", lambda self, _: self._ends[-1] if self._ends else 0)
 
 

@@ -48,7 +48,7 @@ def j1_the_sets_change_at_once(patch: Patch) -> None:
 
 
 @plant_change
-def d2_who_has_not_answered_enters(patch: Patch) -> None:
+def d2_a_member_without_an_answer_enters(patch: Patch) -> None:
     patch(MembershipChange, "_may_enter", lambda self, leader: True)
 
 
@@ -59,7 +59,7 @@ def d2_the_own_leave_is_forgotten(patch: Patch) -> None:
 
 
 @plant_change
-def r2_who_lacks_what_was_truncated_enters(patch: Patch) -> None:
+def r2_a_member_without_truncated_wal_enters(patch: Patch) -> None:
     def may_enter(self: MembershipChange, leader: Leader) -> bool:
         places = [leader.peer_set.of_member(member) for member in self.added]
         return all(place is not None and place.generation > 0 for place in places)
@@ -129,7 +129,7 @@ def l2_back_without_the_data(patch: Patch) -> None:
 
 
 @plant_rare
-def l1_l2_what_was_found_is_one_s_own(patch: Patch) -> None:
+def l1_l2_a_found_membership_counts_as_the_own_one(patch: Patch) -> None:
     """As if the flag "entered" were carried over to the next incarnation."""
     found = MembershipChange.found
 
@@ -173,7 +173,7 @@ def d1_complete_before_it_is_in_force(patch: Patch) -> None:
 
 
 @plant_change
-def d1_told_to_leave_at_once(patch: Patch) -> None:
+def d1_ordered_to_leave_at_once(patch: Patch) -> None:
     """The change itself waits until it is in force; who goes deletes its log before."""
     order = Outsiders.order_to_leave
 
@@ -185,7 +185,7 @@ def d1_told_to_leave_at_once(patch: Patch) -> None:
 
 
 @plant_change
-def a3_told_to_leave_while_joint(patch: Patch) -> None:
+def a3_ordered_to_leave_while_joint(patch: Patch) -> None:
     order = Outsiders.order_to_leave
 
     def early(self: Outsiders, leader: Leader) -> list[Any]:
@@ -227,7 +227,7 @@ def r1_truncate_lsn_of_the_old_set_only(patch: Patch) -> None:
 
 
 @plant_change
-def r1_truncate_lsn_of_who_has_not_answered_this_generation(patch: Patch) -> None:
+def r1_truncate_lsn_without_an_answer_to_this_generation(patch: Patch) -> None:
     def advance(self: Leader) -> None:
         lsns = self.flush_lsns
         lsn = min(lsns.get(i, 0) for i in self.membership.all_members)

@@ -76,7 +76,7 @@ def newest_page_is_dropped_by_a_merge(patch: Patch) -> None:
 
 
 @plant_pageserver
-def pages_of_a_dead_fork_come_back(patch: Patch) -> None:
+def pages_of_a_dropped_fork_return(patch: Patch) -> None:
     """Its number is there again, at the cut: so it is the same one."""
     live = layer_merge._live
 
@@ -98,7 +98,7 @@ def limits_are_lost_by_a_merge(patch: Patch) -> None:
 
 
 @plant_pageserver
-def merged_layers_go_before_the_index(patch: Patch) -> None:
+def merged_layers_are_deleted_before_the_index(patch: Patch) -> None:
     """All parts of the new one are in the store."""
     apply = Attachment._apply_merge
 

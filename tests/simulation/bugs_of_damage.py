@@ -19,7 +19,7 @@ Actions = list[Action]
 
 
 @plant
-def rot_taken_for_a_torn_tail(patch: Patch) -> None:
+def damage_taken_for_a_torn_tail(patch: Patch) -> None:
     """Only what was known to be committed is missed."""
     patch(
         ControlState,
@@ -123,7 +123,7 @@ def vote_of_a_damaged_member_counted(patch: Patch) -> None:
 
 
 @plant
-def what_leaves_is_not_checked(patch: Patch) -> None:
+def sent_wal_is_not_checked(patch: Patch) -> None:
     """Rot is copied to whom a donor catches up."""
     patch(
         CheckedWal,

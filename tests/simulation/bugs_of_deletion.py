@@ -89,7 +89,7 @@ def a_stale_attachment_is_not_dropped_from_a_list(patch: Patch) -> None:
 
 
 @plant_rare_pageserver
-def what_was_stale_is_forgotten_with_its_list(patch: Patch) -> None:
+def staleness_is_forgotten_with_the_list(patch: Patch) -> None:
     """The list is removed: but a late request brings it back."""
     forget = DeletionQueue._forget
 
@@ -140,7 +140,7 @@ def horizon_goes_back(patch: Patch) -> None:
 
 
 @plant_pageserver
-def layers_below_the_horizon_go(patch: Patch) -> None:
+def layers_below_the_horizon_are_deleted(patch: Patch) -> None:
     """Nobody asks for what was before: but what is there now was made then."""
     without_garbage = garbage.without_garbage
 
@@ -210,7 +210,7 @@ def incomplete_scan_deletes(patch: Patch) -> None:
 
 
 @plant_pageserver
-def what_is_on_its_way_is_an_orphan(patch: Patch) -> None:
+def an_upload_in_progress_is_an_orphan(patch: Patch) -> None:
     """No index names it; and the grace is short."""
     begin = Scrub.__init__
     patch(Scrub, "__init__", lambda self, suffix, name, _: begin(self, suffix, name, 0))
@@ -239,6 +239,6 @@ def objects_deleted_before_the_tombstone(patch: Patch) -> None:
 
 
 @plant_pageserver
-def orphans_are_never_looked_for(patch: Patch) -> None:
+def orphans_are_never_searched(patch: Patch) -> None:
     """What is leaked is a few objects."""
     patch(Process, "scrub", lambda *_: None)

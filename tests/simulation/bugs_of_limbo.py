@@ -54,7 +54,7 @@ def confirm_of_an_older_term(patch: Patch) -> None:
 
 
 @plant_rare_limbo
-def late_words_of_an_older_incarnation(patch: Patch) -> None:
+def late_messages_of_an_older_incarnation(patch: Patch) -> None:
     """commit_lsn, streams and readings that come after its end."""
     step = Limbo.step
 
@@ -173,7 +173,7 @@ def limbo_outlives_a_failover(patch: Patch) -> None:
 
 
 @plant_limbo
-def gids_of_others_are_taken(patch: Patch) -> None:
+def foreign_gids_are_taken(patch: Patch) -> None:
     class Anybodys(Gid):
         text = ""
 
@@ -271,7 +271,7 @@ def _outcome(patch: Patch, answer: Any) -> None:
 
 
 @plant_limbo
-def rolled_back_told_on_a_local_abort(patch: Patch) -> None:
+def rolled_back_reported_on_a_local_abort(patch: Patch) -> None:
     """pg_xact_status says so, on this primary, at present."""
 
     def answer(evidence: Evidence) -> OutcomeAnswer:
@@ -289,7 +289,7 @@ def outcome_covers_nothing(patch: Patch) -> None:
 
 
 @plant_limbo
-def xid_of_a_stranger_believed(patch: Patch) -> None:
+def xid_of_another_transaction_believed(patch: Patch) -> None:
     def answer(evidence: Evidence) -> OutcomeAnswer:
         return outcome_of(replace(evidence, is_in_log=True))
 
@@ -308,7 +308,7 @@ def xid_of_a_twin_believed(patch: Patch) -> None:
 
 
 @plant_limbo
-def timeline_of_a_gid_not_looked_at(patch: Patch) -> None:
+def timeline_of_a_gid_not_checked(patch: Patch) -> None:
     """Its xid is asked for on a primary that never had it."""
 
     def answer(evidence: Evidence) -> OutcomeAnswer:
@@ -319,7 +319,7 @@ def timeline_of_a_gid_not_looked_at(patch: Patch) -> None:
 
 
 @plant_limbo
-def deposed_primary_knows_best(patch: Patch) -> None:
+def deposed_primary_is_believed(patch: Patch) -> None:
     """A gid of a newer timeline cannot be, so it never was."""
 
     def answer(evidence: Evidence) -> OutcomeAnswer:
@@ -330,7 +330,7 @@ def deposed_primary_knows_best(patch: Patch) -> None:
 
 
 @plant_limbo
-def gone_means_rolled_back(patch: Patch) -> None:
+def missing_means_rolled_back(patch: Patch) -> None:
     """It is not in the limbo, and nobody has seen its end."""
 
     def answer(evidence: Evidence) -> OutcomeAnswer:
@@ -344,7 +344,7 @@ def gone_means_rolled_back(patch: Patch) -> None:
 
 
 @plant_limbo
-def client_tells_its_own_rollback(patch: Patch) -> None:
+def client_reports_its_own_rollback(patch: Patch) -> None:
     """ROLLBACK PREPARED has returned: but only this primary knows."""
     finish = Client._finish
 
@@ -358,7 +358,7 @@ def client_tells_its_own_rollback(patch: Patch) -> None:
 
 
 @plant_limbo
-def client_commits_what_is_pending(patch: Patch) -> None:
+def client_commits_a_pending_transaction(patch: Patch) -> None:
     act_on = Client._act_on
     patch(Client, "_act_on", lambda self, _: act_on(self, limbo_events.Verdict.CONFIRMED))
 

@@ -70,7 +70,7 @@ def m1_stamps_are_compared_by_generation_only(patch: Patch) -> None:
 
 
 @plant_change
-def m2_who_is_elected_stamps_nothing(patch: Patch) -> None:
+def m2_the_elected_proposer_stamps_nothing(patch: Patch) -> None:
     answer = Acceptor._append_response
 
     def any_author(self: Acceptor) -> AppendResponse:
@@ -87,7 +87,7 @@ FIELDS = AppendResponse.__struct_fields__[1:]
 
 
 @plant_change
-def m3_a_membership_is_adopted_from_whoever_sends_it(patch: Patch) -> None:
+def m3_a_membership_is_adopted_from_any_sender(patch: Patch) -> None:
     def obedient(self: Acceptor, connection: int, configure: Configure) -> Actions:
         membership, own = configure.membership, self.control.membership
         if membership.stamp < own.stamp:
@@ -186,7 +186,7 @@ def a_quorum_of_the_old_set_everywhere(patch: Patch) -> None:
 
 
 @plant_change
-def c1_whoever_answers_counts(patch: Patch) -> None:
+def c1_any_answer_counts(patch: Patch) -> None:
     def advance(self: Leader) -> list[Any]:
         lsns = sorted(p.flush_lsn for p in self.peers if p.safekeeper_id and p.answered)
         needed = quorum_size(len(self.membership.new_members or self.membership.members))
@@ -203,7 +203,7 @@ def c1_whoever_answers_counts(patch: Patch) -> None:
 
 
 @plant_change
-def a1_a_wiped_disk_is_made_anew_under_its_old_id(patch: Patch) -> None:
+def a1_a_wiped_disk_is_initialised_under_its_old_id(patch: Patch) -> None:
     lose = ChangingWorld.lose_disk
 
     def again(self: ChangingWorld, node: Node, *, keeps_id: bool) -> None:
@@ -222,7 +222,7 @@ def a1_the_instance_is_not_compared(patch: Patch) -> None:
 
 
 @plant_rare
-def a4_positions_of_who_left_are_kept(patch: Patch) -> None:
+def a4_positions_of_members_that_left_are_kept(patch: Patch) -> None:
     patch(Progress, "forget", lambda self: None)
 
 
@@ -269,7 +269,7 @@ def membership_adopted_in_memory_only(patch: Patch) -> None:
 
 
 @plant_change
-def a2_who_left_forgets_all(patch: Patch) -> None:
+def a2_a_member_that_left_forgets_everything(patch: Patch) -> None:
     leave = Node.leave
 
     def forget(self: Node, membership: Membership) -> None:

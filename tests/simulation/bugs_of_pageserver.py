@@ -88,7 +88,7 @@ def indices_listed_before_the_claim(patch: Patch) -> None:
 
 
 @plant_pageserver
-def tombstone_not_looked_for(patch: Patch) -> None:
+def tombstone_not_checked(patch: Patch) -> None:
     listed = Attachment._listed
     patch(Attachment, "_listed", lambda self, names, _: listed(self, names, False))
 
@@ -164,7 +164,7 @@ def index_before_its_layers(patch: Patch) -> None:
 
 
 @plant_pageserver
-def stale_goes_on_uploading(patch: Patch) -> None:
+def stale_pageserver_continues_to_upload(patch: Patch) -> None:
     become_stale = Attachment._become_stale
 
     def naive(self: Attachment, kind: Any, message: str) -> None:
@@ -223,7 +223,7 @@ def validation_is_cached(patch: Patch) -> None:
 
 
 @plant_pageserver
-def claims_above_are_not_looked_for(patch: Patch) -> None:
+def claims_above_are_not_searched(patch: Patch) -> None:
     """The service has said that it is valid."""
     patch(validation, "verdict_of", lambda _: Verdict.VALID)
 
@@ -253,7 +253,7 @@ def the_index_that_it_began_with_counts(patch: Patch) -> None:
 
 
 @plant_pageserver
-def projected_value_of_after_the_call_published(patch: Patch) -> None:
+def projected_value_from_after_the_call_published(patch: Patch) -> None:
     """The answer says that it is valid now."""
     validated = Attachment._validated
 

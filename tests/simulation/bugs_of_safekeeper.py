@@ -112,7 +112,7 @@ def position_taken_from_the_greeting(patch: Patch) -> None:
 
 
 @plant
-def vote_speaks_of_a_torn_record(patch: Patch) -> None:
+def vote_reports_a_torn_record(patch: Patch) -> None:
     """Its position is the end of the bytes, not that of the last whole record."""
     vote = Acceptor._vote_response
 
@@ -366,12 +366,12 @@ def truncate_lsn_assigned_instead_of_max(patch: Patch) -> None:
 
 
 @plant
-def donor_looks_at_no_promise_before_a_read(patch: Patch) -> None:
+def donor_checks_no_promise_before_a_read(patch: Patch) -> None:
     patch(DonorRule, "limit_lsn", lambda self: self._look()[1])
 
 
 @plant
-def donor_looks_at_no_promise_after_a_read(patch: Patch) -> None:
+def donor_checks_no_promise_after_a_read(patch: Patch) -> None:
     patch(DonorRule, "checked", lambda self, wal: wal)
 
 

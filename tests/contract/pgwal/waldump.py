@@ -1,7 +1,7 @@
 """pg_waldump as the reference: its line for every record.
 
-    rmgr: Heap        len (rec/tot):     54/  8214, tx:        730, lsn: 0/01547E98, prev 0/01547E60,
-    desc: HOT_UPDATE off 4 ..., blkref #0: rel 1663/5/1259 blk 0 FPW
+rmgr: Heap        len (rec/tot):     54/  8214, tx:        730, lsn: 0/01547E98, prev 0/01547E60,
+desc: HOT_UPDATE off 4 ..., blkref #0: rel 1663/5/1259 blk 0 FPW
 
 The first of the two lengths is without page images.
 """

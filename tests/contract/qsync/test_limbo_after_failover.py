@@ -1,7 +1,7 @@
 """Prepared transactions on a standby, after its promotion, and on the primary that was rewound.
 
 shared ----------- lost        the old primary, which crashes with a tail that only it has
-      \-------------- new      its standby, promoted
+      \\-------------- new      its standby, promoted
 """
 
 from __future__ import annotations
