@@ -1,4 +1,4 @@
-"""Bugs to plant into the daisy chain: what it takes, and what it says of it."""
+"""Planted bugs of the daisy chain: the WAL that it accepts, and what it reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .planting import Patch, plant
 
 @plant
 def chain_continues_from_a_fenced_source(patch: Patch) -> None:
-    """Bytes of another ballot."""
+    """It reads bytes of another ballot."""
 
     def look(self: NodeChain) -> tuple[NodeId, int]:
         return self._order.node_id, self._acceptor_of_source().flush_lsn

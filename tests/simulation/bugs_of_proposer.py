@@ -1,6 +1,6 @@
-"""Bugs to plant into the proposer: elections, the check of the primary, commit, catch-up.
+"""Planted bugs of the proposer: elections, the check of the primary, commit, catch-up.
 
-Each is a mistake that somebody could make, or has made, in an implementation of the law.
+Each is a mistake that an implementation of the law could make, or has made.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def greater_ballot_in_a_vote_is_only_a_refusal(patch: Patch) -> None:
 
 @plant
 def each_follower_gets_its_own_timelines(patch: Patch) -> None:
-    """What it said in its vote, and not what the primary says."""
+    """It gets the history of its vote, and not that of the primary."""
     follow = Leader.follow
 
     def own(self: Leader, progress: Progress) -> list[Any]:
@@ -128,7 +128,7 @@ def commit_without_the_term_start_rule(patch: Patch) -> None:
 
 @plant
 def commit_at_the_least_member(patch: Patch) -> None:
-    """min instead of the quorum-th."""
+    """The minimum instead of the position of the quorum."""
 
     def least(membership: Any, lsns: dict[int, int], term_start_lsn: int) -> int:
         lsn = min(lsns.get(member, 0) for member in membership.members)
