@@ -1,4 +1,4 @@
-"""The runbook has an entry for each verdict and each alert, and its commands are ours."""
+"""The runbook has an entry for each verdict and each alert, and `sk` accepts its commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quorum_wal.cluster.verdict import Condition, Verdict
 ENTRIES = read_entries()
 VERDICTS, ALERTS = "Verdicts", "Alerts"
 SETTINGS = "Set these first"
-#: Of the variables, for the parsers of our options.
+#: Values of the variables, for the parsers of our options.
 VALUES = {
     "SAFEKEEPERS": "sk1:5454,sk2:5454,sk3:5454",
     "ID": "2",
