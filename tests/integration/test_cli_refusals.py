@@ -342,6 +342,7 @@ def test_a_damaged_folder_is_a_timeline_that_exists(damaged: tuple[Parts, str]) 
     assert status.returncode == 3
     assert f"timeline {name}" in status.stdout
     assert "DAMAGED: no member can open it: safekeeper 1" in status.stdout
+    assert "runbook: docs/runbook.md#sktimelineunreadable" in status.stdout
     assert "does not exist" in status.stdout
     assert "empty" not in status.stdout
     assert "1 damaged, 2 damaged" in sk("timeline", "list", *members).stdout
