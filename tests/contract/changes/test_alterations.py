@@ -1,4 +1,4 @@
-"""A catalog that is older than an ALTER without a rewrite: the rows that it may not fit say so."""
+"""A catalog that is older than an ALTER without a rewrite: affected rows report it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ ALTERED = {
         "v int", "1", "BEGIN; ALTER TABLE prepared ALTER v TYPE oid; PREPARE TRANSACTION 'p';"
         " COMMIT PREPARED 'p'", "1", "1",
     ),
+    "composed": (
+        "v couple", "(1, 'x')", "ALTER TYPE couple RENAME ATTRIBUTE a TO b", "(2, 'y')",
+        {"b": "2", "t": "y"},
+    ),
+    "couples": (
+        "v couple_range[]", "'{empty}'", "SELECT 1", "ARRAY[couple_range(NULL, (3, 'z'))]",
+        ['(,"(3,z)")'],
+    ),
     "part": ("v cidr", "'::1/128'", "ALTER TABLE whole ALTER v TYPE inet", "'::1'", "::1"),
 }  # fmt: skip
 
@@ -54,8 +62,8 @@ HARMLESS = (
 
 @dataclass(frozen=True, slots=True)
 class AlteredLog:
-    """The catalogs are of before and after; `before_lsn` is behind what both are right for,
-    `after_lsn` where rows begin that were written with the new definitions."""
+    """The catalogs are of before and after. `before_lsn` is after the WAL that both describe;
+    `after_lsn` is where rows with the new definitions begin."""
 
     log: ChangedLog
     altered_lsn: int
@@ -103,6 +111,8 @@ def write_log(postgres: Postgres) -> AlteredLog:
 
 def create_tables(postgres: Postgres) -> None:
     postgres.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+    postgres.execute("CREATE TYPE couple AS (a int, t text)")
+    postgres.execute("CREATE TYPE couple_range AS RANGE (subtype = couple)")
     postgres.execute("CREATE TABLE whole (id int, v cidr) PARTITION BY LIST (id)")
     for name, (column, *_) in ALTERED.items():
         is_part = name == "part"
@@ -118,7 +128,7 @@ def insert(postgres: Postgres, number: int, values: list[str]) -> None:
 
 
 def test_rows_of_altered_tables_say_so(altered: AlteredLog) -> None:
-    """In the range of the ALTER, and in one that begins behind it."""
+    """In the range of the ALTER, and in one that begins after it."""
     log, (before, after) = altered.log, altered.log.catalogs
     whole = read(log, log.begin_lsn, log.end_lsn, before)
     assert {row["detail"] for row in whole if row["lsn"] < altered.altered_lsn} == {None}
@@ -139,7 +149,7 @@ def test_rows_of_altered_tables_say_so(altered: AlteredLog) -> None:
 
 
 def test_tasks_know_what_was_altered_before_them(altered: AlteredLog, tmp_path: Path) -> None:
-    """In batches of several tasks, and in streams of several batches; the driver looks once."""
+    """In batches of several tasks, and in streams of several batches; the driver searches once."""
     log, (before, _) = altered.log, altered.log.catalogs
     (tmp_path / "catalog.json").write_bytes(before.to_json())
     catalog = {"catalog": str(tmp_path / "catalog.json"), "on_unknown": "pass"}
@@ -173,8 +183,8 @@ def test_catalog_is_refreshed_for_an_altered_table(altered: AlteredLog) -> None:
         assert {row["detail"] for row in found if row["xid"] is not None} == {None}
 
 
-def test_wal_that_was_not_looked_at_is_said(altered: AlteredLog, tmp_path: Path) -> None:
-    """What was archived since the catalog is gone."""
+def test_wal_that_was_not_searched_is_reported(altered: AlteredLog, tmp_path: Path) -> None:
+    """The WAL that was archived since the catalog is missing."""
     log, (before, _) = altered.log, altered.log.catalogs
     begin_lsn = altered.after_lsn // MIB * MIB
     folder = tmp_path / "wal"
