@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ def build_packages(folder: Path, base: Base) -> DebianPackages:
     options = f"--no-index --find-links {base.wheels}" if base.wheels is not None else ""
     run_program(
         ["make", "-C", ROOT, "deb", f"DEB_FOLDER={folder}", f"VERSION={VERSION}"],
-        env={"PIP_OPTIONS": options, "COMPRESSION": "0"},
+        env={"PIP_OPTIONS": options, "COMPRESSION": "none"},
         timeout=BUILD_TIMEOUT,
     )
     (package,) = folder.glob(f"quorum-wal_{VERSION}_*.deb")
@@ -53,12 +54,15 @@ def refuse_another_python() -> None:
 
 
 def repacked(package: Path, folder: Path) -> Path:
-    """The same files with NEWER_VERSION."""
-    root = folder / "newer"
-    run_program(["dpkg-deb", "--raw-extract", package, root])
-    control = root / "DEBIAN/control"
+    """The same files with NEWER_VERSION: only the member of the archive with the version changes."""
+    member = "control.tar"
+    metadata = folder / "metadata"
+    newer = folder / package.name.replace(VERSION, NEWER_VERSION)
+    shutil.copy(package, newer)
+    run_program(["dpkg-deb", "--control", package, metadata])
+    control = metadata / "control"
     text = control.read_text()
     control.write_text(text.replace(f"Version: {VERSION}\n", f"Version: {NEWER_VERSION}\n"))
-    newer = folder / package.name.replace(VERSION, NEWER_VERSION)
-    run_program(["dpkg-deb", "--root-owner-group", "-Zxz", "-z0", "--build", root, newer])
+    run_program(["tar", "-C", metadata, "-cf", folder / member, "."])
+    run_program(["ar", "r", newer, folder / member])
     return newer

@@ -1,6 +1,7 @@
 """`Machine`: a container with systemd as its first process, on which Debian packages are installed.
 
-It is privileged, because the units have mount namespaces and cgroups of their own.
+It may mount file systems, because the units have mount namespaces and cgroups of their own. It is
+not privileged: the engine itself may lack a capability, such as CAP_SYS_RESOURCE, that this asks for.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Machine(ServiceContainer):
         super().__init__(
             *(client, network, host, image, []),
             name=name,
-            privileged=True,
+            cap_add=["SYS_ADMIN"],
+            security_opt=["seccomp=unconfined", "apparmor=unconfined"],
             cgroupns="private",
-            tmpfs={"/run": "mode=0755", "/run/lock": "", "/tmp": ""},
         )
 
     def start(self) -> None:

@@ -77,8 +77,8 @@ def test_the_package_brings_commands_pages_and_completion(cluster: SystemdCluste
     assert "/usr/share/zsh/vendor-completions/_sk" in names
     source = "source /usr/share/bash-completion/completions/sk && complete -p sk"
     assert machine.shell(source).endswith(" sk")
-    folders = "/usr/lib/quorum-wal /usr/share/doc/quorum-wal"
-    assert machine.shell(f"find {folders} -name __pycache__ -newer /etc/hostname") == ""
+    installed = "-newer /var/lib/dpkg/info/quorum-wal.list"
+    assert machine.shell(f"find /usr/lib/quorum-wal -type f {installed}") == "", "bytecode"
 
 
 def test_the_units_are_valid_and_hardened(cluster: SystemdCluster) -> None:
