@@ -54,7 +54,7 @@ def refuse_another_python() -> None:
 
 
 def repacked(package: Path, folder: Path) -> Path:
-    """The same files with NEWER_VERSION: only the member of the archive with the version changes."""
+    """The same files with NEWER_VERSION: only the member with the version is replaced."""
     member = "control.tar"
     metadata = folder / "metadata"
     newer = folder / package.name.replace(VERSION, NEWER_VERSION)

@@ -41,6 +41,7 @@ CONTAINER_KEYS = {
     *("restartPolicy", "ports", "readinessProbe", "livenessProbe"),
     "resources",  # requests only: for the scheduler
 }
+DEFAULT_MODE = 0o644  # of files in a Secret or ConfigMap
 SECURITY_KEYS = {"allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities"}
 
 #: name -> key -> content
@@ -186,7 +187,7 @@ class Pod:
             if probe is None:
                 continue
             assert running.status == "running", running.logs().decode(errors="replace")
-            if not answers(probe, container.spec["ports"], self.ip, lambda *c: self.run(name, *c)):
+            if not answers(probe, container.spec["ports"], self.ip, partial(self.run, name)):
                 return False
         return True
 
@@ -199,7 +200,7 @@ class Pod:
 
     def _make_volumes(self) -> None:
         claims = self.manifest.object["spec"].get("volumeClaimTemplates", [])
-        contents: dict[str, dict[str, bytes]] = {claim["metadata"]["name"]: {} for claim in claims}
+        contents = {claim["metadata"]["name"]: b"" for claim in claims}
         for volume in self.spec.get("volumes", []):
             if "emptyDir" in volume:
                 self._volumes[volume["name"]] = memory(volume["emptyDir"])
@@ -212,7 +213,8 @@ class Pod:
             self._volumes[name] = partial(Mount, source=made.name, no_copy=True)
         self._fill(contents)
 
-    def _files_of(self, volume: dict[str, Any]) -> dict[str, bytes]:
+    def _files_of(self, volume: dict[str, Any]) -> bytes:
+        """A tar of them."""
         if "configMap" in volume:
             (data,) = (
                 each.object["data"]
@@ -220,15 +222,16 @@ class Pod:
                 if each.object["kind"] == "ConfigMap"
                 and each.object["metadata"]["name"] == volume["configMap"]["name"]
             )
-            return {key: text.encode() for key, text in data.items()}
+            files = {key: text.encode() for key, text in data.items()}
+            return packed(files, volume["configMap"].get("defaultMode", DEFAULT_MODE))
         secret = volume["secret"]
-        assert secret["defaultMode"] == 0o440
         keys = self._secrets[secret["secretName"]]
         items = secret.get("items", [{"key": key, "path": key} for key in keys])
-        return {item["path"]: keys[item["key"]] for item in items}
+        files = {item["path"]: keys[item["key"]] for item in items}
+        return packed(files, secret.get("defaultMode", DEFAULT_MODE))
 
-    def _fill(self, contents: Mapping[str, Mapping[str, bytes]]) -> None:
-        """By a container that root runs: files for the group to read, folders for it to write."""
+    def _fill(self, contents: Mapping[str, bytes]) -> None:
+        """By a container that root runs: files of the group, folders for the group to write."""
         mounts = [self._volumes[name](target=f"/volumes/{name}") for name in contents]
         group = self.spec["securityContext"]["fsGroup"]
         script = f"chgrp -R {group} /volumes/* && chmod 2775 /volumes/*"
@@ -241,8 +244,8 @@ class Pod:
             labels=LABELS,
         )
         try:
-            for name, files in contents.items():
-                assert container.put_archive(f"/volumes/{name}", packed(files))
+            for name, archive in contents.items():
+                assert not archive or container.put_archive(f"/volumes/{name}", archive)
             container.start()
             self._wait_success("volumes", container)
         finally:
@@ -268,12 +271,12 @@ def memory(empty_dir: Mapping[str, str]) -> Callable[..., Mount]:
     return partial(Mount, source=None, type="tmpfs", tmpfs_size=int(found[1]) << 20)
 
 
-def packed(files: Mapping[str, bytes]) -> bytes:
-    """A tar of files of root, with mode 0440."""
+def packed(files: Mapping[str, bytes], mode: int) -> bytes:
+    """A tar of files of root."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), 0o440
+            entry.size, entry.mode = len(content), mode
             tar.addfile(entry, io.BytesIO(content))
     return archive.getvalue()

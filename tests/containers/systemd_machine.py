@@ -1,7 +1,7 @@
 """`Machine`: a container with systemd as its first process, on which Debian packages are installed.
 
 It may mount file systems, because the units have mount namespaces and cgroups of their own. It is
-not privileged: the engine itself may lack a capability, such as CAP_SYS_RESOURCE, that this asks for.
+not privileged: that needs every capability, and an engine may itself lack one.
 """
 
 from __future__ import annotations

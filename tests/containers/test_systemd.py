@@ -196,9 +196,7 @@ def test_a_proposer_that_is_killed_is_started_again(
 @contextmanager
 def short_watchdog(machine: Machine) -> Iterator[None]:
     folder = f"/etc/systemd/system/{PROPOSER}.service.d"
-    machine.put(
-        f"{folder}/override.conf", f"[Service]\nWatchdogSec={WATCHDOG_SECONDS}\n".encode()
-    )
+    machine.put(f"{folder}/override.conf", f"[Service]\nWatchdogSec={WATCHDOG_SECONDS}\n".encode())
     apply = f"systemctl daemon-reload && systemctl restart {PROPOSER}"
     try:
         machine.shell(apply)
@@ -249,4 +247,3 @@ def test_a_restart_of_the_machine(cluster: SystemdCluster, ledger: Ledger) -> No
     cluster.wait_protected()
     cluster.db.container.restart(timeout=60)
     cluster.wait_protected()
-
