@@ -58,7 +58,8 @@ def test_a_unit_runs_the_command_of_its_config_file(unit: Path, tmp_path: Path) 
         assert isinstance(defaults, dict)
         defaults = defaults[name]
     if "ExecReload" in settings:
-        assert settings["ExecReload"].split()[-6:] == settings["ExecStart"].split()
+        command = settings["ExecStart"].split()
+        assert settings["ExecReload"].split()[-len(command) :] == command
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)
