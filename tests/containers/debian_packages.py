@@ -31,7 +31,8 @@ def build_packages(folder: Path, base: Base) -> DebianPackages:
     options = f"--no-index --find-links {base.wheels}" if base.wheels is not None else ""
     run_program(
         ["make", "-C", ROOT, "deb", f"DEB_FOLDER={folder}", f"VERSION={VERSION}"],
-        env={"PIP_OPTIONS": options, "COMPRESSION": "none"},
+        # Neither small nor optimized: the content counts, not its speed.
+        env={"PIP_OPTIONS": options, "COMPRESSION": "none", "CFLAGS": "-O0"},
         timeout=BUILD_TIMEOUT,
     )
     (package,) = folder.glob(f"quorum-wal_{VERSION}_*.deb")
