@@ -10,13 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.spark.changes.catalog import ARRAY, Catalog, Column, Table, Type
+from quorum_wal.spark.changes.catalog_row_snapshot import ALIGN, missing_json, take_rows
 from quorum_wal.spark.errors import CatalogError
-
-_ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
 
 _SERVER = """
     SELECT (SELECT system_identifier FROM pg_control_system()),
@@ -31,13 +29,14 @@ _LSN = """
 """
 
 _TABLES = """
-    SELECT c.oid::bigint, pg_relation_filenode(c.oid)::bigint, n.nspname, c.relname,
-           c.reltoastrelid::bigint, coalesce(pg_relation_filenode(c.reltoastrelid), 0)::bigint,
-           (SELECT i.indkey::int2[] FROM pg_index i
+    SELECT c.oid::bigint, c.relfilenode::bigint, n.nspname, c.relname, c.reltoastrelid::bigint,
+           coalesce(t.relfilenode, 0)::bigint,
+           (SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_index i
              WHERE i.indrelid = c.oid AND i.indisprimary),
-           (SELECT i.indkey::int2[] FROM pg_index i
+           (SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_index i
              WHERE i.indrelid = c.oid AND i.indisreplident)
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+      LEFT JOIN pg_class t ON t.oid = c.reltoastrelid
      WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
        AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
      ORDER BY c.oid
@@ -121,18 +120,15 @@ def _read(connection: psycopg.Connection[Any], lsn: Lsn) -> Catalog:
         tables=[_table(row, tuple(columns.get(row[0], ()))) for row in connection.execute(_TABLES)],
         types=[_type(row, labels) for row in connection.execute(_TYPES)],
         ignored=dict(connection.execute(_IGNORED).fetchall()),
+        rows=take_rows(connection),
     )
 
 
 def _column(connection: psycopg.Connection[Any], row: tuple[Any, ...]) -> Column:
     _, name, type_oid, typmod, length, align, by_value, dropped, missing, type_name = row
-    missing_json = None
-    if missing is not None:
-        literal = sql.Literal(missing)
-        query = sql.SQL("SELECT to_json({}::text::{})::text").format(literal, sql.SQL(type_name))
-        ((missing_json,),) = connection.execute(query)
+    shown = None if missing is None else missing_json(connection, missing, type_name)
     return Column(
-        name, type_oid, typmod, length, _ALIGN[align], by_value, dropped, missing, missing_json
+        name, type_oid, typmod, length, ALIGN[align], by_value, dropped, missing, shown
     )  # fmt: skip
 
 
@@ -154,7 +150,7 @@ def _type(row: tuple[Any, ...], labels: dict[int, dict[int, str]]) -> Type:
         ARRAY if is_array else kind,
         element if is_array else base,
         length,
-        _ALIGN[align],
+        ALIGN[align],
         by_value,
         labels.get(oid, {}),
     )

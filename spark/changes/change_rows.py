@@ -8,8 +8,8 @@ Rows are ordered by the commits of their transactions, then by LSN.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -68,20 +68,48 @@ class ChangeRows:
     changes: Array
     table: Array
     notes: dict[int, str]
+    #: the rows' numbers in the set; None: as they are
+    places: Array | None = None
+    #: of rows with a changed definition: the definition after and before, as JSON
+    definitions: Mapping[int, tuple[str | None, str | None]] = field(default_factory=dict)
+
+    def place_of(self, row: int) -> int | None:
+        """Where a row of the set is shown; None if it is not."""
+        if self.places is None:
+            return row
+        found = np.flatnonzero(self.places == row)
+        return int(found[0]) if len(found) else None
 
     def __len__(self) -> int:
         return len(self.table)
 
 
-def arrange(gathered: Gathered, catalog: Catalog, only: Table | None = None) -> ChangeRows:
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is known because the catalogs were followed: the rows for which files and definitions
+    are known, and the table that a TRUNCATE of a row names."""
+
+    rows: Array
+    table_of: Callable[[int, int], int | None]
+
+
+def arrange(
+    gathered: Gathered,
+    catalog: Catalog,
+    only: Table | None = None,
+    followed: Followed | None = None,
+) -> ChangeRows:
     """The rows to show: of this table, or of all tables."""
-    return _Arrangement(gathered, catalog, only).arrange()
+    return _Arrangement(gathered, catalog, only, followed).arrange()
 
 
 class _Arrangement:
     """Removes and summarizes rows, identified by their numbers in the set."""
 
-    def __init__(self, gathered: Gathered, catalog: Catalog, only: Table | None) -> None:
+    def __init__(
+        self, gathered: Gathered, catalog: Catalog, only: Table | None, followed: Followed | None
+    ) -> None:
+        self._followed = followed
         self._changes = gathered.changes
         self._catalog = catalog
         self._only = only
@@ -97,6 +125,7 @@ class _Arrangement:
             self._undecoded(row, _DAMAGED)
         self._shown &= operation != PAGE_IMAGE
         self._remove_speculative()
+        self._forget_files()
         self._summarize_files()
         self._summarize_unknown()
         self._shown &= operation != CREATE_FILE
@@ -112,7 +141,7 @@ class _Arrangement:
             return ChangeRows(changes, self._table, self._notes)  # a large transaction; no copy
         noted = np.flatnonzero(np.isin(order, list(self._notes))) if self._notes else ()
         notes = {int(place): self._notes[int(order[place])] for place in noted}
-        return ChangeRows(changes[:, order], self._table[order], notes)
+        return ChangeRows(changes[:, order], self._table[order], notes, order)
 
     def _undecoded(self, row: int, note: str) -> None:
         self._changes[OPERATION, row] = UNDECODED
@@ -132,6 +161,8 @@ class _Arrangement:
         }
         for row in np.flatnonzero(self._changes[OPERATION] == TRUNCATE).tolist():
             number = numbers.get(int(self._changes[OID, row]))
+            if number is not None and self._followed is not None and self._followed.rows[row]:
+                number = self._followed.table_of(row, int(self._changes[OID, row]))
             self._shown[row] = number is not None
             self._table[row] = NO_TABLE if number is None else number
 
@@ -147,6 +178,16 @@ class _Arrangement:
             inserted = np.flatnonzero(same)
             self._shown[row] = False
             self._shown[inserted[-1:]] = False
+
+    def _forget_files(self) -> None:
+        """New files and whole pages change no row of a followed table: VACUUM FULL, CLUSTER and
+        SET TABLESPACE copy its rows, and other reasons for a new file are events of their own."""
+        if self._followed is not None:
+            changes = self._changes
+            is_file = np.isin(changes[OPERATION], (NEW_PAGE, CREATE_FILE))
+            known = is_file & (self._table >= 0) & self._followed.rows
+            self._shown &= ~known
+            changes[OPERATION, known] = PAGE_IMAGE
 
     def _summarize_files(self) -> None:
         """Tables that got a new file, and pages written without records of their rows."""

@@ -1,0 +1,132 @@
+"""Reads the rows of the system catalogs, from which their changes are followed in the WAL.
+
+All queries run in the snapshot of `catalog_snapshot.py`. The snapshot decides which transactions it
+has seen: `pg_current_snapshot()` on a primary. A standby does not list running transactions there,
+but has replayed all commits before its replay position.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.changes.catalog import CatalogLayout, CatalogRows, Column
+from quorum_wal.spark.changes.catalog_rows import (
+    ROW_OF,
+    AttributeRow,
+    ClassRow,
+    IndexRow,
+    InheritsRow,
+    LabelRow,
+    NamespaceRow,
+    RangeRow,
+    TypeRow,
+)
+
+ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
+
+_PLACE = """
+    SELECT pg_is_in_recovery(), redo_lsn::text, pg_snapshot_xmax(pg_current_snapshot())::text,
+           ARRAY(SELECT x::text FROM pg_snapshot_xip(pg_current_snapshot()) x)
+      FROM pg_control_checkpoint()
+"""
+
+_AFTER = """
+    SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                 ELSE pg_current_wal_insert_lsn() END)::text
+"""
+
+_LAYOUTS = """
+    SELECT a.attrelid::bigint, pg_relation_filenode(a.attrelid)::bigint, a.attname,
+           a.atttypid::bigint, a.attlen, a.attalign::text, a.attbyval, a.attisdropped
+      FROM pg_attribute a WHERE a.attrelid = ANY(%s) AND a.attnum > 0
+     ORDER BY a.attrelid, a.attnum
+"""
+
+_CLASSES = """
+    SELECT oid::bigint, relname, relnamespace::bigint, relfilenode::bigint, reltablespace::bigint,
+           reltoastrelid::bigint, relkind::text, relpersistence::text, relrewrite::bigint
+      FROM pg_class
+"""
+
+_ATTRIBUTES = """
+    SELECT a.attrelid::bigint, a.attnum, a.attname, a.atttypid::bigint, a.attlen, a.atttypmod,
+           a.attalign::text, a.attbyval, a.attnotnull, a.attgenerated::text, a.attisdropped,
+           CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
+           format_type(a.atttypid, a.atttypmod)
+      FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+     WHERE c.relkind IN ('r', 'p', 'c') AND c.oid >= 16384 AND a.attnum > 0
+"""
+
+_TYPES = """
+    SELECT oid::bigint, typname, typnamespace::bigint, typlen, typbyval, typtype::text,
+           typalign::text, typrelid::bigint, typelem::bigint, typarray::bigint, typbasetype::bigint
+      FROM pg_type
+"""
+
+_LABELS = "SELECT oid::bigint, enumtypid::bigint, enumsortorder, enumlabel FROM pg_enum"
+_NAMESPACES = "SELECT oid::bigint, nspname FROM pg_namespace"
+
+_INDEXES = """
+    SELECT indexrelid::bigint, indrelid::bigint, indnkeyatts, indisprimary, indisreplident,
+           indkey::int2[] FROM pg_index WHERE indrelid >= 16384
+"""
+
+_INHERITS = "SELECT inhrelid::bigint, inhparent::bigint, inhseqno FROM pg_inherits"
+_RANGES = "SELECT rngtypid::bigint, rngsubtype::bigint, rngmultitypid::bigint FROM pg_range"
+
+
+def take_rows(connection: psycopg.Connection[Any]) -> CatalogRows:
+    """Raises psycopg.Error."""
+
+    def rows(query: str) -> list[tuple[Any, ...]]:
+        return connection.execute(query.encode()).fetchall()
+
+    ((is_standby, redo_lsn, xmax, running),) = rows(_PLACE)
+    ((after_lsn,),) = rows(_AFTER)
+    return CatalogRows(
+        redo_lsn=int(Lsn.parse(redo_lsn)),
+        after_lsn=int(Lsn.parse(after_lsn)),
+        xmax=None if is_standby else int(xmax),
+        running=() if is_standby else tuple(map(int, running)),
+        layouts=_layouts(connection),
+        classes=tuple(ClassRow(*row) for row in rows(_CLASSES)),
+        attributes=tuple(_attribute(connection, row) for row in rows(_ATTRIBUTES)),
+        types=tuple(TypeRow(*row) for row in rows(_TYPES)),
+        labels=tuple(LabelRow(*row) for row in rows(_LABELS)),
+        namespaces=tuple(NamespaceRow(*row) for row in rows(_NAMESPACES)),
+        indexes=tuple(IndexRow(*row[:-1], tuple(row[-1])) for row in rows(_INDEXES)),
+        inherits=tuple(InheritsRow(*row) for row in rows(_INHERITS)),
+        ranges=tuple(RangeRow(*row) for row in rows(_RANGES)),
+    )
+
+
+def missing_json(connection: psycopg.Connection[Any], text: str, type_name: str) -> str:
+    """A value of the type, as row_to_json() prints it. Raises psycopg.Error."""
+    query = sql.SQL("SELECT to_json({}::text::{})::text")
+    ((printed,),) = connection.execute(query.format(sql.Literal(text), sql.SQL(type_name)))
+    return str(printed)
+
+
+def _layouts(connection: psycopg.Connection[Any]) -> dict[int, CatalogLayout]:
+    files: dict[int, int] = {}
+    columns: dict[int, list[Column]] = {}
+    for oid, file, name, type_oid, length, align, by_value, is_dropped in connection.execute(
+        _LAYOUTS, (list(ROW_OF),)
+    ):
+        files[oid] = file
+        columns.setdefault(oid, []).append(
+            Column(name, type_oid, -1, length, ALIGN[align], by_value, is_dropped, None, None)
+        )
+    return {oid: CatalogLayout(file, tuple(columns[oid])) for oid, file in files.items()}
+
+
+def _attribute(connection: psycopg.Connection[Any], row: tuple[Any, ...]) -> AttributeRow:
+    *fields, missing, type_name = row
+    found = AttributeRow(*fields)
+    if missing is None:
+        return found
+    return found._replace(missing=(missing, missing_json(connection, missing, type_name)))
