@@ -7,10 +7,10 @@ but has replayed all commits before its replay position.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.spark.changes.catalog import CatalogLayout, CatalogRows, Column
@@ -54,9 +54,7 @@ _CLASSES = """
 
 _ATTRIBUTES = """
     SELECT a.attrelid::bigint, a.attnum, a.attname, a.atttypid::bigint, a.attlen, a.atttypmod,
-           a.attalign::text, a.attbyval, a.attnotnull, a.attgenerated::text, a.attisdropped,
-           CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
-           format_type(a.atttypid, a.atttypmod)
+           a.attalign::text, a.attbyval, a.attnotnull, a.attgenerated::text, a.attisdropped
       FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
      WHERE c.relkind IN ('r', 'p', 'c') AND c.oid >= 16384 AND a.attnum > 0
 """
@@ -79,8 +77,10 @@ _INHERITS = "SELECT inhrelid::bigint, inhparent::bigint, inhseqno FROM pg_inheri
 _RANGES = "SELECT rngtypid::bigint, rngsubtype::bigint, rngmultitypid::bigint FROM pg_range"
 
 
-def take_rows(connection: psycopg.Connection[Any]) -> CatalogRows:
-    """Raises psycopg.Error."""
+def take_rows(
+    connection: psycopg.Connection[Any], columns: Mapping[int, Sequence[Column]]
+) -> CatalogRows:
+    """`columns` are those of the tables, by oid. Raises psycopg.Error."""
 
     def rows(query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query.encode()).fetchall()
@@ -94,7 +94,7 @@ def take_rows(connection: psycopg.Connection[Any]) -> CatalogRows:
         running=() if is_standby else tuple(map(int, running)),
         layouts=_layouts(connection),
         classes=tuple(ClassRow(*row) for row in rows(_CLASSES)),
-        attributes=tuple(_attribute(connection, row) for row in rows(_ATTRIBUTES)),
+        attributes=tuple(_attribute(columns, row) for row in rows(_ATTRIBUTES)),
         types=tuple(TypeRow(*row) for row in rows(_TYPES)),
         labels=tuple(LabelRow(*row) for row in rows(_LABELS)),
         namespaces=tuple(NamespaceRow(*row) for row in rows(_NAMESPACES)),
@@ -102,13 +102,6 @@ def take_rows(connection: psycopg.Connection[Any]) -> CatalogRows:
         inherits=tuple(InheritsRow(*row) for row in rows(_INHERITS)),
         ranges=tuple(RangeRow(*row) for row in rows(_RANGES)),
     )
-
-
-def missing_json(connection: psycopg.Connection[Any], text: str, type_name: str) -> str:
-    """A value of the type, as row_to_json() prints it. Raises psycopg.Error."""
-    query = sql.SQL("SELECT to_json({}::text::{})::text")
-    ((printed,),) = connection.execute(query.format(sql.Literal(text), sql.SQL(type_name)))
-    return str(printed)
 
 
 def _layouts(connection: psycopg.Connection[Any]) -> dict[int, CatalogLayout]:
@@ -124,9 +117,12 @@ def _layouts(connection: psycopg.Connection[Any]) -> dict[int, CatalogLayout]:
     return {oid: CatalogLayout(file, tuple(columns[oid])) for oid, file in files.items()}
 
 
-def _attribute(connection: psycopg.Connection[Any], row: tuple[Any, ...]) -> AttributeRow:
-    *fields, missing, type_name = row
-    found = AttributeRow(*fields)
-    if missing is None:
+def _attribute(columns: Mapping[int, Sequence[Column]], row: tuple[Any, ...]) -> AttributeRow:
+    found = AttributeRow(*row)
+    mine = columns.get(found.attrelid)
+    if mine is None:
         return found
-    return found._replace(missing=(missing, missing_json(connection, missing, type_name)))
+    column = mine[found.attnum - 1]
+    if column.missing is None or column.missing_json is None:
+        return found
+    return found._replace(missing=(column.missing, column.missing_json))

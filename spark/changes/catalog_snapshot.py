@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.spark.changes.catalog import ARRAY, Catalog, Column, Table, Type
-from quorum_wal.spark.changes.catalog_row_snapshot import ALIGN, missing_json, take_rows
+from quorum_wal.spark.changes.catalog_row_snapshot import ALIGN, take_rows
 from quorum_wal.spark.errors import CatalogError
 
 _SERVER = """
@@ -120,15 +121,19 @@ def _read(connection: psycopg.Connection[Any], lsn: Lsn) -> Catalog:
         tables=[_table(row, tuple(columns.get(row[0], ()))) for row in connection.execute(_TABLES)],
         types=[_type(row, labels) for row in connection.execute(_TYPES)],
         ignored=dict(connection.execute(_IGNORED).fetchall()),
-        rows=take_rows(connection),
+        rows=take_rows(connection, columns),
     )
 
 
 def _column(connection: psycopg.Connection[Any], row: tuple[Any, ...]) -> Column:
     _, name, type_oid, typmod, length, align, by_value, dropped, missing, type_name = row
-    shown = None if missing is None else missing_json(connection, missing, type_name)
+    missing_json = None
+    if missing is not None:
+        literal = sql.Literal(missing)
+        query = sql.SQL("SELECT to_json({}::text::{})::text").format(literal, sql.SQL(type_name))
+        ((missing_json,),) = connection.execute(query)
     return Column(
-        name, type_oid, typmod, length, ALIGN[align], by_value, dropped, missing, shown
+        name, type_oid, typmod, length, ALIGN[align], by_value, dropped, missing, missing_json
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from quorum_wal.spark.changes.heap_scan import (
     CREATE_FILE,
     DAMAGED,
     DELETE,
+    EMPTY_FILE,
     FLAGS,
     INSERT,
     IS_SUPER,
@@ -120,12 +121,12 @@ class _Arrangement:
 
     def arrange(self) -> ChangeRows:
         changes, operation = self._changes, self._changes[OPERATION]
+        self._forget_files()
         self._assign_truncated()
         for row in np.flatnonzero(operation == DAMAGED).tolist():
             self._undecoded(row, _DAMAGED)
         self._shown &= operation != PAGE_IMAGE
         self._remove_speculative()
-        self._forget_files()
         self._summarize_files()
         self._summarize_unknown()
         self._shown &= operation != CREATE_FILE
@@ -181,13 +182,17 @@ class _Arrangement:
 
     def _forget_files(self) -> None:
         """New files and whole pages change no row of a followed table: VACUUM FULL, CLUSTER and
-        SET TABLESPACE copy its rows, and other reasons for a new file are events of their own."""
+        SET TABLESPACE copy its rows, and other reasons for a new file are events of their own. A
+        TRUNCATE of a table that the transaction has created removes all blocks of the file."""
+        changes, operation = self._changes, self._changes[OPERATION]
         if self._followed is not None:
-            changes = self._changes
-            is_file = np.isin(changes[OPERATION], (NEW_PAGE, CREATE_FILE))
-            known = is_file & (self._table >= 0) & self._followed.rows
-            self._shown &= ~known
-            changes[OPERATION, known] = PAGE_IMAGE
+            known = (self._table >= 0) & self._followed.rows
+            if self._catalog.wal_level != "logical":
+                for row in np.flatnonzero(known & self._shown & (operation == EMPTY_FILE)).tolist():
+                    changes[OPERATION, row] = TRUNCATE
+                    changes[OID, row] = self._catalog.tables[self._table[row]].oid
+            operation[known & np.isin(operation, (NEW_PAGE, CREATE_FILE))] = PAGE_IMAGE
+        operation[operation == EMPTY_FILE] = PAGE_IMAGE
 
     def _summarize_files(self) -> None:
         """Tables that got a new file, and pages written without records of their rows."""

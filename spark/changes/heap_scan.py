@@ -43,7 +43,9 @@ from quorum_wal.walrecords.transaction import SUBXIDS_AT as ENDS_AT
 ) = range(18)  # fmt: skip
 
 #: operations of changes
-INSERT, UPDATE, DELETE, TRUNCATE, CREATE_FILE, NEW_PAGE, PAGE_IMAGE, DAMAGED = range(1, 9)
+(
+    INSERT, UPDATE, DELETE, TRUNCATE, CREATE_FILE, NEW_PAGE, PAGE_IMAGE, DAMAGED, EMPTY_FILE,
+) = range(1, 10)  # fmt: skip
 
 #: flags of changes
 OLD_IS_KEY = 1  #: the old tuple has only the columns that identify the row
@@ -398,8 +400,18 @@ def _multi_insert(
 def _file(
     data: Bytes, info: Int, body: Numbers, changes: Numbers, counts: Numbers, fills: bool
 ) -> None:
-    """XLOG_SMGR_CREATE: tablespace, database, relfilenode, fork."""
+    """XLOG_SMGR_CREATE: tablespace, database, relfilenode, fork. XLOG_SMGR_TRUNCATE: first block to
+    remove, tablespace, database, relfilenode, flags; it matters only if all blocks are removed."""
     main = body[_MAIN_AT]
+    if info == 0x20 and body[_MAIN_LENGTH] >= 16 and load_u32(data, main) == 0:
+        counts[0] += 1
+        if fills:
+            row = counts[0] - 1
+            changes[:, row] = 0
+            changes[OPERATION, row] = EMPTY_FILE
+            changes[DATABASE, row] = load_u32(data, main + 8)
+            changes[RELFILENODE, row] = load_u32(data, main + 12)
+        return
     if info != 0x10 or body[_MAIN_LENGTH] < 16 or load_u32(data, main + 12) != 0:
         return
     counts[0] += 1

@@ -17,7 +17,7 @@ from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, FIELDS, OID, Gathered
 from quorum_wal.spark.changes.datum import Datums
 from quorum_wal.spark.changes.heap_scan import (
-    DAMAGED,
+    EMPTY_FILE,
     INSERT,
     LSN,
     OPERATION,
@@ -29,7 +29,7 @@ from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.walrecords.record_index import Array
 
 #: the operation of a row that describes a changed definition
-SCHEMA = DAMAGED + 1
+SCHEMA = EMPTY_FILE + 1
 
 
 @dataclass(slots=True)

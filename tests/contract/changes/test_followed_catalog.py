@@ -1,4 +1,4 @@
-"""One snapshot of the catalog at the beginning, and then DDL of all kinds between changes of rows."""
+"""One snapshot of the catalog at the beginning, then DDL of all kinds between changes of rows."""
 
 from __future__ import annotations
 
@@ -173,6 +173,17 @@ def files(ledger: Ledger) -> None:
     ledger.begin()
     ledger.truncate("shop.big")
     ledger.rollback()
+    ledger.begin()
+    ledger.do("CREATE TABLE shop.loaded (id int PRIMARY KEY)")
+    ledger.insert("shop.loaded", "VALUES (1)")
+    ledger.truncate("shop.loaded")
+    ledger.insert("shop.loaded", "VALUES (2)")
+    ledger.commit()
+    ledger.begin()
+    ledger.truncate("shop.loaded", "shop.big")
+    ledger.fill("COPY shop.loaded FROM PROGRAM 'seq 300' (FREEZE)", "shop.loaded")
+    ledger.insert("shop.big", "VALUES (7, 'again')")
+    ledger.commit()
     ledger.do("REINDEX TABLE shop.big", "VACUUM FULL shop.orders")
     ledger.delete("shop.big", "id = 7")
     ledger.update("shop.orders", "amount = 50 WHERE id = 1")
