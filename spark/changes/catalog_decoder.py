@@ -18,6 +18,7 @@ from quorum_wal.spark.changes.catalog import CatalogLayout, Column
 from quorum_wal.spark.changes.catalog_rows import ROW_OF, Row
 from quorum_wal.spark.changes.datum_varlena import DatumError, plain_varlena
 from quorum_wal.spark.changes.tuple_layout import MISSING, NULL, PACKED, PLAIN, lay_out
+from quorum_wal.spark.errors import CatalogError
 
 _NUMBERS = {21: struct.Struct("<h"), 23: struct.Struct("<i"), 26: struct.Struct("<I"),
             700: struct.Struct("<f")}  # fmt: skip
@@ -28,17 +29,20 @@ _ROOM = 16
 
 
 class CatalogDecoder:
-    """Decodes the tuples of one catalog."""
+    """Decodes the tuples of one catalog. Raises CatalogError if its layout is not one."""
 
     def __init__(self, catalog_oid: int, layout: CatalogLayout) -> None:
         self._row: Callable[..., Row] = ROW_OF[catalog_oid]
         self._columns = layout.columns
         numbers = {column.name: number for number, column in enumerate(layout.columns)}
-        wanted = [name for name in ROW_OF[catalog_oid]._fields if name != "missing"]
-        absent = sorted(set(wanted) - numbers.keys())
+        row = ROW_OF[catalog_oid]
+        absent = sorted(set(row._fields) - row._field_defaults.keys() - numbers.keys())
         if absent:
-            raise DatumError(f"catalog {catalog_oid} has no column {', '.join(absent)}")
-        self._wanted = [(name, numbers[name]) for name in wanted]
+            raise CatalogError(
+                f"system catalog {catalog_oid} has no column {', '.join(absent)}",
+                hint="Take a new catalog with sk catalog snapshot.",
+            )
+        self._wanted = [(name, numbers[name]) for name in row._fields if name in numbers]
 
     def decode(self, stored: bytes) -> Row:
         """`stored` begins with infomask2. Raises DatumError."""

@@ -74,7 +74,11 @@ _INDEXES = """
 """
 
 _INHERITS = "SELECT inhrelid::bigint, inhparent::bigint, inhseqno FROM pg_inherits"
-_RANGES = "SELECT rngtypid::bigint, rngsubtype::bigint, rngmultitypid::bigint FROM pg_range"
+
+_RANGES = """
+    SELECT rngtypid::bigint, rngsubtype::bigint,
+           coalesce((to_jsonb(r) ->> 'rngmultitypid')::bigint, 0) FROM pg_range r
+"""
 
 
 def take_rows(

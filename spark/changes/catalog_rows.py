@@ -127,7 +127,8 @@ class InheritsRow(NamedTuple):
 class RangeRow(NamedTuple):
     rngtypid: int
     rngsubtype: int
-    rngmultitypid: int
+    #: Postgres 13 has none
+    rngmultitypid: int = 0
 
     @property
     def key(self) -> int:
