@@ -172,7 +172,7 @@ def _check_decoded(changes: DataFrame, table: str) -> None:
 
 def _check_definitions(changes: DataFrame, table: Table) -> None:
     """Definitions change rarely, so the driver collects them. Raises UndecodedChange."""
-    wanted = {"schema": table.schema, "table": table.name}
+    wanted = table.schema, table.name
     rewritten = "truncate"
     found = changes.where(f"operation IN ('schema', '{rewritten}')")
     rows = found.orderBy("commit_lsn", "lsn").collect()
@@ -183,7 +183,8 @@ def _check_definitions(changes: DataFrame, table: Table) -> None:
         if row.operation == rewritten:
             continue
         old, new = (json.loads(text) if text else None for text in (row.old, row.new))
-        if old is None or wanted.items() & old.items() != wanted.items():
+        names = [(each["schema"], each["table"]) for each in (old, new) if each is not None]
+        if old is None or wanted not in names:
             continue
         is_rewritten = (row.commit_lsn, row.schema, row.table) in rewrites
         reason = unreplayed(old, new, is_rewritten=is_rewritten)
