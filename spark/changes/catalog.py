@@ -103,9 +103,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class CatalogLayout:
-    """The file of a system catalog when the snapshot was taken, and its columns."""
+    """The files that belong to a system catalog, and its columns."""
 
-    file: int
+    files: tuple[int, ...]
     columns: tuple[Column, ...]
 
 
@@ -117,8 +117,8 @@ class CatalogRows:
     redo_lsn: int
     #: commits from here on were not seen
     after_lsn: int
-    #: transactions from `xmax` on were not seen, nor the `running` ones; None: of a standby, which
-    #: has seen the commits before the catalog's LSN
+    #: transactions from `xmax` on were not seen, nor the `running` ones; None: exactly the commits
+    #: before the catalog's LSN were seen, as on a standby
     xmax: int | None
     running: tuple[int, ...]
     #: by the oid of the catalog

@@ -24,6 +24,7 @@ from itertools import pairwise
 import numpy as np
 
 from quorum_wal.pgwal.record import HEADER, RecordHeader
+from quorum_wal.spark.changes.advanced_catalog import advanced_catalog
 from quorum_wal.spark.changes.catalog import Catalog
 from quorum_wal.spark.changes.catalog_decoder import CatalogDecoder
 from quorum_wal.spark.changes.catalog_rows import ROW_OF, ClassRow, Row
@@ -94,7 +95,7 @@ class CatalogFollower:
         )
         self._decoders = {oid: CatalogDecoder(oid, layout) for oid, layout in rows.layouts.items()}
         #: the files of the catalogs, also those of their new heaps
-        self._files = {layout.file: oid for oid, layout in rows.layouts.items()}
+        self._files = {file: oid for oid, layout in rows.layouts.items() for file in layout.files}
         self._pages = HeapPages()
         self._pending: dict[int, list[CatalogChange]] = {}
         #: xid -> after how many changes of catalogs it wrote rows of other tables
@@ -106,6 +107,12 @@ class CatalogFollower:
     @property
     def history(self) -> SchemaHistory:
         return self._steps.history
+
+    def catalog_at(self, lsn: int, redo_lsn: int) -> Catalog:
+        """The catalog at `lsn`, up to which all scans were added."""
+        return advanced_catalog(
+            self.catalog, self._steps.state, self._files, self.history, lsn, redo_lsn
+        )
 
     def add(self, scan: HeapScan) -> None:
         """Raises WalFormatError."""

@@ -118,7 +118,7 @@ def _layouts(connection: psycopg.Connection[Any]) -> dict[int, CatalogLayout]:
         columns.setdefault(oid, []).append(
             Column(name, type_oid, -1, length, ALIGN[align], by_value, is_dropped, None, None)
         )
-    return {oid: CatalogLayout(file, tuple(columns[oid])) for oid, file in files.items()}
+    return {oid: CatalogLayout((file,), tuple(columns[oid])) for oid, file in files.items()}
 
 
 def _attribute(columns: Mapping[int, Sequence[Column]], row: tuple[Any, ...]) -> AttributeRow:

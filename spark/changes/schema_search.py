@@ -24,6 +24,7 @@ from quorum_wal.spark.changes.transaction_progress import (
 )
 from quorum_wal.spark.changes.transaction_summary import TransactionSummary
 from quorum_wal.spark.changes.wal_lookback import look_backwards
+from quorum_wal.spark.errors import CatalogError
 from quorum_wal.spark.inputs.wal_input import WalInput
 from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
@@ -64,6 +65,19 @@ class SchemaSearch:
         history.until_lsn = whole.end_lsn
         history.gaps = self._problems
         return history
+
+    def advance(self, end_lsn: int) -> Catalog:
+        """The catalog at `end_lsn`. Raises WalInputError, CatalogError."""
+        history = self.follow(WalRange(self._catalog.lsn, end_lsn, end_lsn))
+        for problem in (*history.gaps, *history.problems):
+            raise CatalogError(
+                f"the catalog cannot be advanced: {problem.text}",
+                hint="Take a new one with sk catalog snapshot.",
+            )
+        redo_lsn = last_redo(self._backwards(end_lsn, end_lsn))
+        rows = self._catalog.rows
+        assert rows is not None
+        return self._follower.catalog_at(end_lsn, redo_lsn or rows.redo_lsn)
 
     def _go_on(self, end_lsn: int, limit_lsn: int, on_damage: OnDamage) -> None:
         if self._until_lsn is None:

@@ -64,7 +64,7 @@ class SchemaSteps:
     """Transactions must be given in the order of their commits."""
 
     def __init__(self, catalog: Catalog, state: CatalogState) -> None:
-        self._state = state
+        self.state = state
         self._logs_truncate = catalog.wal_level == "logical"
         self.history = SchemaHistory(catalog.lsn, catalog.lsn)
         self._types: dict[int, Type] = dict(catalog.types)
@@ -88,7 +88,7 @@ class SchemaSteps:
         if self._ignored is None:
             files = [
                 row.file
-                for row in self._state.classes.values()
+                for row in self.state.classes.values()
                 if row.file and (row.relkind not in "rpt" or row.oid < FIRST_NORMAL_OID)
             ]
             self._ignored = np.array(sorted(files), np.int64)
@@ -102,7 +102,7 @@ class SchemaSteps:
         self._ignored = None
 
     def _step(self, changes: list[CatalogChange]) -> None:
-        state, lsn = self._state, changes[-1].lsn
+        state, lsn = self.state, changes[-1].lsn
         for change in changes:
             if change.problem is not None:
                 text = (
@@ -129,23 +129,23 @@ class SchemaSteps:
             self._event(change.new.oid, change.lsn, EventKind.TRUNCATE)
 
     def _known(self, oid: int) -> _Known:
-        return _Known(self._state.table(oid), definition_of(self._state, oid))
+        return _Known(self.state.table(oid), definition_of(self.state, oid))
 
     def _is_heap(self, oid: int) -> bool:
-        row = self._state.classes.get(oid)
+        row = self.state.classes.get(oid)
         return row is not None and row.relrewrite != 0
 
     def _users(self, types: set[int]) -> set[int]:
         """The tables with columns of types that exist already."""
         known = types & self._types.keys()
-        return self._state.users_of(known) if known else set()
+        return self.state.users_of(known) if known else set()
 
     def _change_types(self, oids: set[int]) -> set[int]:
         """Takes over types that are new or have changed; returns those that have changed. More
         labels are no change for the rows of older ones."""
         changed = {}
         for oid in oids:
-            found, known = self._state.type(oid), self._types.get(oid)
+            found, known = self.state.type(oid), self._types.get(oid)
             if found is None or found == known:
                 continue
             self._types[oid] = found
@@ -161,11 +161,11 @@ class SchemaSteps:
         """Whether the change of pg_class is that of a TRUNCATE."""
         if self._logs_truncate or not isinstance(new, ClassRow):
             return False
-        old = self._state.classes.get(new.oid)
+        old = self.state.classes.get(new.oid)
         return (
             old is not None
-            and self._state.is_shown(old)
-            and self._state.is_shown(new)
+            and self.state.is_shown(old)
+            and self.state.is_shown(new)
             and old.relfilenode not in (0, new.relfilenode)
             and new.relfilenode not in self._new_heaps
             and new.reltablespace == old.reltablespace
@@ -182,7 +182,7 @@ class SchemaSteps:
             return
         is_heap = self._is_heap(oid)
         if after.table != before.table or is_forced:
-            doubt = self._state.doubt_of(oid)
+            doubt = self.state.doubt_of(oid)
             self._add(lsn, after.table, is_rewrite=is_heap, doubt=doubt)
         if is_heap:
             self._rewrite(lsn, after)
@@ -195,7 +195,7 @@ class SchemaSteps:
         """A new heap with the columns that the rewritten table gets."""
         assert heap.table is not None
         oid = heap.table.oid
-        if self._state.table(oid) is None:
+        if self.state.table(oid) is None:
             self._announced[oid] = heap.definition
             self._event(oid, lsn, EventKind.SCHEMA, _NOTHING, heap)
         else:
@@ -222,10 +222,10 @@ class SchemaSteps:
     ) -> None:  # fmt: skip
         before, after = before or _NOTHING, after or _NOTHING
         if oid not in self._numbers:  # NOT NULL, for example, is in no version
-            table = self._state.table(oid)
+            table = self.state.table(oid)
             if table is None:
                 return  # the transaction has created and dropped it, without rows
-            self._add(lsn, table, doubt=self._state.doubt_of(oid))
+            self._add(lsn, table, doubt=self.state.doubt_of(oid))
         self.history.events.append(
             SchemaEvent(
                 self._commit_lsn, lsn, kind, self._numbers[oid],
@@ -236,9 +236,9 @@ class SchemaSteps:
 
     def _ignore(self, oid: int) -> None:
         """The file of a relation without rows to show."""
-        row = self._state.classes.get(oid)
+        row = self.state.classes.get(oid)
         if row is not None and row.file:
-            self.history.ignored[row.file] = self._state.name_of(row)
+            self.history.ignored[row.file] = self.state.name_of(row)
 
 
 def _has_more_labels(known: Type, found: Type) -> bool:
