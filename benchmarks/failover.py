@@ -55,7 +55,7 @@ def measure(
             cluster.postgres.pgbench("-i", "-s", str(SCALE), "-q")
             standby = make_standby(cluster.postgres, root / "standby", cluster.replica_conninfo())
             stack.enter_context(standby)
-            with Ledger(cluster.postgres.dsn(), clients=CLIENTS) as ledger:
+            with Ledger(cluster.postgres.dsn(), clients=CLIENTS, pause_seconds=0) as ledger:
                 ledger.wait_for_progress(ROWS, TIMEOUT)
                 cluster.proposer.kill()
                 cluster.postgres.crash()

@@ -58,7 +58,7 @@ class Drill:
         self.layout = layout
         self.cluster = cluster
         self.standby = standby
-        self.ledger = Ledger(cluster.primary.dsn(), clients=CLIENTS)
+        self.ledger = Ledger(cluster.primary.dsn(), clients=CLIENTS, pause_seconds=0)
 
     def sample(self, loss: str, ending: Ending, seconds: float, server: SitePostgres) -> LossSample:
         """The sample, taken when everything is running again."""
@@ -170,7 +170,9 @@ def separate_primary(drill: Drill) -> LossSample:
     cluster = drill.cluster
     site = cluster.primary.site
     name = f"{site} separated from the others"
-    stubborn = Ledger(cluster.primary.dsn(), clients=STUBBORN_CLIENTS, table="stubborn")
+    stubborn = Ledger(
+        cluster.primary.dsn(), clients=STUBBORN_CLIENTS, table="stubborn", pause_seconds=0
+    )
     with stubborn:
         stubborn.wait_for_progress(1, TIMEOUT)
         cluster.sites.separate(site)

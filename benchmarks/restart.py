@@ -114,7 +114,7 @@ def _seconds_without_commit(
     proposer = setup.proposer
     assert proposer is not None
     primary.execute("DROP TABLE IF EXISTS ledger")
-    with Ledger(primary.postgres.dsn(), clients=CLIENTS) as ledger:
+    with Ledger(primary.postgres.dsn(), clients=CLIENTS, pause_seconds=0) as ledger:
         ledger.wait_for_progress(ROWS, TIMEOUT)
         if what == RESTART:
             start = prepare_proposer(primary, setup, directory)

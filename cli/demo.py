@@ -73,7 +73,10 @@ class Demo:
     def __init__(self, root: Path, pg_major: int | None, rows: int) -> None:
         self.cluster = QuorumCluster(root, pg_major=pg_major, wal_seg_size=WAL_SEG_SIZE)
         self.ledger = Ledger(
-            self.cluster.postgres.dsn(), clients=CLIENTS, payload_bytes=PAYLOAD_BYTES
+            self.cluster.postgres.dsn(),
+            clients=CLIENTS,
+            payload_bytes=PAYLOAD_BYTES,
+            pause_seconds=0,
         )
         self.rows = rows  # to be acknowledged in every step in which commits go on
         self.steps: list[Step] = []

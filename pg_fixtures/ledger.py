@@ -30,6 +30,8 @@ from quorum_wal.pg_server.errors import DeadlineExceeded
 
 CLIENTS = 8
 PAYLOAD_BYTES = 100
+# Eight clients without a pause would take both processors of a small machine all the time.
+PAUSE_SECONDS = 0.02
 GIVE_UP_SECONDS = 120.0  # of errors without an acknowledgement, after which a client gives up
 STOP_GRACE = 1.0
 STOP_TIMEOUT = 30.0
@@ -66,7 +68,8 @@ class LedgerReport:
 class Ledger:
     """A context manager: the clients commit inside the block and are stopped at its end.
 
-    Equal seeds insert equal rows. Each ledger needs a `table` of its own on a server.
+    Equal seeds insert equal rows. Each ledger needs a `table` of its own on a server. A client
+    waits about `pause_seconds` between two rows: 0 for as many commits as the server can take.
     """
 
     def __init__(
@@ -78,8 +81,11 @@ class Ledger:
         payload_bytes: int = PAYLOAD_BYTES,
         table: str = "ledger",
         give_up_seconds: float = GIVE_UP_SECONDS,
+        pause_seconds: float = PAUSE_SECONDS,
     ) -> None:
-        self._options = LedgerOptions(dsn, table, seed, payload_bytes, give_up_seconds)
+        self._options = LedgerOptions(
+            dsn, table, seed, payload_bytes, give_up_seconds, pause_seconds
+        )
         self._records = [ClientRecord(client) for client in range(clients)]
         self._clients: list[Client] = []
         self._started_at = time.monotonic()

@@ -27,13 +27,15 @@ CONNECT_TIMEOUT = 3  # whole seconds, for libpq; a silent network must not delay
 
 @dataclass(slots=True)
 class LedgerOptions:
-    """The options of a ledger. `may_insert` is set unless paused, and when stopping."""
+    """The options of a ledger. `may_insert` is set unless paused, and when stopping. Each client
+    waits about `pause_seconds` between two rows."""
 
     dsn: str
     table: str
     seed: int
     payload_bytes: int
     give_up_seconds: float
+    pause_seconds: float
     may_insert: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -112,10 +114,17 @@ class Client(threading.Thread):
                 connection = self._connect()
                 while self._options.may_insert.wait() and not self._options.stopping.is_set():
                     self._insert(connection)
+                    self._pause()
             except psycopg.Error as error:
                 self._back_off(error)
             finally:
                 self._disconnect()
+
+    def _pause(self) -> None:
+        """Random, so that the clients do not commit in step."""
+        pause = self._options.pause_seconds * self._random.uniform(0.5, 1.5)
+        if pause:
+            self._options.stopping.wait(pause)
 
     def interrupt(self) -> None:
         """Breaks the connection, which ends any wait on it. Does not ask the server to cancel."""

@@ -64,6 +64,8 @@ def _rows(
         indexes=_all(state.indexes.values()),
         inherits=_all(state.parents.values()),
         ranges=tuple(state.ranges.values()),
+        depends=tuple(state.depends.values()),
+        extensions=tuple(state.extensions.values()),
     )
 
 

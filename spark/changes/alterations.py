@@ -6,7 +6,8 @@
 
 ALTER of a column writes its row of pg_attribute. The commit then has a message of the cache ATTNUM
 with the hash of (relation, number), and one for the relation. ANALYZE, VACUUM, a new index or a new
-column do not cause such a pair. Renaming an enum label causes a message with the hash of its oid.
+column do not cause such a pair. ALTER TYPE of an attribute of a composite type causes one for the
+type's relation. Renaming an enum label causes a message with the hash of its oid.
 Law: a row of an altered table is never shown without a note. Source: Postgres `sinval.h`,
 `syscache.h`, CatalogCacheComputeHashValue in `catcache.c`, `hashfn.h`.
 """
@@ -41,7 +42,8 @@ class Alterations:
     """The alterations in one catalog's database, from the catalog's LSN to `until_lsn`."""
 
     until_lsn: int
-    #: oid of a table or an enum: the commit LSNs of the transactions that altered it
+    #: oid of a table, an enum or a composite type's relation: the commit LSNs of the transactions
+    #: that altered it
     commits: dict[int, list[int]] = field(default_factory=dict)
     #: WAL that could not be searched, [from, to)
     unseen: list[tuple[int, int]] = field(default_factory=list)
@@ -65,7 +67,7 @@ class Alterations:
         which it may be."""
         found = {}
         for number, table in enumerate(catalog.tables) if self.commits else ():
-            taken_lsn, oids = catalog.taken_lsn(table), {table.oid, *catalog.enum_oids(table)}
+            taken_lsn, oids = catalog.taken_lsn(table), {table.oid, *catalog.type_oids(table)}
             lsns = (lsn for oid in oids & self.commits.keys() for lsn in self.commits[oid])
             lsn = min((lsn for lsn in lsns if lsn >= taken_lsn), default=None)
             if lsn is not None:
@@ -74,16 +76,22 @@ class Alterations:
 
 
 class CatalogKeys:
-    """The hashes that identify the columns and the enum labels of a catalog in messages."""
+    """The hashes that identify the columns, attributes and enum labels of a catalog in messages."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._database_oid = catalog.database_oid
         hashes, oids, is_relation = [], [], []
-        for table in catalog.tables:
-            numbers = np.arange(1, len(table.columns) + 1, dtype=np.uint32)
-            hashes.append(_hash(np.array([table.oid], np.uint32)) ^ _rotated(_hash(numbers)))
-            oids.append(np.full(len(numbers), table.oid, np.int64))
-            is_relation.append(np.ones(len(numbers), np.bool_))
+        columns = {
+            each.relation_oid: len(each.attributes)
+            for each in catalog.types.values()
+            if each.relation_oid
+        }
+        columns |= {table.oid: len(table.columns) for table in catalog.tables}
+        for oid, count in columns.items():
+            numbers = np.arange(1, count + 1, dtype=np.uint32)
+            hashes.append(_hash(np.array([oid], np.uint32)) ^ _rotated(_hash(numbers)))
+            oids.append(np.full(count, oid, np.int64))
+            is_relation.append(np.ones(count, np.bool_))
         for each in catalog.types.values():
             labels = np.array(list(each.labels) if each.kind == ENUM else [], np.uint32)
             hashes.append(_hash(labels))
@@ -95,7 +103,7 @@ class CatalogKeys:
         self._sorted = np.append(np.sort(self._hashes), _HASH_MAX)
 
     def altered(self, messages: Array) -> list[int]:
-        """The oids of the tables and enums that these messages of one commit are about."""
+        """The oids of the relations and enums that these messages of one commit are about."""
         mine = messages[messages["database"] == self._database_oid]
         kind, value = mine["kind"], mine["value"]
         if not (self._sorted[np.searchsorted(self._sorted, value)] == value).any():

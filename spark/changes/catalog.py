@@ -30,6 +30,8 @@ from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.spark.changes.catalog_rows import (
     AttributeRow,
     ClassRow,
+    DependRow,
+    ExtensionRow,
     IndexRow,
     InheritsRow,
     LabelRow,
@@ -42,7 +44,18 @@ from quorum_wal.spark.errors import CatalogError
 FORMAT = 1
 
 #: `pg_type.typtype`
-DOMAIN, ENUM, ARRAY = "d", "e", "a"
+DOMAIN, ENUM, ARRAY, COMPOSITE, RANGE, MULTIRANGE = "d", "e", "a", "c", "r", "m"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """`pg_attribute` of a composite type, also of a dropped attribute."""
+
+    name: str
+    type_oid: int
+    length: int
+    align: int
+    is_dropped: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +65,21 @@ class Type:
     oid: int
     name: str
     kind: str
-    #: of an array: its element type; of a domain: its base type; otherwise 0
+    #: of an array: its element type; of a domain: its base type; of a range: its subtype; of a
+    #: multirange: its range; otherwise 0
     of_oid: int
     length: int
     align: int
     by_value: bool
     #: of an enum: oid -> label
     labels: dict[int, str]
+    #: of a composite type: its relation, and its attributes
+    relation_oid: int = 0
+    attributes: tuple[Attribute, ...] = ()
+    #: the extension that has the type, or ""
+    extension: str = ""
+    #: of money: texts that show the format of `lc_monetary` (`datum_money.py`)
+    samples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +152,8 @@ class CatalogRows:
     indexes: tuple[IndexRow, ...]
     inherits: tuple[InheritsRow, ...]
     ranges: tuple[RangeRow, ...]
+    depends: tuple[DependRow, ...]
+    extensions: tuple[ExtensionRow, ...]
 
 
 class Catalog:
@@ -193,14 +216,20 @@ class Catalog:
         """The LSN after which the catalog may be wrong about the table."""
         return self.older_files.get(table.relfilenode, self.lsn)
 
-    def enum_oids(self, table: Table) -> frozenset[int]:
-        """The enums among its columns' types, including array elements and domains."""
+    def type_oids(self, table: Table) -> frozenset[int]:
+        """What an ALTER TYPE may alter of its columns' types, and of the types of which those
+        consist: enums, and the relations of composite types."""
         oids = {column.type_oid for column in table.columns if not column.is_dropped}
+        seen: set[int] = set()
         found = set()
         while oids:
-            kinds = [self.types[oid] for oid in oids if oid in self.types]
-            found |= {each.oid for each in kinds if each.kind == ENUM}
-            oids = {each.of_oid for each in kinds if each.kind in (ARRAY, DOMAIN)}
+            types = [self.types[oid] for oid in oids if oid in self.types]
+            found |= {each.oid for each in types if each.kind == ENUM}
+            found |= {each.relation_oid for each in types if each.relation_oid}
+            seen |= oids
+            oids = {each.of_oid for each in types}
+            oids |= {part.type_oid for each in types for part in each.attributes}
+            oids -= seen
         return frozenset(found)
 
     def taken_lsns(self) -> list[int]:

@@ -102,7 +102,7 @@ class CatalogFollower:
         self._writes: dict[int, set[int]] = {}
         self._count = 0
         self._last_lsn = 0
-        self._steps = SchemaSteps(catalog, CatalogState(rows))
+        self._steps = SchemaSteps(catalog, CatalogState(rows, catalog.types))
 
     @property
     def history(self) -> SchemaHistory:

@@ -18,6 +18,8 @@ from quorum_wal.spark.changes.catalog_rows import (
     ROW_OF,
     AttributeRow,
     ClassRow,
+    DependRow,
+    ExtensionRow,
     IndexRow,
     InheritsRow,
     LabelRow,
@@ -80,6 +82,14 @@ _RANGES = """
            coalesce((to_jsonb(r) ->> 'rngmultitypid')::bigint, 0) FROM pg_range r
 """
 
+#: only the membership of types in extensions
+_DEPENDS = """
+    SELECT classid::bigint, objid::bigint, refclassid::bigint, refobjid::bigint, deptype::text
+      FROM pg_depend WHERE classid = 1247 AND refclassid = 3079 AND deptype = 'e'
+"""
+
+_EXTENSIONS = "SELECT oid::bigint, extname FROM pg_extension"
+
 
 def take_rows(
     connection: psycopg.Connection[Any], columns: Mapping[int, Sequence[Column]]
@@ -105,6 +115,8 @@ def take_rows(
         indexes=tuple(IndexRow(*row[:-1], tuple(row[-1])) for row in rows(_INDEXES)),
         inherits=tuple(InheritsRow(*row) for row in rows(_INHERITS)),
         ranges=tuple(RangeRow(*row) for row in rows(_RANGES)),
+        depends=tuple(DependRow(*row) for row in rows(_DEPENDS)),
+        extensions=tuple(ExtensionRow(*row) for row in rows(_EXTENSIONS)),
     )
 
 

@@ -2,7 +2,8 @@
 
 The fields have the names of the catalogs' columns. Two rows of a catalog with the same `key` are
 the same object at different times. Source: Postgres `pg_class.h`, `pg_attribute.h`, `pg_type.h`,
-`pg_enum.h`, `pg_namespace.h`, `pg_index.h`, `pg_inherits.h`, `pg_range.h`.
+`pg_enum.h`, `pg_namespace.h`, `pg_index.h`, `pg_inherits.h`, `pg_range.h`, `pg_depend.h`,
+`pg_extension.h`.
 """
 
 from __future__ import annotations
@@ -135,12 +136,48 @@ class RangeRow(NamedTuple):
         return self.rngtypid
 
 
+class DependRow(NamedTuple):
+    """Only the membership of a type in an extension is used."""
+
+    classid: int
+    objid: int
+    refclassid: int
+    refobjid: int
+    deptype: str
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        return self.classid, self.objid, self.refclassid, self.refobjid
+
+    @property
+    def is_of_type(self) -> bool:
+        return (self.classid, self.refclassid, self.deptype) == (PG_TYPE, PG_EXTENSION, "e")
+
+
+class ExtensionRow(NamedTuple):
+    oid: int
+    extname: str
+
+    @property
+    def key(self) -> int:
+        return self.oid
+
+
 Row: TypeAlias = (
-    ClassRow | AttributeRow | TypeRow | LabelRow | NamespaceRow | IndexRow | InheritsRow | RangeRow
+    ClassRow
+    | AttributeRow
+    | TypeRow
+    | LabelRow
+    | NamespaceRow
+    | IndexRow
+    | InheritsRow
+    | RangeRow
+    | DependRow
+    | ExtensionRow
 )
 
-PG_TYPE, PG_ATTRIBUTE, PG_CLASS, PG_INDEX = 1247, 1249, 1259, 2610
-PG_INHERITS, PG_NAMESPACE, PG_ENUM, PG_RANGE = 2611, 2615, 3501, 3541
+PG_TYPE, PG_ATTRIBUTE, PG_CLASS, PG_DEPEND, PG_INDEX = 1247, 1249, 1259, 2608, 2610
+PG_INHERITS, PG_NAMESPACE, PG_EXTENSION, PG_ENUM, PG_RANGE = 2611, 2615, 3079, 3501, 3541
 
 ROW_OF: Mapping[int, type[Row]] = {
     PG_TYPE: TypeRow,
@@ -151,4 +188,6 @@ ROW_OF: Mapping[int, type[Row]] = {
     PG_NAMESPACE: NamespaceRow,
     PG_ENUM: LabelRow,
     PG_RANGE: RangeRow,
+    PG_DEPEND: DependRow,
+    PG_EXTENSION: ExtensionRow,
 }

@@ -1,6 +1,6 @@
 """`CatalogState`: the rows of the system catalogs at one moment, and the tables that they describe.
 
-    rows --apply(old, new)--> rows of the next moment            table(oid) --> Table
+    rows --apply(old, new)--> rows of the next moment            table(oid), type(oid)
 
 Pure. Law: from the rows of one snapshot it makes the same tables and types as the queries of
 `catalog_snapshot.py`. Applying a change twice has no further effect.
@@ -9,13 +9,25 @@ Pure. Law: from the rows of one snapshot it makes the same tables and types as t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from quorum_wal.spark.changes.catalog import ARRAY, CatalogRows, Column, Table, Type
+from quorum_wal.spark.changes.catalog import (
+    ARRAY,
+    COMPOSITE,
+    MULTIRANGE,
+    RANGE,
+    Attribute,
+    CatalogRows,
+    Column,
+    Table,
+    Type,
+)
 from quorum_wal.spark.changes.catalog_rows import (
     AttributeRow,
     ClassRow,
+    DependRow,
+    ExtensionRow,
     IndexRow,
     InheritsRow,
     LabelRow,
@@ -26,6 +38,7 @@ from quorum_wal.spark.changes.catalog_rows import (
 )
 from quorum_wal.spark.changes.datum import Datums
 from quorum_wal.spark.changes.datum_array import Element, array_json
+from quorum_wal.spark.changes.type_users import TypeUsers
 
 FIRST_NORMAL_OID = 16384
 _ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
@@ -37,9 +50,10 @@ _Part = TypeVar("_Part")
 
 
 class CatalogState:
-    """Rows by their keys; those of a relation or a type together."""
+    """Rows by their keys; those of a relation or a type together. `types` are those of the
+    snapshot, which has the texts of money."""
 
-    def __init__(self, rows: CatalogRows) -> None:
+    def __init__(self, rows: CatalogRows, types: Mapping[int, Type]) -> None:
         self.classes: dict[int, ClassRow] = {}
         self.attributes: dict[int, dict[int, AttributeRow]] = {}
         self.types: dict[int, TypeRow] = {}
@@ -48,11 +62,17 @@ class CatalogState:
         self.indexes: dict[int, dict[int, IndexRow]] = {}
         self.parents: dict[int, dict[int, InheritsRow]] = {}
         self.ranges: dict[int, RangeRow] = {}
+        self.depends: dict[int, DependRow] = {}
+        self.extensions: dict[int, ExtensionRow] = {}
+        self.users = TypeUsers()
+        self._samples = {oid: each.samples for oid, each in types.items() if each.samples}
         #: the table of each TOAST table
         self._owners: dict[int, int] = {}
+        #: the range of each multirange
+        self._range_of: dict[int, int] = {}
         for part in (
-            rows.classes, rows.attributes, rows.types, rows.labels, rows.namespaces, rows.indexes,
-            rows.inherits, rows.ranges,
+            rows.classes, rows.types, rows.attributes, rows.labels, rows.namespaces, rows.indexes,
+            rows.inherits, rows.ranges, rows.depends, rows.extensions,
         ):  # fmt: skip
             for row in part:
                 self._put(row)
@@ -72,10 +92,12 @@ class CatalogState:
                 self.classes[row.oid] = row
                 if row.reltoastrelid:
                     self._owners[row.reltoastrelid] = row.oid
-            case AttributeRow():
-                if row.attnum > 0:
-                    self.attributes.setdefault(row.attrelid, {})[row.attnum] = row
+            case AttributeRow() if row.attnum > 0:
+                mine = self.attributes.setdefault(row.attrelid, {})
+                self.users.replace_column(mine.get(row.attnum), row)
+                mine[row.attnum] = row
             case TypeRow():
+                self.users.replace_type(self.types.get(row.oid), row)
                 self.types[row.oid] = row
             case LabelRow():
                 self.labels.setdefault(row.enumtypid, {})[row.oid] = row
@@ -87,15 +109,25 @@ class CatalogState:
                 self.parents.setdefault(row.inhrelid, {})[row.inhseqno] = row
             case RangeRow():
                 self.ranges[row.rngtypid] = row
+                self._range_of[row.rngmultitypid] = row.rngtypid
+                self.users.add_range(row)
+            case DependRow() if row.is_of_type:
+                self.depends[row.objid] = row
+            case ExtensionRow():
+                self.extensions[row.oid] = row
+            case _:
+                pass  # system columns, and other dependencies
 
     def _remove(self, row: Row) -> None:
         match row:
             case ClassRow():
                 self.classes.pop(row.oid, None)
             case AttributeRow():
+                mine = self.attributes.get(row.attrelid, {})
+                self.users.replace_column(mine.get(row.attnum), None)
                 _pop(self.attributes, row.attrelid, row.attnum)
             case TypeRow():
-                self.types.pop(row.oid, None)
+                self.users.replace_type(self.types.pop(row.oid, None), None)
             case LabelRow():
                 _pop(self.labels, row.enumtypid, row.oid)
             case NamespaceRow():
@@ -106,6 +138,12 @@ class CatalogState:
                 _pop(self.parents, row.inhrelid, row.inhseqno)
             case RangeRow():
                 self.ranges.pop(row.rngtypid, None)
+            case DependRow() if row.is_of_type:
+                self.depends.pop(row.objid, None)
+            case ExtensionRow():
+                self.extensions.pop(row.oid, None)
+            case _:
+                pass
 
     # ---- what a change is about
 
@@ -141,26 +179,12 @@ class CatalogState:
                 return {row.enumtypid}
             case RangeRow():
                 return {row.rngtypid, row.rngmultitypid}
+            case AttributeRow():
+                return self.users.row_type(row.attrelid)
+            case DependRow() if row.is_of_type:
+                return {row.objid}
             case _:
                 return set()
-
-    def users_of(self, types: Iterable[int]) -> set[int]:
-        """The relations with columns of these types, directly or through other types."""
-        wanted = set(types)
-        while True:
-            more = {
-                each.oid
-                for each in self.types.values()
-                if each.oid not in wanted and (each.typelem in wanted or each.typbasetype in wanted)
-            }
-            if not more:
-                break
-            wanted |= more
-        return {
-            relation
-            for relation, columns in self.attributes.items()
-            if any(each.atttypid in wanted for each in columns.values())
-        }
 
     def _children_of(self, oid: int) -> set[int]:
         return {
@@ -171,10 +195,10 @@ class CatalogState:
 
     def parents_of(self, oid: int) -> list[int]:
         rows = self.parents.get(oid, {})
-        return [rows[number].inhparent for number in sorted(rows)
-                if rows[number].inhparent in self.classes]  # fmt: skip
+        found = [rows[number].inhparent for number in sorted(rows)]
+        return [parent for parent in found if parent in self.classes]
 
-    # ---- tables and types
+    # ---- tables
 
     def schema_of(self, row: ClassRow) -> str:
         found = self.namespaces.get(row.relnamespace)
@@ -233,32 +257,29 @@ class CatalogState:
         value cannot be decoded."""
         if row.attmissingval is None:
             return None
-        types, wanted = {}, {row.atttypid}
-        while wanted:
-            oid = wanted.pop()
-            if (found := self.type(oid)) is not None:
-                types[oid] = found
-                wanted |= {found.of_oid} - types.keys() - {0}
-        reader = Datums(types).reader(row.atttypid)
-        if reader is None:
-            return None
+        reader = self._datums(row.atttypid).reader(row.atttypid)
         length, align = row.attlen, _ALIGN[row.attalign]
         try:
             text, shown = (
                 array_json(row.attmissingval, Element(length, align, printer, printer))[1:-1]
-                for printer in (reader.text, reader.json)
+                for printer in (reader.number or reader.text, reader.json)
             )
-        except (ValueError, IndexError, struct.error):
+        except (ValueError, IndexError, RecursionError, struct.error):
             return None
         return text, shown
 
     def doubt_of(self, oid: int) -> str | None:
         """Why rows of the relation may be shown wrongly."""
         for row in self.attributes.get(oid, {}).values():
-            has_value = row.attmissingval is not None and not row.attisdropped
-            if has_value and row.missing is None and self._missing(row) is None:
+            if row.attmissingval is None or row.missing is not None or row.attisdropped:
+                continue
+            if self._missing(row) is None:
                 return f"column {row.attname}: its value in older rows cannot be decoded"
+            if undecoded := self._datums(row.atttypid).reader(row.atttypid).undecoded:
+                return f"column {row.attname}: stored bytes in older rows, because {undecoded}"
         return None
+
+    # ---- types
 
     def type(self, oid: int) -> Type | None:
         row = self.types.get(oid)
@@ -267,11 +288,53 @@ class CatalogState:
         element = self.types.get(row.typelem)
         is_array = row.typlen == -1 and element is not None and element.typarray == oid
         labels = self.labels.get(oid, {}).values()
+        is_composite = row.typtype == COMPOSITE
         return Type(
             oid, row.typname, ARRAY if is_array else row.typtype,
-            row.typelem if is_array else row.typbasetype, row.typlen, _ALIGN[row.typalign],
+            row.typelem if is_array else self._of_oid(row), row.typlen, _ALIGN[row.typalign],
             row.typbyval, {label.oid: label.enumlabel for label in labels},
+            row.typrelid if is_composite else 0,
+            self._attributes(row.typrelid) if is_composite else (),
+            self._extension(oid), self._samples.get(oid, ()),
         )  # fmt: skip
+
+    def _of_oid(self, row: TypeRow) -> int:
+        if row.typtype == RANGE and row.oid in self.ranges:
+            return self.ranges[row.oid].rngsubtype
+        if row.typtype == MULTIRANGE:
+            return self._range_of.get(row.oid, 0)
+        return row.typbasetype
+
+    def _attributes(self, relation: int) -> tuple[Attribute, ...]:
+        rows = self.attributes.get(relation, {})
+        return tuple(
+            Attribute(
+                rows[attnum].attname, rows[attnum].atttypid, rows[attnum].attlen,
+                _ALIGN[rows[attnum].attalign], rows[attnum].attisdropped,
+            )
+            for attnum in sorted(rows)
+        )  # fmt: skip
+
+    def _extension(self, oid: int) -> str:
+        depend = self.depends.get(oid)
+        found = self.extensions.get(depend.refobjid) if depend else None
+        return found.extname if found else ""
+
+    def _datums(self, oid: int) -> Datums:
+        """With a type and all types of which it consists."""
+        types: dict[int, Type] = {}
+        wanted: set[int] = {oid}
+        while wanted:
+            found = self.type(wanted.pop())
+            if found is not None:
+                types[found.oid] = found
+                parts = (found.of_oid, *(each.type_oid for each in found.attributes))
+                wanted |= {part for part in parts if part} - types.keys()
+        return Datums(types)
+
+    def users_of(self, types: Iterable[int]) -> set[int]:
+        """The relations with columns of these types, directly or through other types."""
+        return self.users.of(types)
 
 
 def _pop(rows: dict[int, dict[int, _Part]], first: int, second: int) -> None:

@@ -48,6 +48,8 @@ CHANGES_SCHEMA = pa.schema(
 )
 
 _PRECISION_MAX = 38
+#: of money: the digits of an int64
+_MONEY_PRECISION = 19
 
 _ARROW_TYPES = {
     datum.BOOL: pa.bool_(),
@@ -65,12 +67,15 @@ _ARROW_TYPES = {
 
 
 def arrow_type(column: Column, datums: Datums) -> pa.DataType:
-    """Other types are text: arrays as JSON, the rest as Postgres prints them."""
+    """Other types are text: arrays, composite types and hstore as JSON, the rest as Postgres prints
+    them."""
     base = datums.base_oid(column.type_oid)
     if base == datum.NUMERIC and column.type_oid == base and column.typmod >= 4:
         precision, scale = (column.typmod - 4) >> 16 & 0xFFFF, (column.typmod - 4) & 0x7FF
         if precision <= _PRECISION_MAX and scale <= precision:
             return pa.decimal128(precision, scale)
+    if base == datum.MONEY and (decimals := datums.money_decimals()) is not None:
+        return pa.decimal128(_MONEY_PRECISION, decimals)
     return _ARROW_TYPES.get(base, pa.string())
 
 

@@ -4,7 +4,8 @@
     | lower bounds 4 each | bitmap of values that are not NULL, if any | elements, each aligned |
 
 The offset of the data includes the 4 bytes of the value's own length, which are not here.
-Source: Postgres `utils/array.h`, `arrayfuncs.c`, `json.c`.
+`int2vector` and `oidvector` have the same format. Source: Postgres `utils/array.h`, `arrayfuncs.c`,
+`json.c`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from quorum_wal.spark.changes.datum_varlena import plain_varlena
+from quorum_wal.spark.changes.datum_cursor import LENGTH_SIZE, DatumCursor
+from quorum_wal.spark.changes.datum_varlena import DatumError
 
 _HEADER = struct.Struct("<iiI")
-_LENGTH_SIZE = 4
 _DIMENSIONS_MAX = 6
 #: `MaxArraySize`
 _ELEMENTS_MAX = 0x3FFFFFFF // 8
+#: of the first element, if no bitmap precedes it
+_DATA_ALIGN = 8
+_QUOTED = frozenset(' \t\n\r\v\f{}"\\')
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,13 @@ class _Array:
 
 
 def array_text(data: bytes, element: Element) -> str:
-    """The output of array_out. Raises ValueError, struct.error on damage."""
+    """The output of array_out. Raises ValueError, IndexError, struct.error on damage."""
     array = _parse(data, element)
     if not array.lengths:
         return "{}"
+    quoted = _QUOTED | {element.delimiter}
     values = iter(
-        ["NULL" if value is None else _quoted(element.text(value)) for value in array.values]
+        ["NULL" if each is None else _quoted(element.text(each), quoted) for each in array.values]
     )
     text = _nested(array.lengths, values, "{", "}", element.delimiter)
     if any(bound != 1 for bound in array.lower_bounds):
@@ -76,8 +81,14 @@ def _nested(
     return opening + delimiter.join(parts) + closing
 
 
-def _quoted(text: str) -> str:
-    if text and text.upper() != "NULL" and not any(c in ' \t\n\r\v\f{}",\\' for c in text):
+def plain_vector_text(data: bytes, element: Element) -> str:
+    """The output of int2vectorout and oidvectorout. Raises as array_text does."""
+    values = _parse(data, element).values
+    return " ".join("" if value is None else element.text(value) for value in values)
+
+
+def _quoted(text: str, quoted: frozenset[str]) -> str:
+    if text and text.upper() != "NULL" and quoted.isdisjoint(text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -85,44 +96,25 @@ def _quoted(text: str) -> str:
 def _parse(data: bytes, element: Element) -> _Array:
     dimensions, data_offset, _ = _HEADER.unpack_from(data)
     if not 0 <= dimensions <= _DIMENSIONS_MAX:
-        raise ValueError(f"array of {dimensions} dimensions")
+        raise DatumError(f"array of {dimensions} dimensions")
     lengths = struct.unpack_from(f"<{dimensions}i", data, _HEADER.size)
     lower_bounds = struct.unpack_from(f"<{dimensions}i", data, _HEADER.size + 4 * dimensions)
     if dimensions == 0:
         return _Array((), (), [])
     count = prod(lengths)
     if min(lengths) < 0 or count > _ELEMENTS_MAX:
-        raise ValueError(f"array of {' x '.join(map(str, lengths))} elements")
+        raise DatumError(f"array of {' x '.join(map(str, lengths))} elements")
     if count == 0:
         return _Array((), (), [])
     bitmap = _HEADER.size + 8 * dimensions
-    # Alignment also counts from the value's length.
-    at = data_offset or _aligned(bitmap + _LENGTH_SIZE, 8)
+    cursor = DatumCursor(data, data_offset - LENGTH_SIZE if data_offset else bitmap)
+    if not data_offset:
+        cursor.align(_DATA_ALIGN)
     values: list[bytes | None] = []
     for i in range(count):
         if data_offset and not data[bitmap + i // 8] >> i % 8 & 1:
             values.append(None)
-            continue
-        at = _aligned(at, element.align)
-        length = _stored_length(data, at - _LENGTH_SIZE, element.length)
-        value = data[at - _LENGTH_SIZE : at - _LENGTH_SIZE + length]
-        if len(value) != length:
-            raise ValueError("array ends inside an element")
-        values.append(plain_varlena(value) if element.length == -1 else value)
-        at += length
+        else:
+            cursor.align(element.align)
+            values.append(cursor.value(element.length, element.align))
     return _Array(lengths, lower_bounds, values)
-
-
-def _aligned(at: int, align: int) -> int:
-    return at + -at % align
-
-
-def _stored_length(data: bytes, at: int, length: int) -> int:
-    if length > 0:
-        return length
-    if length == -2:
-        return data.index(b"\0", at) + 1 - at
-    if data[at] & 1:
-        return data[at] >> 1
-    (header,) = struct.unpack_from("<I", data, at)
-    return int(header) >> 2

@@ -10,15 +10,22 @@ is as short. Source: Postgres `d2s.c`, `f2s.c` (ryu, STRICTLY_SHORTEST 0).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+
+from quorum_wal.spark.changes.datum_varlena import DatumError
 
 #: bits of the mantissa, with the hidden one; fixed point ends where all decimals are exact
 _FLOAT4 = 24, 6
 _FLOAT8 = 53, 15
 #: the exponent at which fixed point begins
 _EXPONENT_MIN = -4
+#: up to here Arrow prints no exponent: below Postgres's limit of float4, and below its own
+_ARROW_MAX = {"<f4": 1e6, "<f8": 1e10}
+_ARROW_MIN = 1e-4
 
 
 def float4_text(data: bytes) -> str:
@@ -27,6 +34,31 @@ def float4_text(data: bytes) -> str:
 
 def float8_text(data: bytes) -> str:
     return _text(np.frombuffer(data, "<f8")[0], *_FLOAT8)
+
+
+def float4_texts(data: bytes, count: int) -> list[str]:
+    """The texts of `count` numbers, which are all of the data. Raises DatumError."""
+    return _texts(data, count, "<f4", float4_text)
+
+
+def float8_texts(data: bytes, count: int) -> list[str]:
+    """The texts of `count` numbers, which are all of the data. Raises DatumError."""
+    return _texts(data, count, "<f8", float8_text)
+
+
+def _texts(data: bytes, count: int, stored: str, text: Callable[[bytes], str]) -> list[str]:
+    """Arrow finds the same shortest digits, and is faster."""
+    size = np.dtype(stored).itemsize
+    if len(data) != size * count:
+        raise DatumError(f"{count} numbers of {size} bytes in {len(data)} bytes")
+    values = np.frombuffer(data, stored)
+    sizes = np.abs(values)
+    is_fixed = (values == 0) | (sizes >= _ARROW_MIN) & (sizes < _ARROW_MAX[stored])
+    texts = pa.array(values).cast(pa.string()).to_pylist()
+    return [
+        printed.removesuffix(".0") if fixed else text(data[size * i : size * (i + 1)])
+        for i, (printed, fixed) in enumerate(zip(texts, is_fixed.tolist(), strict=True))
+    ]
 
 
 def _text(value: Any, mantissa_bits: int, decimals: int) -> str:

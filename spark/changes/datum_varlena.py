@@ -23,6 +23,8 @@ _EXTERNAL = 1
 _ON_DISK = 18
 _SIZE_MASK = 0x3FFFFFFF
 _PGLZ, _LZ4 = 0, 1
+#: of lz4, whose longest match is coded in a byte for each 255; of pglz it is 273 / 3
+_RATIO_MAX = 255
 _U32 = struct.Struct("<I")
 _POINTER = struct.Struct("<iIII")
 
@@ -68,6 +70,8 @@ def decompress_datum(data: bytes) -> bytes:
     """`data` begins with its raw length and method. Raises DatumError."""
     (info,) = _U32.unpack_from(data)
     length, method = info & _SIZE_MASK, info >> 30
+    if length > _RATIO_MAX * len(data):
+        raise DatumError(f"{len(data)} compressed bytes cannot be a value of {length} bytes")
     if method == _PGLZ:
         return decompress_pglz(data[4:], length)
     if method == _LZ4:

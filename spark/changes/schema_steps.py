@@ -149,10 +149,11 @@ class SchemaSteps:
             if found is None or found == known:
                 continue
             self._types[oid] = found
-            if known is None or _has_more_labels(known, found):
-                self.history.epochs[-1][oid] = found
-            else:
+            is_used = known is not None and bool(self.state.users_of((oid,)))
+            if known is not None and is_used and not _has_more_labels(known, found):
                 changed[oid] = found
+            else:
+                self.history.epochs[-1][oid] = found
         if changed:
             self.history.epochs.append({**self.history.epochs[-1], **changed})
         return set(changed)

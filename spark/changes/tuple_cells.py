@@ -19,8 +19,9 @@ from numba import njit
 
 from quorum_wal.spark.changes import datum, tuple_print
 from quorum_wal.spark.changes.catalog import Column, Table
-from quorum_wal.spark.changes.datum import Datums, Reader
+from quorum_wal.spark.changes.datum import Datums
 from quorum_wal.spark.changes.datum_jsonb import json_string
+from quorum_wal.spark.changes.datum_reader import Reader
 from quorum_wal.spark.changes.datum_varlena import DatumError, plain_varlena
 from quorum_wal.spark.changes.toast_chunks import ToastChunks, UnchangedToastError
 from quorum_wal.spark.changes.tuple_layout import (
@@ -68,6 +69,7 @@ _KINDS = {
     datum.TEXT: tuple_print.TEXT,
     datum.BPCHAR: tuple_print.TEXT,
     datum.VARCHAR: tuple_print.TEXT,
+    datum.XML: tuple_print.TEXT,
     datum.JSON: tuple_print.RAW,
     datum.DATE: tuple_print.DATE,
     datum.TIMESTAMP: tuple_print.TIMESTAMP,
@@ -232,6 +234,8 @@ class _CellReader:
         missing = np.flatnonzero(found == MISSING)
         if len(missing) and column.missing_json is not None:
             self._copy(number, missing, cells.missing(number))
+        reader = cells.format.readers[number]
+        undecoded = reader.undecoded if reader is not None else ""
         for row in np.flatnonzero(state == OMIT).tolist():
             try:
                 text = self._print(number, row)
@@ -241,19 +245,18 @@ class _CellReader:
                 cells.note(row, f"column {column.name}: {error}")
             else:
                 self._copy(number, row, text)
+                if undecoded:
+                    cells.note(row, f"column {column.name}: stored bytes, because {undecoded}")
 
     def _print(self, number: int, row: int) -> bytes:
         """Raises UnchangedToastError, ValueError, IndexError, RecursionError, struct.error."""
         form = self._cells.format
         reader = form.readers[number]
-        if reader is None:
-            name = form.datums.type_name(form.table.columns[number].type_oid)
-            raise DatumError(f"type {name} is not decoded")
+        assert reader is not None, "a dropped column is not printed"
         value = self._plain(number, row)
         if self._cells.is_typed and form.base(number) == datum.BYTEA:
             return value
-        is_text = self._cells.is_typed and not reader.is_json
-        return (reader.text(value) if is_text else reader.json(value)).encode()
+        return (reader.typed(value) if self._cells.is_typed else reader.json(value)).encode()
 
     def _plain(self, number: int, row: int) -> bytes:
         found = self._values.state[number, row]

@@ -7,6 +7,7 @@ parse or decode function is in no row. Parsers that are fed piece by piece: `str
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -111,6 +112,7 @@ from quorum_wal.walproposer.timelines.status_page import PageAddress
 
 from . import seeds
 from .bounds import bounded
+from .datum_seeds import DATUMS
 from .mutation import mutate, mutate_text
 
 Exceptions = tuple[type[Exception], ...]
@@ -276,6 +278,8 @@ _ID = "00112233445566778899aabbccddeeff"
 _ADDRESSES = ("a:5454", "[::1]:5454", "::1", "https://0.0.0.0:7676")
 _CONNINFO = ("host=a,b port=1,2 user=x", "postgresql://u:p@[::1]:7/db", "hostaddr=10.0.0.1 port=7")
 _SCRAM_ERRORS = (ProtocolError, ConnectionRefused)
+#: what a reader of rows reports in the row
+_DATUM_ERRORS = (ValueError, IndexError, RecursionError, struct.error)
 
 PARSERS: list[Parser] = [
     Parser("consensus.codec.decode_proposer_message", decode_proposer_message, (MessageError,),
@@ -471,5 +475,7 @@ PARSERS: list[Parser] = [
     Parser("cli.parameters.Dsn", _convert(parameters.Dsn()), (click.UsageError,), texts=_CONNINFO),
     Parser("cli.listening.HostPort", _convert(listening.HostPort()), (click.UsageError,),
            texts=_ADDRESSES),
+    *(Parser(f"spark.changes.{name}", read, _DATUM_ERRORS, seeds=valid)
+      for name, (read, valid) in DATUMS.items()),
     *_messages(),
 ]  # fmt: skip

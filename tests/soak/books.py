@@ -64,6 +64,7 @@ class Books:
             payload_bytes=PAYLOAD_BYTES,
             table=self._table,
             give_up_seconds=GIVE_UP_SECONDS,
+            pause_seconds=0,
         )
         self._open.start()
 

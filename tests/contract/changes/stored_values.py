@@ -131,6 +131,24 @@ def _char(rng: random.Random) -> bytes:
     return bytes([rng.choice((0, 1, 9, 10, 34, 92, 65, 127, 128, 255))])
 
 
+def _floats(count: int) -> Make:
+    make = _float("d")
+    return lambda rng: b"".join(make(rng) for _ in range(count))
+
+
+def _line(rng: random.Random) -> bytes:
+    return struct.pack(">d", rng.choice((1.0, -7e-5))) + _floats(2)(rng)
+
+
+def _circle(rng: random.Random) -> bytes:
+    return _floats(2)(rng) + struct.pack(">d", rng.choice((0.0, 1e-9, rng.uniform(0, 1e9))))
+
+
+def _points(rng: random.Random) -> bytes:
+    count = rng.choice((1, 2, 5, 60))
+    return struct.pack(">i", count) + _floats(2 * count)(rng)
+
+
 VALUES: dict[str, Make] = {
     "int2": _integer("h"),
     "int4": _integer("i"),
@@ -165,6 +183,14 @@ VALUES: dict[str, Make] = {
     "macaddr": _bytes(6),
     "macaddr8": _bytes(8),
     "varbit": _bits,
+    "money": _integer("q"),
+    "point": _floats(2),
+    "lseg": _floats(4),
+    "box": _floats(4),
+    "line": _line,
+    "circle": _circle,
+    "path": lambda rng: rng.choice((b"\0", b"\1")) + _points(rng),
+    "polygon": _points,
     "tid": lambda rng: struct.pack(">IH", rng.getrandbits(32), rng.getrandbits(16)),
 }
 

@@ -41,6 +41,14 @@ ALTERED = {
         "v int", "1", "BEGIN; ALTER TABLE prepared ALTER v TYPE oid; PREPARE TRANSACTION 'p';"
         " COMMIT PREPARED 'p'", "1", "1",
     ),
+    "composed": (
+        "v couple", "(1, 'x')", "ALTER TYPE couple RENAME ATTRIBUTE a TO b", "(2, 'y')",
+        {"b": "2", "t": "y"},
+    ),
+    "couples": (
+        "v couple_range[]", "'{empty}'", "SELECT 1", "ARRAY[couple_range(NULL, (3, 'z'))]",
+        ['(,"(3,z)")'],
+    ),
     "part": ("v cidr", "'::1/128'", "ALTER TABLE whole ALTER v TYPE inet", "'::1'", "::1"),
 }  # fmt: skip
 
@@ -103,6 +111,8 @@ def write_log(postgres: Postgres) -> AlteredLog:
 
 def create_tables(postgres: Postgres) -> None:
     postgres.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+    postgres.execute("CREATE TYPE couple AS (a int, t text)")
+    postgres.execute("CREATE TYPE couple_range AS RANGE (subtype = couple)")
     postgres.execute("CREATE TABLE whole (id int, v cidr) PARTITION BY LIST (id)")
     for name, (column, *_) in ALTERED.items():
         is_part = name == "part"

@@ -6,23 +6,39 @@ import random
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
 
-from quorum_wal.spark.changes.catalog import Type
-from quorum_wal.spark.changes.datum import Datums
+from quorum_wal.spark.changes.catalog import Attribute, Type
+from quorum_wal.spark.changes.datum import MONEY, Datums
 from quorum_wal.spark.changes.datum_array import Element, array_json, array_text
-from quorum_wal.spark.changes.datum_float import float4_text, float8_text
+from quorum_wal.spark.changes.datum_composite import Field, composite_json, composite_text
+from quorum_wal.spark.changes.datum_float import (
+    float4_text,
+    float4_texts,
+    float8_text,
+    float8_texts,
+)
+from quorum_wal.spark.changes.datum_geometry import polygon_text
+from quorum_wal.spark.changes.datum_hstore import hstore_text
 from quorum_wal.spark.changes.datum_jsonb import jsonb_text
+from quorum_wal.spark.changes.datum_jsonpath import jsonpath_text
+from quorum_wal.spark.changes.datum_ltree import ltree_text
+from quorum_wal.spark.changes.datum_money import MoneyFormat
 from quorum_wal.spark.changes.datum_numeric import numeric_text
+from quorum_wal.spark.changes.datum_range import Bound, multirange_text, range_text
+from quorum_wal.spark.changes.datum_snapshot import snapshot_text
+from quorum_wal.spark.changes.datum_tsearch import tsquery_text, tsvector_text
 from quorum_wal.spark.changes.datum_varlena import (
     DatumError,
     decompress_pglz,
     parse_pointer,
     plain_varlena,
 )
+from quorum_wal.spark.changes.datum_vector import sparsevec_text
 
 #: the errors that damage may cause; a reader of rows catches these
 DAMAGE = (ValueError, IndexError, struct.error, RecursionError)
@@ -93,6 +109,23 @@ def test_floats(value: np.floating, text: str) -> None:
     assert print_it(value.tobytes()) == text
 
 
+def test_floats_in_a_row(rng: random.Random) -> None:
+    """The same texts, bits at random and numbers around the limits of Arrow's notation."""
+    edges = (0.0, -0.0, 1e-4, 9.9e-5, 999999.9, 1e6, 1e10, 9999999999.9, 1e15, 123.0, float("nan"))
+    some = np.array([*edges, *(rng.gauss(0, 10**6) for _ in range(500))])
+    for one, many, dtype in (
+        (float4_text, float4_texts, "<f4"),
+        (float8_text, float8_texts, "<f8"),
+    ):
+        size = np.dtype(dtype).itemsize
+        data = some.astype(dtype).tobytes() + rng.randbytes(size * 1000)
+        count = len(data) // size
+        expected = [one(data[size * i : size * (i + 1)]) for i in range(count)]
+        assert many(data, count) == expected
+        with pytest.raises(DatumError, match="numbers of"):
+            many(data, count + 1)
+
+
 def test_damaged_values_raise_expected_errors(rng: random.Random) -> None:
     element = Element(-1, 4, bytes.hex, bytes.hex)
     for _ in range(5000):
@@ -149,17 +182,153 @@ def test_types_of_a_catalog() -> None:
         Type(1, "mood", "e", 0, 4, 4, True, {7: "happy"}),
         Type(2, "_mood", "a", 1, -1, 4, False, {}),
         Type(3, "my_mood", "d", 1, 4, 4, True, {}),
-        Type(4, "point_like", "b", 0, 16, 8, False, {}),
-        Type(5, "_point_like", "a", 4, -1, 8, False, {}),
-        Type(6, "pair", "c", 0, -1, 8, False, {}),
     ]
     datums = Datums({each.oid: each for each in types})
     assert datums.base_oid(3) == 1
     for oid in (1, 3):
         reader = datums.reader(oid)
-        assert reader is not None
         assert reader.json(struct.pack("<I", 7)) == '"happy"'
         with pytest.raises(ValueError, match="no enum label with oid 8"):
             reader.text(struct.pack("<I", 8))
-    assert datums.reader(2) is not None
-    assert [datums.reader(oid) for oid in (4, 5, 6, 99)] == [None] * 4
+    assert not datums.reader(2).undecoded
+
+
+OLDER = "the catalog does not describe type {}: take a new catalog"
+
+
+@pytest.mark.parametrize(
+    ("oid", "undecoded"),
+    [
+        (1, "type point_like is not decoded"),
+        (2, "type point_like is not decoded"),
+        (3, OLDER.format("pair")),
+        (4, OLDER.format("some_range")),
+        (5, OLDER.format("some_ranges")),
+        (6, "type point_like is not decoded"),
+        (7, "type circular contains itself"),
+        (8, ""),
+        (99, "the catalog does not have type 99"),
+        (MONEY, OLDER.format("money")),
+        (9, "the catalog does not have type 98"),
+        (10, ""),
+    ],
+)
+def test_types_that_are_printed_as_their_bytes(oid: int, undecoded: str) -> None:
+    parts = (Attribute("a", 1, 16, 8, False), Attribute("b", 1, 16, 8, False))
+    types = [
+        Type(1, "point_like", "b", 0, 16, 8, False, {}),
+        Type(2, "_point_like", "a", 1, -1, 8, False, {}),
+        Type(3, "pair", "c", 0, -1, 8, False, {}),
+        Type(4, "some_range", "r", 0, -1, 8, False, {}),
+        Type(5, "some_ranges", "m", 0, -1, 8, False, {}),
+        Type(6, "pair", "c", 0, -1, 8, False, {}, 16500, parts),
+        Type(7, "circular", "d", 7, -1, 8, False, {}),
+        Type(8, "nothing", "c", 0, -1, 8, False, {}, 16501),
+        Type(9, "_gone", "a", 98, -1, 8, False, {}),
+        Type(10, "shrunk", "c", 0, -1, 8, False, {}, 16502, (replace(parts[0], is_dropped=True),)),
+        Type(MONEY, "money", "b", 0, 8, 8, True, {}),
+    ]
+    datums = Datums({each.oid: each for each in types})
+    reader = datums.reader(oid)
+    assert reader.undecoded == undecoded
+    if undecoded and oid not in (2, 6):
+        assert reader.text(b"\0\xff") == "\\x00ff"
+        assert reader.json(b"\0\xff") == '"\\\\x00ff"'
+    assert datums.base_oid(oid) == oid
+
+
+@pytest.mark.parametrize(
+    ("samples", "texts"),
+    [
+        (("$1,234,567.00", "-$1,234,567.00"), ("$0.07", "-$92,233,720,368,547,758.08")),
+        (("1.234.567,00 €", "-1.234.567,00 €"), ("0,07 €", "-92.233.720.368.547.758,08 €")),
+        (("¥1,234,567", "(¥1,234,567)"), ("¥7", "(¥9,223,372,036,854,775,808)")),
+        (
+            ("kr. 1234.567,000", "kr. 1234.567,000-"),
+            ("kr. 0,007", "kr. 9223.372036.854775,808-"),
+        ),
+    ],
+)
+def test_money(samples: tuple[str, str], texts: tuple[str, str]) -> None:
+    money = MoneyFormat.of(samples)
+    values = [struct.pack("<q", value) for value in (7, -(1 << 63))]
+    assert tuple(map(money.text, values)) == texts
+    assert [Decimal(money.number(value)) for value in values] == [
+        Decimal(value).scaleb(-money.decimals) for value in (7, -(1 << 63))
+    ]
+
+
+@pytest.mark.parametrize("samples", [(), ("$1.00", "-$1.00"), ("$1,234,567.00",), ("", "")])
+def test_money_without_its_format(samples: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="sample"):
+        MoneyFormat.of(samples)
+    datums = Datums({MONEY: Type(MONEY, "money", "b", 0, 8, 8, True, {}, samples=samples)})
+    assert datums.money_decimals() is None
+    assert datums.reader(MONEY).undecoded
+
+
+@pytest.mark.parametrize(
+    ("read", "data", "message"),
+    [
+        (tsvector_text, struct.pack("<II", 1, 5 << 1) + b"abc", "lexeme from 0 to 5 of 3 bytes"),
+        (tsvector_text, struct.pack("<I", 9), "tsvector of 9 entries in 4 bytes"),
+        (tsquery_text, struct.pack("<IBB10x", 1, 2, 2), "a tsquery operator has no operand"),
+        (tsquery_text, struct.pack("<IBB10x", 1, 2, 9), "tsquery operator 9"),
+        (tsquery_text, struct.pack("<IB11x", 1, 3), "tsquery item of kind 3"),
+        (hstore_text, struct.pack("<I", 0x80000009), "hstore of 9 pairs in 4 bytes"),
+        (hstore_text, struct.pack("<III", 0x80000001, 9, 9), "hstore entry from 12 to 21 of 12"),
+        (hstore_text, struct.pack("<III", 1, 9, 9), "hstore in the format of Postgres 8.4"),
+        (jsonpath_text, struct.pack("<I", 7), "jsonpath of version 7, expected 1"),
+        (jsonpath_text, struct.pack("<IIII", 1, 29, 0, 0xFFFFFFFF) * 2, "inside of an item|circle"),
+        (polygon_text, struct.pack("<i32x", 1 << 30), "1073741824 points in 0 bytes"),
+        (ltree_text, struct.pack("<HxxH", 1, 9), "label of 9 bytes at byte 4 of 6"),
+        (sparsevec_text, struct.pack("<iii", 5, -1, 0), "sparse vector of -1 numbers in 12 bytes"),
+        (snapshot_text, struct.pack("<IQQ", 9, 1, 1), "snapshot of 9 running transactions in 20"),
+    ],
+)
+def test_counts_and_lengths_are_checked(
+    read: Callable[[bytes], str], data: bytes, message: str
+) -> None:
+    with pytest.raises(DatumError, match=message):
+        read(data)
+
+
+def test_ranges_and_composite_values_are_checked() -> None:
+    bound = Bound(4, 4, bytes.hex)
+    with pytest.raises(DatumError, match="range of 0 bytes, expected at least 5"):
+        range_text(b"", bound)
+    with pytest.raises(DatumError, match="a value of 4 bytes begins at byte 4 of 6"):
+        range_text(struct.pack("<IHB", 3904, 7, 2), bound)
+    with pytest.raises(DatumError, match="multirange of 1073741824 ranges in 8 bytes"):
+        multirange_text(struct.pack("<II", 4451, 1 << 30), bound)
+    with pytest.raises(DatumError, match="has 3 attributes, but the catalog has 1 for its type"):
+        composite_text(struct.pack("<iI6xHHB", -1, 1, 3, 0, 24), [FIELD])
+    with pytest.raises(DatumError, match="the header of a composite value has 7 bytes"):
+        composite_json(struct.pack("<iI6xHHB", -1, 1, 1, 0, 7), [FIELD])
+
+
+def test_a_composite_value_that_is_older_than_its_type() -> None:
+    """Attributes that it lacks are NULL."""
+    data = struct.pack("<iI6xHHBxi", -1, 1, 1, 0, 24, 7)
+    assert composite_text(data, [FIELD, FIELD]) == "(07000000,)"
+    assert composite_json(data, [FIELD, FIELD]) == '{"a":07000000,"a":null}'
+
+
+def test_a_tsquery_of_many_terms() -> None:
+    """Longer than Python's stack is deep."""
+    count = 5000
+    operator = struct.pack("<BBhI4x", 2, 2, 0, 2)
+    operand = struct.pack("<BB?xII", 1, 0, False, 0, 1)
+    data = struct.pack("<I", 2 * count - 1) + operand.join([b""] + [operator] * (count - 1))
+    text = tsquery_text(data + operand * 2 + b"a\0" * count)
+    assert text == " & ".join(["'a'"] * count)
+
+
+def test_a_length_that_no_compression_reaches() -> None:
+    for method in (0, 1):
+        value = struct.pack("<II", 12 << 2 | 2, (1 << 30) - 1 | method << 30) + b"abcd"
+        with pytest.raises(DatumError, match="compressed bytes cannot be a value of 1073741823"):
+            plain_varlena(value)
+
+
+FIELD = Field("a", 4, 4, False, bytes.hex, bytes.hex)
