@@ -182,17 +182,26 @@ class _Arrangement:
 
     def _forget_files(self) -> None:
         """New files and whole pages change no row of a followed table: VACUUM FULL, CLUSTER and
-        SET TABLESPACE copy its rows, and other reasons for a new file are events of their own. A
-        TRUNCATE of a table that the transaction has created removes all blocks of the file."""
-        changes, operation = self._changes, self._changes[OPERATION]
+        SET TABLESPACE copy its rows, and other reasons for a new file are events of their own."""
+        operation = self._changes[OPERATION]
         if self._followed is not None:
             known = (self._table >= 0) & self._followed.rows
             if self._catalog.wal_level != "logical":
-                for row in np.flatnonzero(known & self._shown & (operation == EMPTY_FILE)).tolist():
-                    changes[OPERATION, row] = TRUNCATE
-                    changes[OID, row] = self._catalog.tables[self._table[row]].oid
+                emptied = known & self._shown & (operation == EMPTY_FILE)
+                self._empty_files(np.flatnonzero(emptied).tolist())
             operation[known & np.isin(operation, (NEW_PAGE, CREATE_FILE))] = PAGE_IMAGE
         operation[operation == EMPTY_FILE] = PAGE_IMAGE
+
+    def _empty_files(self, rows: list[int]) -> None:
+        """A TRUNCATE keeps the file if the transaction has created it. VACUUM removes all blocks of
+        a file, too, but creates none."""
+        changes = self._changes
+        names = np.stack((changes[COMMIT], changes[RELFILENODE]))
+        created = names[:, changes[OPERATION] == CREATE_FILE]
+        for row in rows:
+            if (created == names[:, row : row + 1]).all(axis=0).any():
+                changes[OPERATION, row] = TRUNCATE
+                changes[OID, row] = self._catalog.tables[self._table[row]].oid
 
     def _summarize_files(self) -> None:
         """Tables that got a new file, and pages written without records of their rows."""

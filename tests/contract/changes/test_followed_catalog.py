@@ -107,7 +107,7 @@ def tables(ledger: Ledger) -> None:
     ledger.insert("shop.child", "VALUES (9, 'child', 1)")
     ledger.do("ALTER TABLE shop.made ADD COLUMN extra int DEFAULT 5")
     ledger.insert("shop.child", "VALUES (10, 'child', 1)")
-    ledger.update("shop.made", "t = 'changed' WHERE id = 9")
+    ledger.update("shop.child", "t = 'changed' WHERE id = 9")
 
 
 def transactions(ledger: Ledger) -> None:
@@ -137,10 +137,10 @@ def transactions(ledger: Ledger) -> None:
     ledger.insert("shop.people", "VALUES (7, NULL, NULL, 'prepared', 2)")
     ledger.prepare("one")
     ledger.insert("shop.orders", "VALUES (20, 'between')")
-    ledger.do("CREATE TABLE shop.between (id int PRIMARY KEY)")
+    ledger.do("CREATE TABLE shop.middle (id int PRIMARY KEY)")
     ledger.commit_prepared("one")
     ledger.insert("shop.people", "VALUES (8, NULL, NULL, 'behind', 2)")
-    ledger.insert("shop.between", "VALUES (1)")
+    ledger.insert("shop.middle", "VALUES (1)")
 
 
 def types(ledger: Ledger) -> None:
