@@ -55,6 +55,7 @@ def _rows(
         after_lsn=lsn,
         xmax=None,
         running=(),
+        open=(),
         layouts=layouts,
         classes=tuple(state.classes.values()),
         attributes=_all(state.attributes.values()),

@@ -142,6 +142,8 @@ class CatalogRows:
     #: before the catalog's LSN were seen, as on a standby
     xmax: int | None
     running: tuple[int, ...]
+    #: the transactions that may have changed catalogs before the catalog's LSN without being seen
+    open: tuple[int, ...]
     #: by the oid of the catalog
     layouts: dict[int, CatalogLayout]
     classes: tuple[ClassRow, ...]

@@ -36,6 +36,11 @@ _PLACE = """
       FROM pg_control_checkpoint()
 """
 
+_OPEN = """
+    SELECT transactionid::text FROM pg_locks
+     WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
+"""
+
 _AFTER = """
     SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                  ELSE pg_current_wal_insert_lsn() END)::text
@@ -50,7 +55,8 @@ _LAYOUTS = """
 
 _CLASSES = """
     SELECT oid::bigint, relname, relnamespace::bigint, relfilenode::bigint, reltablespace::bigint,
-           reltoastrelid::bigint, relkind::text, relpersistence::text, relrewrite::bigint
+           reltoastrelid::bigint, relkind::text, relpersistence::text, relnatts,
+           relrewrite::bigint
       FROM pg_class
 """
 
@@ -91,10 +97,19 @@ _DEPENDS = """
 _EXTENSIONS = "SELECT oid::bigint, extname FROM pg_extension"
 
 
+def open_transactions(connection: psycopg.Connection[Any]) -> frozenset[int]:
+    """The transactions that are open now, also prepared ones. A snapshot does not list those that
+    are younger than all that have ended. Raises psycopg.Error."""
+    return frozenset(int(xid) for (xid,) in connection.execute(_OPEN))
+
+
 def take_rows(
-    connection: psycopg.Connection[Any], columns: Mapping[int, Sequence[Column]]
+    connection: psycopg.Connection[Any],
+    columns: Mapping[int, Sequence[Column]],
+    open_xids: frozenset[int],
 ) -> CatalogRows:
-    """`columns` are those of the tables, by oid. Raises psycopg.Error."""
+    """`columns` are those of the tables, by oid; `open_xids` the transactions that were open after
+    the catalog's LSN and before the snapshot. Raises psycopg.Error."""
 
     def rows(query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query.encode()).fetchall()
@@ -106,6 +121,7 @@ def take_rows(
         after_lsn=int(Lsn.parse(after_lsn)),
         xmax=None if is_standby else int(xmax),
         running=() if is_standby else tuple(map(int, running)),
+        open=tuple(sorted({*open_xids, *(int(xid) % (1 << 32) for xid in running)})),
         layouts=_layouts(connection),
         classes=tuple(ClassRow(*row) for row in rows(_CLASSES)),
         attributes=tuple(_attribute(columns, row) for row in rows(_ATTRIBUTES)),

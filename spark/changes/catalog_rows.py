@@ -23,6 +23,8 @@ class ClassRow(NamedTuple):
     reltoastrelid: int
     relkind: str
     relpersistence: str
+    #: the number of columns, with dropped ones
+    relnatts: int
     relrewrite: int
 
     @property

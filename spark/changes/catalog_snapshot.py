@@ -22,7 +22,7 @@ from quorum_wal.spark.changes.catalog import (
     Table,
     Type,
 )
-from quorum_wal.spark.changes.catalog_row_snapshot import ALIGN, take_rows
+from quorum_wal.spark.changes.catalog_row_snapshot import ALIGN, open_transactions, take_rows
 from quorum_wal.spark.changes.datum import MONEY, NAMED_OIDS, Datums
 from quorum_wal.spark.changes.datum_money import SAMPLES
 from quorum_wal.spark.errors import CatalogError
@@ -126,6 +126,7 @@ def take_catalog(dsn: str) -> Catalog:
     try:
         with psycopg.connect(dsn, autocommit=True) as connection:
             ((lsn,),) = connection.execute(_LSN)
+            open_xids = open_transactions(connection)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             # Names and missing values must be printed as the decoder prints them.
             connection.execute(
@@ -133,7 +134,7 @@ def take_catalog(dsn: str) -> Catalog:
                 " SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres';"
                 " SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1"
             )
-            return _read(connection, Lsn.parse(lsn))
+            return _read(connection, Lsn.parse(lsn), open_xids)
     except psycopg.Error as error:
         raise CatalogError(
             f"the catalog cannot be taken: {' '.join(str(error).split())}",
@@ -141,7 +142,7 @@ def take_catalog(dsn: str) -> Catalog:
         ) from error
 
 
-def _read(connection: psycopg.Connection[Any], lsn: Lsn) -> Catalog:
+def _read(connection: psycopg.Connection[Any], lsn: Lsn, open_xids: frozenset[int]) -> Catalog:
     ((system_id, major, wal_level, database_oid, database_name, encoding),) = connection.execute(
         _SERVER
     )
@@ -165,7 +166,7 @@ def _read(connection: psycopg.Connection[Any], lsn: Lsn) -> Catalog:
         tables=[_table(row, tuple(columns.get(row[0], ()))) for row in connection.execute(_TABLES)],
         types=types,
         ignored=dict(connection.execute(_IGNORED).fetchall()),
-        rows=take_rows(connection, columns),
+        rows=take_rows(connection, columns, open_xids),
     )
 
 

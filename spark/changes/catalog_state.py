@@ -225,6 +225,8 @@ class CatalogState:
             return None
         toast = self.classes.get(heap.reltoastrelid)
         attributes = self.attributes.get(oid, {})
+        if sorted(attributes) != list(range(1, heap.relnatts + 1)):
+            return None  # a change was lost, which is a problem of its own
         return Table(
             row.oid,
             heap.relfilenode,

@@ -95,7 +95,7 @@ class SchemaSearch:
         assert rows is not None
         first_lsn = min(self._input.extent()[0], end_lsn)
         first_lsn = max(first_lsn, end_lsn - SEARCH_BYTES_MAX)
-        if not rows.running and rows.xmax is not None:
+        if not rows.open and rows.xmax is not None:
             begin_lsn = needed_lsn = catalog.lsn
         else:
             begin_lsn = needed_lsn = self._open_lsn(catalog.lsn, limit_lsn) or 0
@@ -109,7 +109,7 @@ class SchemaSearch:
         the images of the pages that they change; None if no WAL is that old."""
         rows = self._catalog.rows
         assert rows is not None
-        running = frozenset(xid % (1 << 32) for xid in rows.running)
+        running = frozenset(rows.open)
         if rows.xmax is None:
             found = OpenTransactions.look_back(lsn, self._backwards(lsn, limit_lsn))
             running = frozenset(found.first_lsns) | (found.running or frozenset())

@@ -24,5 +24,14 @@ def read(
     return pa.Table.from_batches(batches).to_pylist() if batches else []
 
 
+def without_rows(log: ChangedLog) -> Catalog:
+    """Both catalogs as an older version of `sk catalog snapshot` has taken them: what happens after
+    them is not followed."""
+    bare = [Catalog.from_json(catalog.to_json(), "a copy") for catalog in log.catalogs]
+    for catalog in bare:
+        catalog.rows = None
+    return bare[0].merged(bare[1])
+
+
 def read_all(log: ChangedLog, catalog: Catalog | None = None, **options: Any) -> list[Row]:
     return read(log, log.begin_lsn, log.end_lsn, catalog, **options)

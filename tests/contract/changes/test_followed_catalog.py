@@ -20,7 +20,9 @@ from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 from quorum_wal.spark.changes.catalog import Catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.wal_reader import OnDamage
 
 LOGS = list(itertools.product((15, 16, 18), ("logical", "replica")))
 
@@ -33,15 +35,17 @@ CREATE TABLE shop.parts (id int, day date, v text, PRIMARY KEY (id, day)) PARTIT
 CREATE TABLE shop.parts_1 PARTITION OF shop.parts FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');
 CREATE TABLE shop.single (id int PRIMARY KEY, day date NOT NULL, v text);
 CREATE TABLE shop.gone (id int PRIMARY KEY, v text);
+CREATE TABLE shop.early (id int PRIMARY KEY, v text);
 """
 
 
 @dataclass(frozen=True, slots=True)
 class DdlLog:
-    """`catalog` is of the beginning."""
+    """`catalog` is of the beginning, `last` of the end."""
 
     log: ChangedLog
     catalog: Catalog
+    last: Catalog
     entries: list[Entry]
 
     def read(self, begin_lsn: int | None = None, end_lsn: int | None = None) -> list[Row]:
@@ -260,16 +264,45 @@ def make_log(postgres: Postgres, parts: tuple[Callable[[Ledger], None], ...]) ->
     with postgres:
         for statement in SETUP.split(";\n"):
             postgres.execute(statement)
+        early = open_before_the_snapshot(postgres)
         begin_lsn = int(postgres.flush_lsn())
         catalog = take_catalog(postgres.dsn())
         ledger = Ledger(postgres)
+        commit_after_the_snapshot(early, ledger)
         for part in parts:
             part(ledger)
+        last = take_catalog(postgres.dsn())
         ledger.connection.close()
         postgres.stop()
     wal_input = FolderInput(str(postgres.pg_wal))
     log = ChangedLog(wal_input, begin_lsn, wal_input.newest_lsn(), (catalog, catalog), [])
-    return DdlLog(log, Catalog.from_json(catalog.to_json(), "again"), ledger.entries)
+    return DdlLog(log, Catalog.from_json(catalog.to_json(), "again"), last, ledger.entries)
+
+
+def open_before_the_snapshot(postgres: Postgres) -> Ledger:
+    """A transaction and a prepared one with DDL, older than the last checkpoint."""
+    early = Ledger(postgres)
+    early.begin()
+    early.do("CREATE TABLE shop.prepared_early (id int PRIMARY KEY, v text)")
+    early.insert("shop.prepared_early", "VALUES (1, 'a')")
+    early.prepare("early")
+    early.begin()
+    early.insert("shop.early", "VALUES (1, 'old')")
+    early.do("ALTER TABLE shop.early RENAME v TO w", "ALTER TABLE shop.early ADD x int DEFAULT 5")
+    early.insert("shop.early", "VALUES (2, 'new')")
+    postgres.execute("CHECKPOINT")
+    return early
+
+
+def commit_after_the_snapshot(early: Ledger, ledger: Ledger) -> None:
+    early.do("ALTER TABLE shop.early ADD y text DEFAULT 'y'")
+    early.insert("shop.early", "VALUES (3, 'later')")
+    early.commit()
+    early.commit_prepared("early")
+    early.connection.close()
+    ledger.entries += early.entries
+    ledger.update("shop.early", "x = 6 WHERE id = 1")
+    ledger.insert("shop.prepared_early", "VALUES (2, 'b')")
 
 
 @pytest.fixture(scope="module", params=LOGS, ids=lambda param: f"{param[0]}-{param[1]}")
@@ -328,3 +361,18 @@ def test_any_split(ddl_log: DdlLog, rng: random.Random) -> None:
     for begin_lsn, end_lsn in itertools.pairwise(cuts):
         parts += ddl_log.read(begin_lsn, end_lsn)
     assert parts == whole, cuts
+
+
+def test_an_advanced_catalog_is_that_of_the_server(ddl_log: DdlLog) -> None:
+    """At the end; and one of the middle is as good as the one of the beginning."""
+    log, last = ddl_log.log, ddl_log.last
+    advanced = SchemaSearch(log.wal_input, ddl_log.catalog, OnDamage.FAIL).advance(log.end_lsn)
+    assert advanced.tables == last.tables
+    assert {oid: advanced.types[oid] for oid in last.types} == last.types
+    files = {file for file in last.ignored if file >= 16384}
+    assert files <= advanced.ignored.keys()
+    middle_lsn = (log.begin_lsn + log.end_lsn) // 2
+    middle = SchemaSearch(log.wal_input, ddl_log.catalog, OnDamage.FAIL).advance(middle_lsn)
+    again = Catalog.from_json(middle.to_json(), "middle")
+    rows = [row for row in ddl_log.read() if row["commit_lsn"] >= middle_lsn]
+    assert read(log, middle_lsn, log.end_lsn, again) == rows
