@@ -122,11 +122,15 @@ class CatalogFollower:
             rows = self._rows_of_catalogs(scan, from_lsn)
             if not len(rows) and not self._pending:
                 return
-            self._count_writes(scan, rows, from_lsn)
+            added = self._count_writes(scan, rows, from_lsn)
             next_lsn = self._follow(scan, follower, rows, from_lsn)
             if next_lsn is None:
                 break
-            from_lsn = next_lsn  # a catalog has a new file from here on
+            # A catalog has a new file from here on, whose changes were counted as other rows.
+            from_lsn = next_lsn
+            for lsn, xid, count in added:
+                if lsn >= from_lsn:
+                    self._writes.get(xid, set()).discard(count)
         if not self._pending:
             self._writes.clear()
         for xid in self._writes.keys() & set(ended_xids(scan).tolist()):
@@ -150,23 +154,35 @@ class CatalogFollower:
         found: Array = np.flatnonzero(chosen & (scan.changes[LSN] >= from_lsn))
         return found
 
-    def _count_writes(self, scan: HeapScan, rows: Array, from_lsn: int) -> None:
-        """Notes after which changes of catalogs each transaction writes rows of other tables."""
+    def _count_writes(
+        self, scan: HeapScan, rows: Array, from_lsn: int
+    ) -> list[tuple[int, int, int]]:
+        """Notes after which changes of catalogs each transaction writes rows of other tables.
+        Returns the notes that are new: (first LSN, xid, count)."""
         changes = scan.changes
         is_change = np.isin(changes[OPERATION, rows], _ROWS)
         lsns = changes[LSN, rows[is_change]]
         begin_lsn = from_lsn if self._pending else max(from_lsn, int(lsns[0]) if len(lsns) else 0)
         if not self._pending and not len(lsns):
-            return
+            return []
         writes = np.isin(changes[OPERATION], (*_ROWS, TRUNCATE)) & (changes[LSN] >= begin_lsn)
         writes &= (changes[DATABASE] == self._database) & ~self._is_catalog(scan)
         writes &= (changes[RELFILENODE] >= FIRST_NORMAL_OID) | (changes[OPERATION] == TRUNCATE)
         writes &= ~np.isin(changes[RELFILENODE], self._steps.ignored_files())
         chosen = np.flatnonzero(writes)
         counts = self._count + np.searchsorted(lsns, changes[LSN, chosen], "right")
-        pairs = np.unique(np.stack((changes[XID, chosen], counts)), axis=1)
-        for xid, count in pairs.T.tolist():
-            self._writes.setdefault(xid, set()).add(count)
+        pairs, first = np.unique(
+            np.stack((changes[XID, chosen], counts)), axis=1, return_index=True
+        )
+        added = []
+        for lsn, (xid, count) in zip(
+            changes[LSN, chosen[first]].tolist(), pairs.T.tolist(), strict=True
+        ):
+            mine = self._writes.setdefault(xid, set())
+            if count not in mine:
+                mine.add(count)
+                added.append((lsn, xid, count))
+        return added
 
     def _follow(
         self, scan: HeapScan, follower: HeapFollower, rows: Array, from_lsn: int

@@ -216,8 +216,16 @@ class CatalogState:
             and self.schema_of(row) not in _SYSTEM_SCHEMAS
         )
 
+    def is_incomplete(self, oid: int) -> bool:
+        """Whether rows of pg_attribute are missing of a table whose rows are to be shown."""
+        row = self.classes.get(oid)
+        numbers = sorted(self.attributes.get(oid, ()))
+        return (
+            row is not None and self.is_shown(row) and numbers != list(range(1, row.relnatts + 1))
+        )
+
     def table(self, oid: int) -> Table | None:
-        """None if its rows are not shown. The new heap of a rewrite is shown as the table that is
+        """None if its rows are not shown, or its columns are not known. The new heap of a rewrite is shown as the table that is
         rewritten."""
         heap = self.classes.get(oid)
         row = heap if heap is None or not heap.relrewrite else self.classes.get(heap.relrewrite)
@@ -225,8 +233,8 @@ class CatalogState:
             return None
         toast = self.classes.get(heap.reltoastrelid)
         attributes = self.attributes.get(oid, {})
-        if sorted(attributes) != list(range(1, heap.relnatts + 1)):
-            return None  # a change was lost, which is a problem of its own
+        if self.is_incomplete(oid):
+            return None
         return Table(
             row.oid,
             heap.relfilenode,

@@ -178,6 +178,9 @@ class SchemaSteps:
         after = self._known(oid)
         if after.table is None:
             self._ignore(oid)
+            if self.state.is_incomplete(oid):
+                text = f"columns of relation {oid} are not known: a change of pg_attribute is lost"
+                self.history.problems.append(Problem(self._commit_lsn, text))
             if before.table is not None and before.table.oid == oid:
                 self._drop(lsn, before)
             return
