@@ -59,12 +59,15 @@ def advance(file: str, output: Path, **values: Any) -> None:
             hint="Take a new one with sk catalog snapshot.",
         )
     wal_input = options.wal_input
-    end_lsn = wal_input.newest_lsn() if options.end_lsn is None else options.end_lsn
-    if end_lsn < old.lsn:
+    newest_lsn = wal_input.newest_lsn()
+    end_lsn = newest_lsn if options.end_lsn is None else options.end_lsn
+    if not old.lsn <= end_lsn <= newest_lsn:
         raise CatalogError(
-            f"the WAL ends at {Lsn(end_lsn)}, before the catalog, which was taken at {Lsn(old.lsn)}"
+            f"the catalog cannot be advanced to {Lsn(end_lsn)}: it was taken at {Lsn(old.lsn)}, and "
+            f"the WAL ends at {Lsn(newest_lsn)}",
+            hint="Choose a position between both.",
         )
-    _write(SchemaSearch(wal_input, old, options.on_damage).advance(end_lsn), output)
+    _write(SchemaSearch(wal_input, old, options.on_damage).advance(end_lsn, newest_lsn), output)
 
 
 def _write(taken: Catalog, output: Path) -> None:

@@ -66,15 +66,16 @@ class SchemaSearch:
         history.gaps = self._problems
         return history
 
-    def advance(self, end_lsn: int) -> Catalog:
-        """The catalog at `end_lsn`. Raises WalInputError, CatalogError."""
-        history = self.follow(WalRange(self._catalog.lsn, end_lsn, end_lsn))
+    def advance(self, end_lsn: int, limit_lsn: int) -> Catalog:
+        """The catalog at `end_lsn`, which is not after the end of the WAL. Raises WalInputError,
+        CatalogError."""
+        history = self.follow(WalRange(self._catalog.lsn, end_lsn, limit_lsn))
         for problem in (*history.gaps, *history.problems):
             raise CatalogError(
                 f"the catalog cannot be advanced: {problem.text}",
                 hint="Take a new one with sk catalog snapshot.",
             )
-        redo_lsn = last_redo(self._backwards(end_lsn, end_lsn))
+        redo_lsn = last_redo(self._backwards(end_lsn, limit_lsn))
         rows = self._catalog.rows
         assert rows is not None
         return self._follower.catalog_at(end_lsn, redo_lsn or rows.redo_lsn)

@@ -55,9 +55,10 @@ class Ledger:
         self._add([Entry("truncate", table, None) for table in tables])
 
     def rewrite(self, statement: str, table: str) -> None:
-        """An ALTER TABLE that writes all rows anew; the table has rows."""
+        """An ALTER TABLE that writes all rows anew."""
         self._execute(statement)
-        self._add([Entry("truncate", table, None), *self._all(table)])
+        if rows := self._all(table):
+            self._add([Entry("truncate", table, None), *rows])
 
     def fill(self, statement: str, table: str) -> None:
         """All rows of the table are inserted: CREATE TABLE AS, for example."""

@@ -366,11 +366,15 @@ def test_any_split(ddl_log: DdlLog, rng: random.Random) -> None:
 def test_an_advanced_catalog_is_that_of_the_server(ddl_log: DdlLog) -> None:
     """At the end; and one of the middle is as good as the one of the beginning."""
     log, last = ddl_log.log, ddl_log.last
-    advanced = SchemaSearch(log.wal_input, ddl_log.catalog, OnDamage.FAIL).advance(log.end_lsn)
+
+    def advance(lsn: int) -> Catalog:
+        search = SchemaSearch(log.wal_input, ddl_log.catalog, OnDamage.FAIL)
+        return search.advance(lsn, log.end_lsn)
+
+    advanced = advance(log.end_lsn)
     assert advanced.tables == last.tables
     assert {oid: advanced.types[oid] for oid in last.types} == last.types
     middle_lsn = (log.begin_lsn + log.end_lsn) // 2
-    middle = SchemaSearch(log.wal_input, ddl_log.catalog, OnDamage.FAIL).advance(middle_lsn)
-    again = Catalog.from_json(middle.to_json(), "middle")
+    again = Catalog.from_json(advance(middle_lsn).to_json(), "middle")
     rows = [row for row in ddl_log.read() if row["commit_lsn"] >= middle_lsn]
     assert read(log, middle_lsn, log.end_lsn, again) == rows
