@@ -63,8 +63,8 @@ def advance(file: str, output: Path, **values: Any) -> None:
     end_lsn = newest_lsn if options.end_lsn is None else options.end_lsn
     if not old.lsn <= end_lsn <= newest_lsn:
         raise CatalogError(
-            f"the catalog cannot be advanced to {Lsn(end_lsn)}: it was taken at {Lsn(old.lsn)}, and "
-            f"the WAL ends at {Lsn(newest_lsn)}",
+            f"the catalog cannot be advanced to {Lsn(end_lsn)}: it was taken at {Lsn(old.lsn)}, "
+            f"and the WAL ends at {Lsn(newest_lsn)}",
             hint="Choose a position between both.",
         )
     _write(SchemaSearch(wal_input, old, options.on_damage).advance(end_lsn, newest_lsn), output)

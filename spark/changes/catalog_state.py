@@ -225,8 +225,8 @@ class CatalogState:
         )
 
     def table(self, oid: int) -> Table | None:
-        """None if its rows are not shown, or its columns are not known. The new heap of a rewrite is
-        shown as the table that is rewritten."""
+        """None if its rows are not shown, or its columns are not known. The new heap of a rewrite
+        is shown as the table that is rewritten."""
         heap = self.classes.get(oid)
         row = heap if heap is None or not heap.relrewrite else self.classes.get(heap.relrewrite)
         if heap is None or row is None or not self.is_shown(heap) or row.relkind != heap.relkind:
