@@ -53,13 +53,14 @@ _TABLES = """
      ORDER BY c.oid
 """
 
-#: a missing value is the only element of an array; only box has another delimiter, and no quotes
-_COLUMNS = """
+#: a missing value is the only element of an array. Of the types without a comma as delimiter, box
+#: and box[], the text has no quotes.
+_COLUMNS = r"""
     SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod, a.attlen,
            a.attalign::text, a.attbyval, a.attisdropped OR a.attgenerated = 'v',
            CASE WHEN NOT a.atthasmissing THEN NULL
                 WHEN t.typdelim = ',' THEN (a.attmissingval::text::text[])[1]
-                ELSE btrim(a.attmissingval::text, '{}') END,
+                ELSE btrim(regexp_replace(a.attmissingval::text, '^{(.*)}$', '\1'), '"') END,
            format_type(a.atttypid, a.atttypmod)
       FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
       LEFT JOIN pg_type t ON t.oid = a.atttypid
@@ -184,8 +185,8 @@ def _missing(
     connection: psycopg.Connection[Any], base_oid: int, text: str, type_name: str
 ) -> tuple[str, str]:
     """The value as text of a typed column, and as JSON."""
-    value = sql.SQL("{}::text::{}").format(sql.Literal(text), sql.SQL(type_name))
-    printed = sql.Literal(text)
+    value: sql.Composable = sql.SQL("{}::text::{}").format(sql.Literal(text), sql.SQL(type_name))
+    printed: sql.Composable = sql.Literal(text)
     if base_oid in NAMED_OIDS:
         value = printed = sql.SQL("{}::oid").format(value)
     elif base_oid == MONEY:

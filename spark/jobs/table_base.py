@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.changes.datum import NAMED_OIDS
 from quorum_wal.spark.errors import CatalogError
 
 ROWS_PER_BATCH = 10_000
@@ -110,8 +111,9 @@ def _copy(connection: psycopg.Connection, table: str, lsn: str, path: Path) -> i
         part for each in key for part in (sql.Literal(each), sql.Identifier("t", each))
     )
     query = sql.SQL(
-        "SELECT json_build_object({pairs})::text, row_to_json(t)::text FROM {name} t"
-    ).format(pairs=pairs, name=name)
+        "SELECT json_build_object({pairs})::text, row_to_json(t)::text"
+        " FROM (SELECT {columns} FROM {name}) t"
+    ).format(pairs=pairs, columns=_columns(connection, table), name=name)
     count = 0
     with connection.cursor("base") as cursor, pq.ParquetWriter(path, schema) as writer:
         cursor.execute(query)
@@ -120,6 +122,21 @@ def _copy(connection: psycopg.Connection, table: str, lsn: str, path: Path) -> i
             writer.write_batch(pa.record_batch([pa.array(keys), pa.array(values)], schema=schema))
             count += len(rows)
     return count
+
+
+def _columns(connection: psycopg.Connection, table: str) -> sql.Composable:
+    """All columns. Those of regclass and similar types are oids, as in the changes."""
+    rows = connection.execute(
+        "SELECT a.attname, CASE WHEN t.oid = ANY (%(named)s) THEN '::oid'"
+        " WHEN t.typelem = ANY (%(named)s) THEN '::oid[]' ELSE '' END"
+        " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+        " WHERE a.attrelid = %(table)s::regclass AND a.attnum > 0 ORDER BY a.attnum",
+        {"named": list(NAMED_OIDS), "table": table},
+    ).fetchall()
+    return sql.SQL(", ").join(
+        sql.SQL("{name}{cast} AS {name}").format(name=sql.Identifier(name), cast=sql.SQL(cast))
+        for name, cast in rows
+    )
 
 
 def _key(connection: psycopg.Connection, table: str) -> list[str]:

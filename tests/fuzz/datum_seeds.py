@@ -59,9 +59,6 @@ def pglz(length: int) -> bytes:
     return struct.pack("<II", len(content) + 8 << 2 | 2, length) + content
 
 
-# Compiled here, and not within the bounds of the first case.
-datum_varlena.decompress_pglz(b"\0a", 1)
-
 ARRAY = struct.pack("<iiIii", 1, 0, 25, 2, 1) + long(b"abcd") + long(b"x")
 ARRAY_WITH_NULL = struct.pack("<iiIii", 1, 28, 23, 3, 1) + b"\x05\0\0\0" + struct.pack("<ii", 7, 8)
 VECTOR = struct.pack("<iiIiihh", 1, 0, 21, 2, 0, 7, 8)
@@ -124,6 +121,14 @@ NUMERIC = struct.pack("<HHH", 0x8080, 1, 5000)
 _ELEMENT = Element(*TEXT, bytes.hex, bytes.hex)
 _BOUND, _TEXT_BOUND = Bound(*INT4, bytes.hex), Bound(*TEXT, bytes.hex)
 
+
+def _of_fixed_length(data: bytes) -> object:
+    is_short = len(data) < len(NUMBERS)
+    return [
+        read(data) for read in ((line_text, circle_text) if is_short else (lseg_text, box_text))
+    ]
+
+
 #: module, parser -> how it is called, valid values
 DATUMS: dict[str, tuple[Read, tuple[bytes, ...]]] = {
     "datum_array.array_text": (partial(array_text, element=_ELEMENT), (ARRAY,)),
@@ -147,10 +152,10 @@ DATUMS: dict[str, tuple[Read, tuple[bytes, ...]]] = {
         (COMPOSITE, COMPOSITE_WITH_NULL),
     ),
     "datum_geometry.point_text": (point_text, (NUMBERS[:16],)),
-    "datum_geometry.lseg_text": (lseg_text, (NUMBERS,)),
-    "datum_geometry.box_text": (box_text, (NUMBERS,)),
-    "datum_geometry.line_text": (line_text, (NUMBERS[:24],)),
-    "datum_geometry.circle_text": (circle_text, (NUMBERS[:24],)),
+    "datum_geometry.*": (
+        _of_fixed_length,
+        (NUMBERS[:24], NUMBERS),
+    ),
     "datum_geometry.path_text": (path_text, (PATH,)),
     "datum_geometry.polygon_text": (polygon_text, (POLYGON,)),
     "datum_geometry.cube_text": (cube_text, (CUBE, CUBE_POINT)),
@@ -168,3 +173,8 @@ DATUMS: dict[str, tuple[Read, tuple[bytes, ...]]] = {
     "datum_numeric.numeric_text": (numeric_text, (NUMERIC,)),
     "datum_varlena.plain_varlena": (datum_varlena.plain_varlena, (short(b"x"), pglz(100))),
 }
+
+# They compile and import here, and not within the bounds of the first case.
+for _read, _values in DATUMS.values():
+    _read(_values[0])
+datum_varlena.plain_varlena(pglz(100))

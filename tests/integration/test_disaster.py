@@ -40,7 +40,7 @@ def test_primary_and_a_safekeeper_are_lost(
     choose = random.Random(seed)
     archive = tmp_path / "archive"
     cluster = quorum_cluster(wal_seg_size=SEGMENT_BYTES, safekeeper_arguments=archiving(archive))
-    with Ledger(cluster.postgres.dsn(), clients=4) as ledger:
+    with Ledger(cluster.postgres.dsn(), clients=4, pause_seconds=0) as ledger:
         ledger.wait_for_progress(200, TIMEOUT)
         take_backup(archive, cluster.postgres)
         ledger.wait_for_progress(choose.randint(1, 4000), TIMEOUT)

@@ -18,6 +18,7 @@ CLIENTS = 4
 PAYLOAD_BYTES = 500
 GIVE_UP_SECONDS = 3600.0  # seconds; the watch over silences decides when it is too long
 PROGRESS_ROWS = 20
+PAUSE_SECONDS = 0.01  # between two rows of a client: the faults need the processors too
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class Books:
             payload_bytes=PAYLOAD_BYTES,
             table=self._table,
             give_up_seconds=GIVE_UP_SECONDS,
-            pause_seconds=0,
+            pause_seconds=PAUSE_SECONDS,
         )
         self._open.start()
 

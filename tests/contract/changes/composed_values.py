@@ -1,7 +1,7 @@
 """Random values of types that consist of others, and of types with a format of their own, as SQL.
 
-Each column has an expression of its type, which the server evaluates: so a range whose bounds are
-in the wrong order, or a quote that is forgotten, cannot come from here.
+Each maker returns an expression of the type. The server evaluates it, and orders the bounds of a
+range.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ $[0, 2 to last - 1].size()
 $.a ? (@ > 1 && @.b == "x" || !(@ < 3.5))
 $.a ? (@ != false && @ >= 1 && @ <= 2)
 $.a + 2 * ($.b - 3) / -4 % 5
-$ ? (@ like_regex "^a.b" flag "ix")
-$ ? (@ like_regex "plain")
+$ ? (@ like_regex "^a.b" flag "ism")
+$ ? (@ like_regex "plain" flag "q")
 $ ? (exists (@.y ? (@ starts with $"v")))
 $ ? ((@.a == null) is unknown)
 $.x.type()
@@ -232,7 +232,7 @@ $.time(3).time_tz().timestamp(0).timestamp_tz()
 
 
 def _path(lines: str) -> Make:
-    paths = lines.strip().splitlines()
+    paths = [line for line in lines.splitlines() if line]
     return lambda rng: f"{quoted(rng.choice(paths))}::jsonpath"
 
 
