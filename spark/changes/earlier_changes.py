@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from quorum_wal.spark.changes.alteration_search import find_alterations
 from quorum_wal.spark.changes.alterations import Alterations, unseen_note
 from quorum_wal.spark.changes.change_reader import ChangeOptions
-from quorum_wal.spark.changes.schema_history import SchemaHistory
+from quorum_wal.spark.changes.change_schema import Note
+from quorum_wal.spark.changes.schema_history import Problem, SchemaHistory
 from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.inputs.wal_input import WalInput
 from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
@@ -30,19 +31,21 @@ class KnownChanges:
         """The options of the task."""
         return replace(changes, alterations=self.alterations, history=self.history)
 
-    def problems_before(self, lsn: int) -> list[str]:
+    def problems_before(self, lsn: int) -> list[Problem]:
         """What is reported because of WAL before `lsn`."""
         if self.alterations is not None:
-            return [unseen_note(*each) for each in self.alterations.unseen]
+            return [
+                Problem(begin_lsn, begin_lsn, Note.NOT_SEARCHED, unseen_note(begin_lsn, end_lsn))
+                for begin_lsn, end_lsn in self.alterations.unseen
+            ]
         assert self.history is not None
-        found = (*self.history.gaps, *self.history.problems)
-        return [each.text for each in found if each.lsn < lsn]
+        return self.history.problems_of(lsn, lsn)
 
     def without_problems_before(self, lsn: int) -> KnownChanges:
         if self.alterations is not None:
             return KnownChanges(alterations=replace(self.alterations, unseen=[]))
         assert self.history is not None
-        problems = [each for each in self.history.problems if each.lsn >= lsn]
+        problems = [each for each in self.history.problems if each.commit_lsn >= lsn]
         return KnownChanges(history=replace(self.history, gaps=[], problems=problems))
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from quorum_wal.spark.changes.catalog import Table, Type
+from quorum_wal.spark.changes.change_schema import Note
 
 
 class EventKind(Enum):
@@ -55,6 +56,8 @@ class SchemaEvent:
     lsn: int
     kind: EventKind
     version: int
+    #: the number of the event among those of its transaction with this LSN
+    seq: int = 0
     before: str | None = None
     after: str | None = None
 
@@ -64,6 +67,9 @@ class Problem:
     """What is unknown because of a place of the WAL."""
 
     lsn: int
+    #: of the transaction, for a change of the catalogs
+    commit_lsn: int
+    kind: Note
     text: str
 
 
@@ -112,11 +118,11 @@ class SchemaHistory:
             events,
             self.epochs,
             self.ignored,
-            [each for each in self.problems if first_lsn <= each.lsn < end_lsn],
+            [each for each in self.problems if first_lsn <= each.commit_lsn < end_lsn],
             [each for each in self.gaps if is_first and each.lsn < start_lsn],
         )
 
     def problems_of(self, start_lsn: int, end_lsn: int) -> list[Problem]:
         """What the reader of a range reports. Tasks report the gaps of their own ranges."""
         earlier = [each for each in self.gaps if each.lsn < start_lsn]
-        return earlier + [each for each in self.problems if each.lsn < end_lsn]
+        return earlier + [each for each in self.problems if each.commit_lsn < end_lsn]

@@ -15,6 +15,7 @@ from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.pgwal.versions import wal_version
 from quorum_wal.spark.changes.catalog import Catalog
 from quorum_wal.spark.changes.catalog_follower import CatalogFollower
+from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.heap_scan import HeapScan, scan_heap
 from quorum_wal.spark.changes.schema_history import Problem, SchemaHistory
 from quorum_wal.spark.changes.transaction_progress import (
@@ -102,7 +103,7 @@ class SchemaSearch:
             begin_lsn = needed_lsn = self._open_lsn(catalog.lsn, limit_lsn) or 0
         begin_lsn = max(first_lsn, min(rows.redo_lsn, begin_lsn))
         if begin_lsn > needed_lsn:
-            self._problems.append(Problem(catalog.lsn, unseen_text(needed_lsn, begin_lsn)))
+            self._problems.append(_unseen(needed_lsn, begin_lsn))
         return begin_lsn
 
     def _open_lsn(self, lsn: int, limit_lsn: int) -> int | None:
@@ -130,12 +131,12 @@ class SchemaSearch:
             if not isinstance(found, Gap):
                 yield scan_heap(found, self._version, with_images=True)
             elif found.end_lsn > self._catalog.lsn:
-                text = unseen_text(found.lsn, found.end_lsn)
-                self._problems.append(Problem(found.lsn, text))
+                self._problems.append(_unseen(found.lsn, found.end_lsn))
 
 
-def unseen_text(lsn: int, end_lsn: int) -> str:
-    return (
+def _unseen(lsn: int, end_lsn: int) -> Problem:
+    text = (
         f"the WAL from {format_lsn(lsn)} to {format_lsn(end_lsn)} was not searched for changes of "
         "tables: tables altered in it are shown as they were before"
     )
+    return Problem(lsn, lsn, Note.NOT_SEARCHED, text)

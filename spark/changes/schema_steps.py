@@ -19,6 +19,7 @@ from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.catalog import Catalog, Table, Type
 from quorum_wal.spark.changes.catalog_rows import ClassRow, Row
 from quorum_wal.spark.changes.catalog_state import FIRST_NORMAL_OID, CatalogState
+from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.schema_history import (
     EventKind,
     Problem,
@@ -76,6 +77,8 @@ class SchemaSteps:
         self._announced: dict[int, Definition | None] = {}
         self._ignored: Array | None = None
         self._commit_lsn = 0
+        #: how many events of the transaction have an LSN
+        self._seqs: dict[int, int] = {}
 
     def add_new_heap(self, row: ClassRow) -> None:
         """A heap into which a table or a catalog is rewritten, if the transaction commits."""
@@ -96,6 +99,7 @@ class SchemaSteps:
 
     def commit(self, commit_lsn: int, steps: list[list[CatalogChange]]) -> None:
         self._commit_lsn = commit_lsn
+        self._seqs.clear()
         for step in steps:
             self._step(step)
         self._announced.clear()
@@ -105,11 +109,11 @@ class SchemaSteps:
         state, lsn = self.state, changes[-1].lsn
         for change in changes:
             if change.problem is not None:
-                text = (
+                self._report(
+                    change.lsn,
                     f"a change of a system catalog at {format_lsn(change.lsn)} cannot be followed, "
-                    f"and tables are shown as before: {change.problem}"
+                    f"and tables are shown as before: {change.problem}",
                 )
-                self.history.problems.append(Problem(self._commit_lsn, text))
         rows = [row for change in changes for row in change.rows]
         types = {oid for row in rows for oid in state.types_of(row)}
         relations = {oid for row in rows for oid in state.relations_of(row)}
@@ -127,6 +131,12 @@ class SchemaSteps:
         for change in truncated:
             assert isinstance(change.new, ClassRow)
             self._event(change.new.oid, change.lsn, EventKind.TRUNCATE)
+
+    def _report(self, lsn: int, text: str) -> None:
+        """Once for each LSN, because rows with the same LSN must be equal."""
+        problems = self.history.problems
+        if not problems or problems[-1].lsn != lsn:
+            problems.append(Problem(lsn, self._commit_lsn, Note.NOT_FOLLOWED, text))
 
     def _known(self, oid: int) -> _Known:
         return _Known(self.state.table(oid), definition_of(self.state, oid))
@@ -179,8 +189,9 @@ class SchemaSteps:
         if after.table is None:
             self._ignore(oid)
             if self.state.is_incomplete(oid):
-                text = f"columns of relation {oid} are not known: a change of pg_attribute is lost"
-                self.history.problems.append(Problem(self._commit_lsn, text))
+                self._report(
+                    lsn, f"columns of relation {oid} are not known: changes of catalogs are lost"
+                )
             if before.table is not None and before.table.oid == oid:
                 self._drop(lsn, before)
             return
@@ -230,9 +241,11 @@ class SchemaSteps:
             if table is None:
                 return  # the transaction has created and dropped it, without rows
             self._add(lsn, table, doubt=self.state.doubt_of(oid))
+        seq = self._seqs.get(lsn, 0)
+        self._seqs[lsn] = seq + 1
         self.history.events.append(
             SchemaEvent(
-                self._commit_lsn, lsn, kind, self._numbers[oid],
+                self._commit_lsn, lsn, kind, self._numbers[oid], seq,
                 definition_json(before.definition, None, None),
                 definition_json(after.definition, before.definition, after.table),
             )

@@ -22,6 +22,7 @@ from quorum_wal.spark.changes.heap_scan import (
     LSN,
     OPERATION,
     RELFILENODE,
+    SEQ,
     TRUNCATE,
 )
 from quorum_wal.spark.changes.schema_history import EventKind, SchemaEvent, SchemaHistory
@@ -154,7 +155,7 @@ class TableVersions:
             rows[LSN, place] = event.lsn
             rows[COMMIT, place] = np.searchsorted(commits.lsn, event.commit_lsn)
             rows[CODE, place] = 2 * (self._first + event.version)
-            rows[OID, place] = self._table(event).oid
+            rows[OID, place], rows[SEQ, place] = self._table(event).oid, event.seq
         changes = np.concatenate((gathered.changes, rows), axis=1)
         found = {first + place: event for place, event in enumerate(events)}
         return Gathered(changes, gathered.data, gathered.notes), found

@@ -9,9 +9,11 @@ from typing import Self
 import pyarrow as pa
 import structlog
 
+from quorum_wal.spark.changes.change_batches import ChangeBatches
 from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
 from quorum_wal.spark.changes.change_schema import CHANGES_SCHEMA
 from quorum_wal.spark.changes.earlier_changes import EarlierChanges, KnownChanges
+from quorum_wal.spark.inputs.wal_reader import WalRange
 from quorum_wal.spark.jobs.ingested_wal import IngestedRange, hold_slot, range_of
 from quorum_wal.spark.jobs.lake import Batch
 
@@ -45,13 +47,20 @@ class IngestedChanges(IngestedRange):
 
     def for_batch(self, batch: Batch) -> Self:
         """A copy that knows the changes of tables before and in the batch. A note about unseen WAL
-        goes to the log and not into a file, because a file depends on its range alone."""
+        that passes goes to the log and not into a file, because a file depends on its range alone.
+        Raises WalInputError, CatalogError, and the errors of `changes.undecoded`."""
         options = self.options
         earlier = self.earlier or EarlierChanges(options.wal_input, self.changes, options.on_damage)
         parts = [range_of(batch, *lsns) for lsns in batch.ranges]
         known = earlier.of_tasks(parts)
-        for problem in known[0].problems_before(batch.start_lsn):
-            log.warning("a catalog may be too old", reason=problem)
+        rows = ChangeBatches(self.changes.catalog)
+        notes = [
+            rows.note(problem.kind, problem.lsn, problem.text)
+            for problem in known[0].problems_before(batch.start_lsn)
+        ]
+        before = WalRange(batch.start_lsn, batch.start_lsn, batch.end_lsn)
+        for note in self.changes.undecoded.apply(notes, before):
+            log.warning("a catalog may be too old", reason=note["detail"][0].as_py())
         by_start = {part.start_lsn: each for part, each in zip(parts, known, strict=True)}
         return replace(self, earlier=earlier, known=by_start)
 
