@@ -43,6 +43,9 @@ from quorum_wal.spark.errors import CatalogError
 
 FORMAT = 1
 
+#: `pg_attribute.attalign` and `pg_type.typalign`
+ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
+
 #: `pg_type.typtype`
 DOMAIN, ENUM, ARRAY, COMPOSITE, RANGE, MULTIRANGE = "d", "e", "a", "c", "r", "m"
 

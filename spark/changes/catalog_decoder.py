@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from quorum_wal.spark.changes.catalog import CatalogLayout, Column
+from quorum_wal.spark.changes.catalog import ALIGN, CatalogLayout, Column
 from quorum_wal.spark.changes.catalog_rows import ROW_OF, Row
 from quorum_wal.spark.changes.datum_varlena import DatumError, plain_varlena
 from quorum_wal.spark.changes.tuple_layout import MISSING, NULL, PACKED, PLAIN, lay_out
@@ -55,25 +55,28 @@ class CatalogDecoder:
             column = self._columns[number]
             if state in (NULL, MISSING) and column.type_oid == _ANYARRAY:
                 found[name] = None
-            elif state == PACKED and column.type_oid == _ANYARRAY:
-                found[name] = plain_varlena(value)
-            elif state == PLAIN:
-                found[name] = _read(value, column)
+            elif state == PLAIN or (state == PACKED and column.type_oid == _ANYARRAY):
+                found[name] = _read(value, column, is_packed=state == PACKED)
             else:
                 raise DatumError(f"a row of a system catalog has no readable column {name}")
         return self._row(**found)
 
 
-def _read(value: bytes, column: Column) -> Any:
+def _read(value: bytes, column: Column, *, is_packed: bool) -> Any:
     """Raises DatumError."""
     kind = column.type_oid
     try:
+        if is_packed:
+            return plain_varlena(value)
         if kind in _NUMBERS:
             return _NUMBERS[kind].unpack(value)[0]
         if kind == _BOOL:
             return value[0] != 0
         if kind == _CHAR:
-            return value.rstrip(b"\0").decode("latin-1")
+            letter = value.rstrip(b"\0").decode("latin-1")
+            if column.name.endswith("align") and letter not in ALIGN:
+                raise DatumError(f"column {column.name} of a system catalog is {letter!r}")
+            return letter
         if kind == _NAME:
             return value.partition(b"\0")[0].decode()
         if kind == _INT2VECTOR:

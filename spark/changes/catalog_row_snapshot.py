@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from quorum_wal.pgwal.lsn import Lsn
-from quorum_wal.spark.changes.catalog import CatalogLayout, CatalogRows, Column
+from quorum_wal.spark.changes.catalog import ALIGN, CatalogLayout, CatalogRows, Column
 from quorum_wal.spark.changes.catalog_rows import (
     ROW_OF,
     AttributeRow,
@@ -27,8 +27,6 @@ from quorum_wal.spark.changes.catalog_rows import (
     RangeRow,
     TypeRow,
 )
-
-ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
 
 _PLACE = """
     SELECT pg_is_in_recovery(), redo_lsn::text, pg_snapshot_xmax(pg_current_snapshot())::text,

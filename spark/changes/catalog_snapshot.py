@@ -14,6 +14,7 @@ from psycopg import sql
 
 from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.spark.changes.catalog import (
+    ALIGN,
     ARRAY,
     COMPOSITE,
     Attribute,
@@ -22,7 +23,7 @@ from quorum_wal.spark.changes.catalog import (
     Table,
     Type,
 )
-from quorum_wal.spark.changes.catalog_row_snapshot import ALIGN, open_transactions, take_rows
+from quorum_wal.spark.changes.catalog_row_snapshot import open_transactions, take_rows
 from quorum_wal.spark.changes.datum import MONEY, NAMED_OIDS, Datums
 from quorum_wal.spark.changes.datum_money import SAMPLES
 from quorum_wal.spark.errors import CatalogError

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from quorum_wal.spark.changes.catalog import (
+    ALIGN,
     ARRAY,
     COMPOSITE,
     MULTIRANGE,
@@ -41,7 +42,6 @@ from quorum_wal.spark.changes.datum_array import Element, array_json
 from quorum_wal.spark.changes.type_users import TypeUsers
 
 FIRST_NORMAL_OID = 16384
-_ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
 _SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 _TABLE_KINDS = frozenset("rp")
 _VIRTUAL = "v"
@@ -253,12 +253,14 @@ class CatalogState:
         ]
         if not chosen:
             return ()
-        return tuple(number - 1 for number in chosen[0].indkey[: chosen[0].indnkeyatts])
+        numbers = chosen[0].indkey[: chosen[0].indnkeyatts]
+        known = self.attributes.get(oid, {})
+        return tuple(number - 1 for number in numbers if number in known)
 
     def _column(self, row: AttributeRow) -> Column:
         missing = row.missing or self._missing(row) or (None, None)
         return Column(
-            row.attname, row.atttypid, row.atttypmod, row.attlen, _ALIGN[row.attalign],
+            row.attname, row.atttypid, row.atttypmod, row.attlen, ALIGN[row.attalign],
             row.attbyval, row.attisdropped or row.attgenerated == _VIRTUAL, *missing,
         )  # fmt: skip
 
@@ -268,7 +270,7 @@ class CatalogState:
         if row.attmissingval is None:
             return None
         reader = self._datums(row.atttypid).reader(row.atttypid)
-        length, align = row.attlen, _ALIGN[row.attalign]
+        length, align = row.attlen, ALIGN[row.attalign]
         try:
             text, shown = (
                 array_json(row.attmissingval, Element(length, align, printer, printer))[1:-1]
@@ -301,7 +303,7 @@ class CatalogState:
         is_composite = row.typtype == COMPOSITE
         return Type(
             oid, row.typname, ARRAY if is_array else row.typtype,
-            row.typelem if is_array else self._of_oid(row), row.typlen, _ALIGN[row.typalign],
+            row.typelem if is_array else self._of_oid(row), row.typlen, ALIGN[row.typalign],
             row.typbyval, {label.oid: label.enumlabel for label in labels},
             row.typrelid if is_composite else 0,
             self._attributes(row.typrelid) if is_composite else (),
@@ -320,7 +322,7 @@ class CatalogState:
         return tuple(
             Attribute(
                 rows[attnum].attname, rows[attnum].atttypid, rows[attnum].attlen,
-                _ALIGN[rows[attnum].attalign], rows[attnum].attisdropped,
+                ALIGN[rows[attnum].attalign], rows[attnum].attisdropped,
             )
             for attnum in sorted(rows)
         )  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.pgwal.versions import wal_version
 from quorum_wal.spark.changes.catalog import Catalog
@@ -25,7 +26,7 @@ from quorum_wal.spark.changes.transaction_progress import (
 )
 from quorum_wal.spark.changes.transaction_summary import TransactionSummary
 from quorum_wal.spark.changes.wal_lookback import look_backwards
-from quorum_wal.spark.errors import CatalogError
+from quorum_wal.spark.errors import CatalogError, WalInputError
 from quorum_wal.spark.inputs.wal_input import WalInput
 from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
@@ -59,8 +60,10 @@ class SchemaSearch:
                 if whole.start_lsn > self._catalog.lsn:
                     self._go_on(whole.start_lsn, whole.limit_lsn, older)
                 self._go_on(whole.end_lsn, whole.limit_lsn, self._on_damage)
-        except BaseException:
+        except BaseException as error:
             self._begin_anew()
+            if isinstance(error, WalFormatError):
+                raise WalInputError(str(error)) from error
             raise
         history = self._follower.history
         history.until_lsn = whole.end_lsn

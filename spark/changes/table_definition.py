@@ -97,7 +97,9 @@ def type_text(state: CatalogState, oid: int, typmod: int) -> str:
     if found is None:
         return str(oid)
     if found.kind == ARRAY:
-        return f"{type_text(state, found.of_oid, typmod)}[]"
+        element = state.type(found.of_oid)
+        is_whole = element is not None and element.kind != ARRAY
+        return f"{type_text(state, found.of_oid, typmod) if is_whole else found.of_oid}[]"
     name = _NAMES.get(oid, found.name)
     if typmod < 0:
         return "bpchar" if oid == _BPCHAR else name
@@ -116,9 +118,10 @@ def type_text(state: CatalogState, oid: int, typmod: int) -> str:
 
 def _labels(state: CatalogState, oid: int) -> list[str]:
     """The labels of an enum, also of a domain or an array of it."""
-    found = state.type(oid)
-    while found is not None and found.kind in (ARRAY, DOMAIN):
+    found, seen = state.type(oid), {oid}
+    while found is not None and found.kind in (ARRAY, DOMAIN) and found.of_oid not in seen:
         oid = found.of_oid
+        seen.add(oid)
         found = state.type(oid)
     if found is None or found.kind != ENUM:
         return []
