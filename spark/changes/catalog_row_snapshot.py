@@ -126,7 +126,7 @@ def take_rows(
         types=tuple(TypeRow(*row) for row in rows(_TYPES)),
         labels=tuple(LabelRow(*row) for row in rows(_LABELS)),
         namespaces=tuple(NamespaceRow(*row) for row in rows(_NAMESPACES)),
-        indexes=tuple(IndexRow(*row[:-1], tuple(row[-1])) for row in rows(_INDEXES)),
+        indexes=tuple(IndexRow(*(*row[:-1], tuple(row[-1]))) for row in rows(_INDEXES)),
         inherits=tuple(InheritsRow(*row) for row in rows(_INHERITS)),
         ranges=tuple(RangeRow(*row) for row in rows(_RANGES)),
         depends=tuple(DependRow(*row) for row in rows(_DEPENDS)),
