@@ -145,8 +145,9 @@ class CatalogFollower:
 
     def _is_catalog(self, scan: HeapScan) -> Array:
         files = np.array(sorted(self._files), np.int64)
-        found: Array = np.isin(scan.changes[RELFILENODE], files)
-        return found & (scan.changes[DATABASE] == self._database)
+        is_database = scan.changes[DATABASE] == self._database
+        found: Array = np.isin(scan.changes[RELFILENODE], files) & is_database
+        return found
 
     def _rows_of_catalogs(self, scan: HeapScan, from_lsn: int) -> Array:
         operations = (*_ROWS, NEW_PAGE, PAGE_IMAGE)
