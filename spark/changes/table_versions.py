@@ -98,19 +98,10 @@ class TableVersions:
         self._by_file = {file: _Entries.of(found) for file, found in by_file.items() if found[1:]}
         self._by_oid = {oid: _Entries.of(found) for oid, found in by_oid.items()}
 
-    @property
-    def since_lsn(self) -> int | None:
-        """Files and definitions are followed for transactions that commit from here on."""
-        return self._history.since_lsn if self._by_oid or self._history.versions else None
-
     def assign(self, changes: Array, commits: Commits) -> None:
         """Replaces the table in `changes[CODE]` by its version."""
-        known = changes[CODE] >= 0
-        for file in np.unique(changes[RELFILENODE, known]).tolist() if self._by_file else ():
-            entries = self._by_file.get(file)
-            if entries is None:
-                continue
-            rows = np.flatnonzero(known & (changes[RELFILENODE] == file))
+        for file, entries in self._by_file.items():
+            rows = np.flatnonzero((changes[RELFILENODE] == file) & (changes[CODE] >= 0))
             numbers = entries.at(commits.lsn[changes[COMMIT, rows]], changes[LSN, rows])
             changes[CODE, rows] = 2 * numbers + (changes[CODE, rows] & 1)
 
