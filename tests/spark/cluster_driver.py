@@ -1,4 +1,4 @@
-"""A driver on a cluster: a batch, then a stream: `cluster_driver.py MASTER SOURCE WORK [batch]`.
+"""A driver on a cluster: a batch, then a stream: `cluster_driver.py MASTER SOURCE WORK`.
 
 The batch's LSNs go to WORK/batch, the stream's to WORK/lake, in batches of two megabytes.
 """
@@ -23,15 +23,14 @@ SETTINGS = {
 }
 
 
-def main(master: str, source: str, work: str, what: str = "") -> None:
+def main(master: str, source: str, work: str) -> None:
     session = new_session("cluster", master, SETTINGS)
     session.sparkContext.setLogLevel("OFF")
     options = {"path": source, "columns": "lsn,rmgr"}
     frame = session.read.format("pg_wal").options(**options, partition_bytes="2MB").load()
     rows = frame.select("lsn").toArrow()
     Path(work, "batch").write_text("\n".join(map(str, sorted(rows["lsn"].to_pylist()))))
-    if what != "batch":
-        stream(session, options, work)
+    stream(session, options, work)
     session.stop()
 
 

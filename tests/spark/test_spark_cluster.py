@@ -1,5 +1,5 @@
 """The same rows on a cluster: a standalone master with two workers, one of them killed in the
-middle, and Spark's own cluster of local processes. All from the pip package."""
+middle. All from the pip package."""
 
 from __future__ import annotations
 
@@ -120,17 +120,6 @@ def test_a_worker_is_killed(
     assert standalone.workers[0].wait(TIMEOUT) != 0
     assert read_batch(tmp_path) == expected
     assert written(tmp_path / "lake") == expected
-
-
-def test_local_cluster(
-    environment: dict[str, str], server_wal: Path, tmp_path: Path, expected: list[int]
-) -> None:
-    work = str(tmp_path)
-    master = "local-cluster[2,1,768]"
-    command = [sys.executable, str(DRIVER), master, str(server_wal), work, "batch"]
-    with running(command, environment, tmp_path / "driver.log") as driver:
-        assert driver.wait(TIMEOUT) == 0, (tmp_path / "driver.log").read_text()[-3000:]
-    assert read_batch(tmp_path) == expected
 
 
 def read_batch(work: Path) -> list[int]:
