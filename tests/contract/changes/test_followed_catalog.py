@@ -21,10 +21,19 @@ from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 from quorum_wal.spark.changes.catalog import Catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.schema_search import SchemaSearch
+from quorum_wal.spark.changes.undecoded_rows import UndecodedPolicy
+from quorum_wal.spark.errors import CatalogError, UndecodedChange
 from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.inputs.wal_reader import OnDamage
 
 LOGS = list(itertools.product((15, 16, 18), ("logical", "replica")))
+#: for what does not depend on the version
+TWO_LOGS = [(15, "logical"), (18, "replica")]
+
+
+def name_of(log: tuple[int, str]) -> str:
+    return f"{log[0]}-{log[1]}"
+
 
 SETUP = """
 CREATE SCHEMA shop;
@@ -305,7 +314,7 @@ def commit_after_the_snapshot(early: Ledger, ledger: Ledger) -> None:
     ledger.insert("shop.prepared_early", "VALUES (2, 'b')")
 
 
-@pytest.fixture(scope="module", params=LOGS, ids=lambda param: f"{param[0]}-{param[1]}")
+@pytest.fixture(scope="module", params=LOGS, ids=name_of)
 def ddl_log(
     request: pytest.FixtureRequest,
     initdb_template: Callable[[PostgresBinaries, int], Path],
@@ -354,6 +363,7 @@ def rng() -> random.Random:
     return random.Random(seed)
 
 
+@pytest.mark.parametrize("ddl_log", TWO_LOGS, indirect=True, ids=name_of)
 def test_any_split(ddl_log: DdlLog, rng: random.Random) -> None:
     log, whole = ddl_log.log, ddl_log.read()
     cuts = [log.begin_lsn, *sorted(rng.sample(range(log.begin_lsn, log.end_lsn), 4)), log.end_lsn]
@@ -363,6 +373,7 @@ def test_any_split(ddl_log: DdlLog, rng: random.Random) -> None:
     assert parts == whole, cuts
 
 
+@pytest.mark.parametrize("ddl_log", TWO_LOGS, indirect=True, ids=name_of)
 def test_an_advanced_catalog_is_that_of_the_server(ddl_log: DdlLog) -> None:
     """At the end; and one of the middle is as good as the one of the beginning."""
     log, last = ddl_log.log, ddl_log.last
@@ -378,3 +389,28 @@ def test_an_advanced_catalog_is_that_of_the_server(ddl_log: DdlLog) -> None:
     again = Catalog.from_json(advance(middle_lsn).to_json(), "middle")
     rows = [row for row in ddl_log.read() if row["commit_lsn"] >= middle_lsn]
     assert read(log, middle_lsn, log.end_lsn, again) == rows
+
+
+def test_a_change_that_cannot_be_followed_is_reported(
+    postgres_factory: Callable[..., Postgres],
+) -> None:
+    """Without full-page images, the page of a catalog is not known."""
+    postgres = postgres_factory(settings={**SETTINGS, "full_page_writes": False}, wal_seg_size=MIB)
+    postgres.execute("CREATE TABLE t (id int, v text)")
+    postgres.execute("CHECKPOINT")
+    begin_lsn = int(postgres.flush_lsn())
+    catalog = take_catalog(postgres.dsn())
+    postgres.execute("ALTER TABLE t RENAME v TO w")
+    postgres.execute("INSERT INTO t VALUES (1, 'x')")
+    postgres.stop()
+    wal_input = FolderInput(str(postgres.pg_wal))
+    end_lsn = wal_input.newest_lsn()
+    log = ChangedLog(wal_input, begin_lsn, end_lsn, (catalog, catalog), [])
+    rows = read(log, begin_lsn, end_lsn, catalog)
+    notes = [row["detail"] for row in rows if row["operation"] == "unknown"]
+    assert notes
+    assert all("of a system catalog at" in note and "cannot be followed" in note for note in notes)
+    with pytest.raises(UndecodedChange, match="cannot be followed"):
+        read(log, begin_lsn, end_lsn, catalog, undecoded=UndecodedPolicy())
+    with pytest.raises(CatalogError, match="the catalog cannot be advanced"):
+        SchemaSearch(wal_input, catalog, OnDamage.FAIL).advance(end_lsn, end_lsn)
