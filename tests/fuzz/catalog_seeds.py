@@ -54,7 +54,7 @@ INDEX_ROWS = (
     ),
 )
 _ATTRIBUTE = struct.pack(
-    "<I64sIhhiBcBcB", 16401, b"id", 23, 4, 1, -1, 1, b"i", 1, b"", 0
+    "<I64sIhhiBcBcB", 16401, b"id", 23, 4, 1, -1, 1, b"i", 1, b"\0", 0
 )  # fmt: skip
 _MISSING = struct.pack("<iiIiii", 1, 0, 23, 1, 1, 7)
 ATTRIBUTE_ROWS = (
