@@ -61,7 +61,7 @@ ATTRIBUTE_ROWS = (
     _tuple(12, _ATTRIBUTE, b"\xff\x07"),
     _tuple(
         12,
-        _ATTRIBUTE.ljust(96, b"\0") + struct.pack("<I", len(_MISSING) + 4 << 2) + _MISSING,
+        _ATTRIBUTE.ljust(88, b"\0") + struct.pack("<I", len(_MISSING) + 4 << 2) + _MISSING,
         b"\xff\x0f",
     ),
 )
