@@ -11,6 +11,7 @@ whole pages into the new heap, an ALTER TABLE inserts rows. Source: Postgres `cl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,9 +102,19 @@ class SchemaSteps:
         self._commit_lsn = commit_lsn
         self._seqs.clear()
         for step in steps:
-            self._step(step)
+            for part in self._parts(step):
+                self._step(part)
         self._announced.clear()
         self._ignored = None
+
+    def _parts(self, step: list[CatalogChange]) -> Iterator[list[CatalogChange]]:
+        """A TRUNCATE empties the table as the changes before it have left it."""
+        begin = 0
+        for place, change in enumerate(step):
+            if place > begin and self._is_truncated(change):
+                yield step[begin:place]
+                begin = place
+        yield step[begin:]
 
     def _step(self, changes: list[CatalogChange]) -> None:
         state, lsn = self.state, changes[-1].lsn
@@ -119,18 +130,14 @@ class SchemaSteps:
         relations = {oid for row in rows for oid in state.relations_of(row)}
         relations |= self._users(types)
         before = {oid: self._known(oid) for oid in relations}
-        truncated = []
+        if isinstance(changes[0].new, ClassRow) and self._is_truncated(changes[0]):
+            self._event(changes[0].new.oid, changes[0].lsn, EventKind.TRUNCATE)
         for change in changes:
-            if self._is_truncated(change.new):
-                truncated.append(change)
             state.apply(change.old, change.new)
         changed_types = self._change_types(types)
         users = self._users(changed_types)
         for oid in sorted(relations | users, key=lambda oid: (self._is_heap(oid), oid)):
             self._change(oid, lsn, before.get(oid, _NOTHING), is_forced=oid in users)
-        for change in truncated:
-            assert isinstance(change.new, ClassRow)
-            self._event(change.new.oid, change.lsn, EventKind.TRUNCATE)
 
     def _report(self, lsn: int, text: str) -> None:
         """Once for each LSN, because rows with the same LSN must be equal."""
@@ -168,14 +175,13 @@ class SchemaSteps:
             self.history.epochs.append({**self.history.epochs[-1], **changed})
         return set(changed)
 
-    def _is_truncated(self, new: Row | None) -> bool:
+    def _is_truncated(self, change: CatalogChange) -> bool:
         """Whether the change of pg_class is that of a TRUNCATE."""
-        if self._logs_truncate or not isinstance(new, ClassRow):
+        old, new = change.old, change.new
+        if self._logs_truncate or not isinstance(old, ClassRow) or not isinstance(new, ClassRow):
             return False
-        old = self.state.classes.get(new.oid)
         return (
-            old is not None
-            and self.state.is_shown(old)
+            self.state.is_shown(old)
             and self.state.is_shown(new)
             and old.relfilenode not in (0, new.relfilenode)
             and new.relfilenode not in self._new_heaps
