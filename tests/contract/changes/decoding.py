@@ -20,7 +20,8 @@ PASS = UndecodedPolicy(OnUnknown.PASS)
 def read(
     log: ChangedLog, begin_lsn: int, end_lsn: int, catalog: Catalog | None = None, **options: Any
 ) -> list[Row]:
-    """What commits in the range, also what could not be decoded; by default with both catalogs."""
+    """The changes of the transactions that commit in the range, also those that could not be
+    decoded; by default with both catalogs."""
     catalog = catalog or log.catalogs[0].merged(log.catalogs[1])
     wal_range = WalRange(begin_lsn, end_lsn, log.end_lsn)
     changes = ChangeOptions(catalog, **{"undecoded": PASS, **options})

@@ -13,7 +13,7 @@ MAJORS = (15, 16, 18)
 
 @pytest.mark.parametrize("major", MAJORS)
 def test_same_rows_as_at_logical_level(changed_log: LogOf, major: int) -> None:
-    """The same workload on two servers; at logical level pgoutput has agreed."""
+    """The same workload on two servers; at logical level the result equals that of pgoutput."""
     logical, replica = (
         changes_of_rows(read_all(changed_log(major, level))) for level in ("logical", "replica")
     )
@@ -37,7 +37,7 @@ def is_replaced(row: Row) -> bool:
 
 
 def assert_old(key: Row, whole: Row, where: str) -> None:
-    """Logical level has the key, or, with out-of-line values put in place, all of the row."""
+    """Logical level has the key, or, with out-of-line values added, the whole row."""
     assert {name: value for name, value in key.items() if name in whole} == {
         name: value for name, value in whole.items() if name in key
     }, where
