@@ -220,8 +220,8 @@ class CatalogFollower:
         change = _decoded(decoder, lsn, self._count, operation, stored, replaced)
         self._pending.setdefault(int(scan.changes[XID, row]), []).append(change)
         new = change.new
-        if not isinstance(new, ClassRow) or not new.relrewrite:
-            return False
+        if operation != INSERT or not isinstance(new, ClassRow) or not new.relrewrite:
+            return False  # a later change of the row gives the heap the old file of the table
         self._steps.add_new_heap(new)
         is_new = new.relrewrite in ROW_OF and new.file not in self._files
         if is_new and new.relnamespace == _PG_CATALOG:
