@@ -45,15 +45,17 @@ ADMIN_TOKEN_HINT = (
 )
 
 _log = logging.getLogger(__name__)
+_OF_CLIENTS = (HttpProcessingError, UnicodeError, web.RequestPayloadError, ConnectionResetError)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
     """False for errors of a client that does not send HTTP. The client gets an answer; a traceback
     for each would let strangers fill a disk. Headers that are not text (UnicodeError) and bodies
-    with a wrong Content-Encoding are such errors, because aiohttp does not handle them.
+    with a wrong Content-Encoding are such errors, because aiohttp does not handle them, and so is
+    a client that leaves before its `Expect: 100-continue` is answered.
     """
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError | UnicodeError | web.RequestPayloadError)
+    return not isinstance(error, _OF_CLIENTS)
 
 
 _log.addFilter(_is_ours)
