@@ -67,8 +67,9 @@ def test_a_busy_checkpointer(
             postgres.dsn(), safekeepers, log_path=tmp_path / "proposer.log", configure=True
         ) as proposer,
     ):
-        is_named = lambda: postgres.execute(NAMES) == [('"walproposer"',)]  # noqa: E731
-        proposer.wait_until(is_named, TIMEOUT, "the setting")
+        proposer.wait_until(
+            lambda: postgres.execute(NAMES) == [('"walproposer"',)], TIMEOUT, "the setting"
+        )
         proposer.wait_until(lambda: proposer.state == "streaming", TIMEOUT, "it to stream")
         assert postgres.execute(CHECKPOINTER_WAIT) in IN_A_FLUSH
         assert not proposer.is_configured()

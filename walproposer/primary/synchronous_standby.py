@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 POLL_SECONDS = 0.1
 RELOAD_SECONDS = 5.0
-# Since a session first had the setting. An idle checkpointer has woken up by then.
+# Since the postmaster loaded the configuration. An idle checkpointer has woken up by then.
 SETTLE_SECONDS = 0.1
 
 # A new session has the configuration that the postmaster loaded last, so it proves a reload. A role
@@ -42,6 +42,7 @@ _STATE = (
     "  WHERE application_name = %s AND state = 'streaming'),"
     " current_setting('synchronous_standby_names'),"
     f" coalesce(({CHECKPOINTER_OBEYS}), true)"
+    " AND extract(epoch FROM clock_timestamp() - pg_conf_load_time()) > %s"
 )
 
 
@@ -81,20 +82,22 @@ class _Configuration:
         self._address = address
         self._name = address.application_name
         self._set_at: float | None = None
-        self._read_at: float | None = None
         self._has_warned = False
 
     def is_in_force(self) -> bool:
         """Set it if the primary reports us as streaming and does not have it yet."""
         with closing(self._address.connect()) as connection:
-            row = connection.execute(_STATE, (self._name,)).fetchone()
+            row = connection.execute(_STATE, (self._name, SETTLE_SECONDS)).fetchone()
             assert row is not None
-            is_streaming, names, checkpointer_obeys = row
+            is_streaming, names, is_applied = row
             if one_of(names) != (self._name,):
                 if is_streaming:
                     self._set(connection, names)
                 return False
-        return is_streaming and checkpointer_obeys and self._is_settled()
+        is_in_force: bool = is_streaming and is_applied
+        if is_in_force and self._set_at is not None:
+            log.info("commits now wait for the quorum", synchronous_standby_names=self._name)
+        return is_in_force
 
     def _set(self, connection: psycopg.Connection, names: str) -> None:
         now = time.monotonic()
@@ -108,17 +111,6 @@ class _Configuration:
                 value=names,
                 hint="Remove the option or configuration file entry that overrides it.",
             )
-
-    def _is_settled(self) -> bool:
-        if self._set_at is None:
-            return True  # an earlier start has set it
-        now = time.monotonic()
-        if self._read_at is None:
-            self._read_at = now
-        if now - self._read_at < SETTLE_SECONDS:
-            return False
-        log.info("commits now wait for the quorum", synchronous_standby_names=self._name)
-        return True
 
 
 def reset(address: PrimaryAddress, *, drop_slot: bool, force: bool) -> list[str]:
