@@ -16,6 +16,7 @@ class SparkGroup(LazyGroup):
 
     modules: ClassVar = {
         "ingest": "quorum_wal.cli.spark_ingest:ingest",
+        "mirror": "quorum_wal.cli.spark_mirror:mirror",
         "report": "quorum_wal.cli.spark_report:report",
         "base": "quorum_wal.cli.spark_table:base",
         "replay-table": "quorum_wal.cli.spark_table:replay_table",
@@ -34,5 +35,5 @@ class SparkGroup(LazyGroup):
 @click.group(cls=SparkGroup)
 @click.pass_context
 def spark(context: click.Context) -> None:
-    """Ingest WAL into a Parquet lake, report what writes it, and replay the changes of a table."""
+    """Ingest WAL into a lake, mirror tables, report what writes WAL, and replay a table."""
     configure_command_logs(context)

@@ -34,6 +34,11 @@ def wal_end_options(function: F) -> F:
     return _decorated(function, ["path", "safekeepers", "timeline", "end-lsn"])
 
 
+def mirror_source_options(function: F) -> F:
+    """The options of a command that begins where it stopped."""
+    return _decorated(function, ["path", "safekeepers", "timeline"])
+
+
 def _decorated(function: F, names: Sequence[str]) -> F:
     decorated = click.option(
         "--option",

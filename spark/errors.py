@@ -8,7 +8,8 @@ SparkWalError
 |-- CatalogError          a catalog that cannot be read, or does not fit the WAL
 |-- UndecodedChange       a change, or WAL with changes, that could not be decoded
 |-- DeadLetterError       rows that could not be written to the dead letter
-`-- LakeError             a lake of another job, or a damaged one
+|-- LakeError             a lake of another job, or a damaged one
+`-- MirrorError           a mirror that does not fit its WAL, or a change that it cannot store
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class DeadLetterError(SparkWalError):
 
 class LakeError(SparkWalError):
     """A lake of another job, or a damaged one."""
+
+
+class MirrorError(SparkWalError):
+    """A mirror that does not fit its WAL, or a change that it cannot store."""
 
 
 def _restore(kind: type[SparkWalError], message: str, hint: str) -> SparkWalError:

@@ -123,6 +123,14 @@ _IGNORED = """
 """
 
 
+#: Values and names are printed as the decoder prints them.
+PRINT_SETTINGS = (
+    "SET LOCAL search_path = pg_catalog; SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO';"
+    " SET LOCAL intervalstyle = 'postgres'; SET LOCAL bytea_output = 'hex';"
+    " SET LOCAL extra_float_digits = 1"
+)
+
+
 def take_catalog(dsn: str) -> Catalog:
     """Raises CatalogError."""
     try:
@@ -130,13 +138,8 @@ def take_catalog(dsn: str) -> Catalog:
             ((lsn,),) = connection.execute(_LSN)
             open_xids = open_transactions(connection)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            # Names and missing values must be printed as the decoder prints them.
-            connection.execute(
-                "SET LOCAL search_path = pg_catalog; SET LOCAL timezone = 'UTC';"
-                " SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres';"
-                " SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1"
-            )
-            return _read(connection, Lsn.parse(lsn), open_xids)
+            connection.execute(PRINT_SETTINGS)
+            return read_catalog(connection, Lsn.parse(lsn), open_xids)
     except psycopg.Error as error:
         raise CatalogError(
             f"the catalog cannot be taken: {' '.join(str(error).split())}",
@@ -144,7 +147,11 @@ def take_catalog(dsn: str) -> Catalog:
         ) from error
 
 
-def _read(connection: psycopg.Connection[Any], lsn: Lsn, open_xids: frozenset[int]) -> Catalog:
+def read_catalog(
+    connection: psycopg.Connection[Any], lsn: Lsn, open_xids: frozenset[int]
+) -> Catalog:
+    """The catalog that the snapshot of a transaction with PRINT_SETTINGS sees. `lsn` was read
+    before the snapshot, `open_xids` between both. Raises psycopg.Error, CatalogError."""
     ((system_id, major, wal_level, database_oid, database_name, encoding),) = connection.execute(
         _SERVER
     )

@@ -31,6 +31,7 @@ _LENGTHS = (1042, 1043)
 _TIMES = (1083, 1114, 1184, 1266)
 _BITS = (1560, 1562)
 _NUMERIC, _BPCHAR = 1700, 1042
+_VIRTUAL = "v"  # its values are not stored in rows
 _KINDS = {"r": "table", "p": "partitioned table"}
 
 
@@ -52,7 +53,7 @@ def definition_of(state: CatalogState, oid: int) -> Definition | None:
         "columns": [
             _column(state, attributes[attnum])
             for attnum in sorted(attributes)
-            if not attributes[attnum].attisdropped
+            if not attributes[attnum].attisdropped and attributes[attnum].attgenerated != _VIRTUAL
         ],
         "key": [table.columns[number].name for number in table.key],
     }

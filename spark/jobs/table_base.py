@@ -63,7 +63,7 @@ def take_base(dsn: str, table: str, path: Path) -> int:
     CatalogError."""
     try:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            lsn = _passed_lsn(connection)
+            lsn = passed_lsn(connection)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(
                 "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO';"
@@ -78,7 +78,7 @@ def take_base(dsn: str, table: str, path: Path) -> int:
         ) from error
 
 
-def _passed_lsn(connection: psycopg.Connection) -> str:
+def passed_lsn(connection: psycopg.Connection) -> str:
     """A position at which every transaction that is running now had not begun yet."""
     ((lsn, xmax),) = connection.execute(
         "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
@@ -95,7 +95,7 @@ def _passed_lsn(connection: psycopg.Connection) -> str:
         if time.monotonic() > deadline:
             raise CatalogError(
                 f"transaction {xmin} has been running for more than {WAIT_SECONDS:.0f} s",
-                hint="A base needs all older transactions to end. End that transaction.",
+                hint="The snapshot needs all older transactions to end. End that transaction.",
             )
         time.sleep(POLL_SECONDS)
 

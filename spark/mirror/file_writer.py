@@ -1,0 +1,193 @@
+"""`FileWriter`: writes the files of a new version with Spark, one round of a batch after the other.
+
+    step: empty, or rewrite for another definition or more buckets
+    rows of the round --keyed, folded, merged--> the new files of the buckets that have changes
+
+Law: a round returns after all of its files are durable. Files of other buckets stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from quorum_wal.spark.jobs.replay_table import families_of
+from quorum_wal.spark.mirror.batch_plan import Step
+from quorum_wal.spark.mirror.schema_change import ColumnSource, column_sources
+from quorum_wal.spark.mirror.table_columns import columns_of
+from quorum_wal.spark.mirror.table_files import TableFiles
+from quorum_wal.spark.mirror.table_tasks import (
+    Keyed,
+    RoundTables,
+    family_id,
+    task_of,
+    task_of_bucket,
+)
+from quorum_wal.spark.mirror.version import ROWS_PER_BUCKET, MirrorFile, MirrorTable
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, SparkSession
+
+BYTES_PER_BUCKET = 64 << 20
+#: changes that one task folds
+ROWS_PER_TASK = 50_000
+TASKS_PER_CORE = 2
+
+_PARTS = "table_number int, schema string, table string, after_place string, until_place string"
+_PLACE = "concat(lpad(hex(commit_lsn), 16, '0'), lpad(hex(lsn), 16, '0'), lpad(hex(seq), 8, '0'))"
+
+
+class FileWriter:
+    """Writes for one version. Every method raises MirrorError, ObjectStoreError."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        url: str,
+        store_options: tuple[tuple[str, str], ...],
+        version: int,
+        *,
+        is_text: bool,
+    ) -> None:
+        self._session = session
+        self._url = url
+        self._store_options = store_options
+        self._version = version
+        self._is_text = is_text
+
+    def run_round(
+        self, tables: list[MirrorTable], steps: Mapping[int, Step], rows: DataFrame
+    ) -> int:
+        """Replaces the tables that change in `tables`. Returns the number of changes."""
+        for number, step in steps.items():
+            tables[number] = self._prepared(tables[number], step)
+        parts = _rows_of(self._session, steps, rows)
+        counted = parts.groupBy("table_number").count().collect()
+        counts: dict[int, int] = {row["table_number"]: row["count"] for row in counted}
+        if not counts:
+            return 0
+        for number, count in counts.items():
+            tables[number] = self._with_room(tables[number], count)
+        self._merge(tables, parts, counts)
+        return sum(counts.values())
+
+    def _prepared(self, table: MirrorTable, step: Step) -> MirrorTable:
+        """The table before the changes of the step."""
+        if step.is_emptied:
+            return MirrorTable(step.definition)
+        if step.before is None:
+            return table
+        sources = column_sources(step.before, step.definition)
+        after = MirrorTable(step.definition, table.buckets, table.files)
+        is_same = (
+            self._files(table).columns == self._files(after).columns
+            and step.before["key"] == step.definition["key"]
+            and not any(source.labels for source in sources)
+        )
+        return after if is_same else self._rewritten(table, after, sources)
+
+    def _with_room(self, table: MirrorTable, count: int) -> MirrorTable:
+        """With enough buckets for `count` more rows."""
+        rows = table.rows + count
+        size = sum(file.bytes for file in table.files)
+        wanted = max(rows / ROWS_PER_BUCKET, size / BYTES_PER_BUCKET)
+        if wanted <= 2 * table.buckets:
+            return table
+        after = replace(table, buckets=int(wanted) + 1)
+        sources = column_sources(table.definition, table.definition)
+        return self._rewritten(table, after, sources)
+
+    def _rewritten(
+        self, table: MirrorTable, after: MirrorTable, sources: list[ColumnSource]
+    ) -> MirrorTable:
+        if not table.files:
+            return after
+        before, target = self._files(table), self._files(after)
+        context = self._session.sparkContext
+        numbered = context.parallelize(list(enumerate(table.files)), len(table.files))
+        written: list[MirrorFile] = numbered.flatMap(
+            lambda each: before.rewrite(each[1], each[0], target, sources)
+        ).collect()
+        return replace(after, files=tuple(sorted(written, key=lambda file: file.path)))
+
+    def _merge(
+        self, tables: list[MirrorTable], parts: DataFrame, counts: Mapping[int, int]
+    ) -> None:
+        found = RoundTables({number: self._files(tables[number]) for number in counts})
+        keyed = parts.rdd.mapPartitions(found.keyed).persist()
+        try:
+            families = _families(keyed)
+            tasks = max(2, sum(counts.values()) // ROWS_PER_TASK)
+            buckets = sum(tables[number].buckets for number in counts)
+            mergers = min(buckets, TASKS_PER_CORE * self._session.sparkContext.defaultParallelism)
+            net = (
+                keyed.map(lambda each: (task_of(each, families, tasks), each))
+                .partitionBy(tasks, _identity)
+                .mapPartitions(found.folded)
+            )
+            written = (
+                net.partitionBy(mergers, lambda bucket: task_of_bucket(bucket, mergers))
+                .mapPartitions(found.merged)
+                .collect()
+            )
+        finally:
+            keyed.unpersist()
+        for number in counts:
+            mine = {bucket: file for (of, bucket), file in written if of == number}
+            kept = [file for file in tables[number].files if file.bucket not in mine]
+            new = [file for file in mine.values() if file is not None]
+            files = sorted((*kept, *new), key=lambda file: file.path)
+            tables[number] = replace(tables[number], files=tuple(files))
+
+    def _files(self, table: MirrorTable) -> TableFiles:
+        return TableFiles(
+            self._url,
+            self._store_options,
+            table.name,
+            columns_of(table.definition, is_text=self._is_text),
+            tuple(table.definition["key"]),
+            table.buckets,
+            table.files,
+            self._version,
+            uuid4().hex[:8],
+        )
+
+
+def _rows_of(session: SparkSession, steps: Mapping[int, Step], rows: DataFrame) -> DataFrame:
+    """The changes of the round, with the number of their table."""
+    parts = [
+        (number, step.definition["schema"], step.definition["table"],
+         _text(step.after), _text(step.until))
+        for number, step in steps.items() if step.has_rows
+    ]  # fmt: skip
+    changes = rows.where("operation IN ('insert', 'update', 'delete')")
+    placed = changes.selectExpr("*", f"{_PLACE} AS place")
+    joined = placed.join(
+        session.createDataFrame(parts, _PARTS).hint("broadcast"), ["schema", "table"]
+    )
+    return joined.where("place > after_place AND place < until_place").select(
+        "table_number", "commit_lsn", "lsn", "seq", "operation", "key", "new", "old"
+    )
+
+
+def _text(place: tuple[int, int, int]) -> str:
+    """As `_PLACE`. The texts are in the order of the places."""
+    commit_lsn, lsn, seq = place
+    return "" if commit_lsn < 0 else f"{commit_lsn:016X}{lsn:016X}{seq:08X}"
+
+
+def _families(keyed: RDD[Keyed]) -> dict[str, str]:
+    """Of keys that updates change into each other, which are folded together. Such changes are
+    rare, so the driver collects them."""
+    moves = keyed.flatMap(
+        lambda each: [] if each[1].old_key is None
+        else [(family_id(each[0], each[1].old_key), family_id(each[0], each[1].key))]
+    )  # fmt: skip
+    return dict(families_of(moves.distinct().collect()))
+
+
+def _identity(number: int) -> int:
+    return number

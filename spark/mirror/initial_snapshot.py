@@ -1,0 +1,343 @@
+"""The first version of a mirror: the rows that one snapshot of a server saw.
+
+    primary   lsn read | older transactions end | snapshot | tables are copied
+              changes after lsn, of transactions that the snapshot did not see, come from the WAL
+    standby   replay paused | lsn read, snapshot | replay resumed | tables are copied
+              commits from lsn on come from the WAL
+
+Laws. The rows and the catalog come from one snapshot. The tables are locked in ACCESS SHARE mode
+before it is taken, so the definitions are those of the snapshot; other sessions can read and write,
+but not alter the tables until they are copied. Row security that would hide rows is an error.
+Source: Postgres `pg_dump`, `pg_current_snapshot()`; `table_base.py`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, LiteralString
+from uuid import uuid4
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+from psycopg import sql
+
+from quorum_wal.objectstore.store import PIECE_BYTES, ObjectStore
+from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.changes.catalog import ARRAY, Catalog, Table
+from quorum_wal.spark.changes.catalog_row_snapshot import open_transactions
+from quorum_wal.spark.changes.catalog_snapshot import PRINT_SETTINGS, read_catalog
+from quorum_wal.spark.changes.catalog_state import CatalogState
+from quorum_wal.spark.changes.datum import NAMED_OIDS
+from quorum_wal.spark.changes.table_definition import Definition, definition_of
+from quorum_wal.spark.errors import MirrorError
+from quorum_wal.spark.jobs.table_base import passed_lsn
+from quorum_wal.spark.mirror.net_changes import row_of
+from quorum_wal.spark.mirror.selection import Selection
+from quorum_wal.spark.mirror.table_columns import array_of, columns_of, schema_of
+from quorum_wal.spark.mirror.table_files import COMPRESSION_LEVEL, TableFiles
+from quorum_wal.spark.mirror.version import (
+    ROWS_PER_BUCKET,
+    MirrorFile,
+    MirrorTable,
+    SeenTransactions,
+    Version,
+    Versions,
+    parents_of,
+)
+
+#: of the table in Postgres; a Parquet file takes about a third
+TABLE_BYTES_PER_BUCKET = 192 << 20
+ROWS_PER_FETCH = 10_000
+#: of JSON in memory, before they are written to the files of their buckets
+ROWS_PER_GROUP = 100_000
+TRIES_MAX = 3
+PAUSE_SECONDS_MAX = 10.0
+POLL_SECONDS = 0.05
+
+_NAMES = """
+    SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text,
+           (SELECT i.inhparent::bigint FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent
+             WHERE i.inhrelid = c.oid AND p.relkind = 'p')
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
+       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+"""
+
+_SIZES = "SELECT pg_table_size(oid), greatest(reltuples, 0) FROM pg_class WHERE oid = %s"
+
+
+class _Retry(Exception):
+    """A table was created, renamed or dropped before it was locked."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitialSnapshot:
+    """How to take one. `url` and `store_options` are those of the mirror."""
+
+    dsn: str
+    selection: Selection
+    url: str
+    store_options: tuple[tuple[str, str], ...] = field(repr=False)
+    is_text: bool = False
+
+    def take(self, versions: Versions) -> Version:
+        """Writes the files of version 1, but not the version itself.
+
+        Raises MirrorError, CatalogError, ObjectStoreError.
+        """
+        try:
+            with psycopg.connect(self.dsn, autocommit=True) as connection:
+                for _ in range(TRIES_MAX):
+                    try:
+                        return self._take(connection, versions)
+                    except (_Retry, psycopg.errors.UndefinedTable):
+                        connection.rollback()
+        except psycopg.Error as error:
+            raise MirrorError(
+                f"the initial snapshot failed: {' '.join(str(error).split())}",
+                hint="It needs a normal connection to the database, and SELECT on the tables.",
+            ) from error
+        raise MirrorError(
+            f"tables were created or renamed during {TRIES_MAX} attempts to lock them",
+            hint="Start the mirror again.",
+        )
+
+    def database(self) -> tuple[int, str]:
+        """The system identifier and the name of the database. Raises MirrorError."""
+        try:
+            with psycopg.connect(self.dsn, autocommit=True) as connection:
+                ((system_id, name),) = connection.execute(
+                    "SELECT system_identifier, current_database() FROM pg_control_system()"
+                )
+        except psycopg.Error as error:
+            raise MirrorError(
+                f"could not connect for the initial snapshot: {' '.join(str(error).split())}",
+                hint="Check --dsn.",
+            ) from error
+        return system_id % (1 << 64), name
+
+    def _take(self, connection: psycopg.Connection[Any], versions: Versions) -> Version:
+        ((is_standby,),) = connection.execute("SELECT pg_is_in_recovery()")
+        lsn = None if is_standby else Lsn.parse(passed_lsn(connection))
+        open_xids = open_transactions(connection)
+        locked = self._lock(connection)
+        if is_standby:
+            with _paused_replay(self.dsn):
+                ((text,),) = connection.execute("SELECT pg_last_wal_replay_lsn()::text")
+                lsn = Lsn.parse(text)
+        assert lsn is not None
+        connection.execute(f"{PRINT_SETTINGS}; SET LOCAL row_security = off")
+        catalog = read_catalog(connection, lsn, open_xids)
+        found = self._definitions(catalog)
+        if {table.oid for table, _ in found} != locked:
+            raise _Retry
+        tables = [self._copy(connection, versions.store, catalog, *each) for each in found]
+        connection.rollback()
+        assert catalog.rows is not None
+        return Version(
+            number=1,
+            position=lsn - 1,
+            commit_time=None,
+            batch=None,
+            catalog=versions.put_catalog(catalog),
+            seen=SeenTransactions(
+                before_lsn=lsn if is_standby else catalog.rows.after_lsn,
+                since_lsn=int(lsn),
+                xmax=catalog.rows.xmax,
+                running=catalog.rows.running,
+            ),
+            tables=tuple(tables),
+        )
+
+    def _lock(self, connection: psycopg.Connection[Any]) -> set[int]:
+        """Begins the transaction and locks the tables. LOCK does not take the snapshot."""
+        rows = connection.execute(_NAMES).fetchall()
+        names = {oid: f"{schema}.{name}" for oid, schema, name, _, _ in rows}
+        above = {oid: parent for oid, _, _, _, parent in rows if parent is not None}
+
+        def parents(oid: int) -> Iterator[str]:
+            while (oid := above.get(oid, 0)) in names:
+                yield names[oid]
+
+        chosen = [row for row in rows if self.selection.selects(names[row[0]], parents(row[0]))]
+        if unmatched := self.selection.unmatched(names.values()):
+            raise MirrorError(
+                f'no table matches "{unmatched[0]}"',
+                hint="Name tables with their schema, and quote patterns in the shell.",
+            )
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if chosen:
+            listed = sql.SQL(", ").join(
+                sql.SQL("ONLY {}").format(sql.Identifier(row[1], row[2])) for row in chosen
+            )
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(listed))
+        return {row[0] for row in chosen}
+
+    def _definitions(self, catalog: Catalog) -> list[tuple[Table, Definition]]:
+        assert catalog.rows is not None
+        state = CatalogState(catalog.rows, catalog.types)
+        found = [(table, definition_of(state, table.oid)) for table in catalog.tables]
+        defined = [(table, each) for table, each in found if each is not None]
+        by_name = {str(table): each for table, each in defined}
+        return [
+            (table, each)
+            for table, each in defined
+            if self.selection.selects(str(table), parents_of(each, by_name))
+        ]
+
+    # ---- the rows of one table
+
+    def _copy(
+        self,
+        connection: psycopg.Connection[Any],
+        store: ObjectStore,
+        catalog: Catalog,
+        table: Table,
+        definition: Definition,
+    ) -> MirrorTable:
+        if definition["kind"] == "partitioned table":
+            return MirrorTable(definition)
+        ((size, rows),) = connection.execute(_SIZES, (table.oid,))
+        buckets = 1 + max(int(size) // TABLE_BYTES_PER_BUCKET, int(rows) // ROWS_PER_BUCKET)
+        files = TableFiles(
+            self.url,
+            self.store_options,
+            str(table),
+            columns_of(definition, is_text=self.is_text),
+            tuple(definition["key"]),
+            buckets,
+            (),
+            version=1,
+            token=uuid4().hex[:8],
+        )
+        query = _query(catalog, table, definition)
+        with tempfile.TemporaryDirectory(prefix="sk-mirror-") as scratch:
+            writers = _BucketWriters(files, Path(scratch))
+            with connection.cursor("mirror") as cursor:
+                cursor.execute(query)
+                while fetched := cursor.fetchmany(ROWS_PER_FETCH):
+                    writers.add([text for (text,) in fetched])
+            return MirrorTable(definition, buckets, tuple(writers.finish(store)))
+
+
+def _query(catalog: Catalog, table: Table, definition: Definition) -> sql.Composed:
+    """Values of regclass and similar types are oids, as in the changes."""
+    by_name = {column.name: column for column in table.columns if not column.is_dropped}
+    columns = [
+        sql.SQL("{name}{cast} AS {name}").format(
+            name=sql.Identifier(each["name"]),
+            cast=sql.SQL(_cast(catalog, by_name[each["name"]].type_oid)),
+        )
+        for each in definition["columns"]
+    ]
+    return sql.SQL("SELECT row_to_json(t)::text FROM (SELECT {} FROM ONLY {}) t").format(
+        sql.SQL(", ").join(columns), sql.Identifier(table.schema, table.name)
+    )
+
+
+def _cast(catalog: Catalog, type_oid: int) -> LiteralString:
+    if type_oid in NAMED_OIDS:
+        return "::oid"
+    found = catalog.types.get(type_oid)
+    is_array = found is not None and found.kind == ARRAY and found.of_oid in NAMED_OIDS
+    return "::oid[]" if is_array else ""
+
+
+class _BucketWriters:
+    """One local file for each bucket, which is copied into the store at the end."""
+
+    def __init__(self, table: TableFiles, folder: Path) -> None:
+        self._table = table
+        self._folder = folder
+        self._rows: list[str] = []
+        self._writers: dict[int, pq.ParquetWriter] = {}
+        self._counts: dict[int, int] = {}
+
+    def add(self, rows: Sequence[str]) -> None:
+        self._rows += rows
+        if len(self._rows) >= ROWS_PER_GROUP:
+            self._write()
+
+    def finish(self, store: ObjectStore) -> Iterator[MirrorFile]:
+        self._write()
+        for bucket, writer in sorted(self._writers.items()):
+            writer.close()
+            local, path = self._local(bucket), self._table.path(bucket)
+            store.put(path, _Pieces(local))
+            yield MirrorFile(path, bucket, self._counts[bucket], local.stat().st_size)
+
+    def _write(self) -> None:
+        if not self._rows:
+            return
+        parsed = [row_of(text) for text in self._rows]
+        self._rows = []
+        schema = schema_of(self._table.columns)
+        arrays = [
+            array_of([row.get(column.name) for row in parsed], column)
+            for column in self._table.columns
+        ]
+        rows = pa.Table.from_arrays(arrays, schema=schema)
+        places: dict[int, list[int]] = {}
+        for place, bucket in enumerate(self._table.buckets_of(rows)):
+            places.setdefault(bucket, []).append(place)
+        for bucket, taken in places.items():
+            if bucket not in self._writers:
+                self._writers[bucket] = pq.ParquetWriter(
+                    self._local(bucket), schema, compression="zstd",
+                    compression_level=COMPRESSION_LEVEL,
+                )  # fmt: skip
+            self._writers[bucket].write_table(rows.take(taken))
+            self._counts[bucket] = self._counts.get(bucket, 0) + len(taken)
+
+    def _local(self, bucket: int) -> Path:
+        return self._folder / f"{bucket}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The content of a file, as often as the store needs it."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+
+
+# ---- standbys
+
+
+@contextmanager
+def _paused_replay(dsn: str) -> Iterator[None]:
+    """Pauses the replay of a standby. One that is paused already stays so. Raises psycopg.Error,
+    MirrorError."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        if _pause_state(connection) == "paused":
+            yield
+            return
+        connection.execute("SELECT pg_wal_replay_pause()")
+        try:
+            deadline = time.monotonic() + PAUSE_SECONDS_MAX
+            while _pause_state(connection) != "paused":
+                if time.monotonic() > deadline:
+                    raise MirrorError(
+                        f"the replay of the standby did not pause for {PAUSE_SECONDS_MAX:.0f} s",
+                        hint="Pause it with pg_wal_replay_pause(), or use another server.",
+                    )
+                time.sleep(POLL_SECONDS)
+            yield
+        finally:
+            connection.execute("SELECT pg_wal_replay_resume()")
+
+
+def _pause_state(connection: psycopg.Connection[Any]) -> str:
+    row = connection.execute("SELECT pg_get_wal_replay_pause_state()").fetchone()
+    assert row is not None
+    return str(row[0])

@@ -1,0 +1,171 @@
+"""`Mirror`: applies batches of `pg_changes` to the tables of a mirror. A `foreachBatch` function.
+
+    mirror = Mirror(session, "/srv/mirror")
+    changes.writeStream.foreachBatch(mirror.apply).start()
+
+    rows of a batch --net changes by key--> merged into the files of their buckets --> a new version
+          Spark tasks                          Spark tasks                           the driver
+
+Laws. A row is applied if its transaction committed after the version's position and the initial
+snapshot did not see it; so a repeated batch has no effect. A row that could not be decoded, of a
+mirrored table or of an unknown one, is an error, and nothing of its batch is applied. Rows do not
+pass through the driver, except those that change definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from quorum_wal.objectstore.store import open_store
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.changes.change_schema import Note
+from quorum_wal.spark.errors import MirrorError, UndecodedChange
+from quorum_wal.spark.jobs.replay_table import is_unseen
+from quorum_wal.spark.jobs.table_base import Snapshot
+from quorum_wal.spark.mirror.batch_plan import Event, TablePlan, name_of, plan_batch
+from quorum_wal.spark.mirror.file_writer import FileWriter
+from quorum_wal.spark.mirror.selection import Selection
+from quorum_wal.spark.mirror.version import (
+    CLEAN_EVERY,
+    MirrorTable,
+    Version,
+    Versions,
+    following,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_USED = "commit_lsn, commit_time, lsn, seq, xid, operation, schema, table, key, new, old, detail"
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedBatch:
+    """`rows` counts the changes of mirrored tables; `version` is the current one after it."""
+
+    version: Version
+    rows: int
+
+
+class Mirror:
+    """Used by one thread. `on_applied` is called after each batch."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        url: str,
+        store_options: dict[str, str] | None = None,
+        on_applied: Callable[[AppliedBatch], None] = lambda _: None,
+    ) -> None:
+        self._session = session
+        self._url = url
+        self._store_options = tuple(sorted((store_options or {}).items()))
+        self._on_applied = on_applied
+        self.versions = Versions(open_store(url, store_options))
+        self._job = self.versions.job()
+        self._selection = Selection(self._job.include, self._job.exclude)
+
+    def newest(self) -> Version:
+        """The current version. Raises MirrorError."""
+        found = self.versions.newest()
+        if found is None:
+            raise MirrorError(
+                f"{self._url} has no version: its initial snapshot is not complete",
+                hint="sk spark mirror takes one.",
+            )
+        return found
+
+    def apply(self, frame: DataFrame, batch: int) -> None:
+        """Applies a batch of `pg_changes` with on_unknown=pass, for `foreachBatch`.
+
+        Raises MirrorError, UndecodedChange, ObjectStoreError; then the mirror is unchanged.
+        """
+        version = self.newest()
+        rows = frame.where(_unapplied(version)).selectExpr(*_USED.split(", ")).persist()
+        try:
+            self._on_applied(self._applied(version, rows, batch))
+        finally:
+            rows.unpersist()
+
+    def _applied(self, version: Version, rows: DataFrame, batch: int) -> AppliedBatch:
+        ends = rows.selectExpr("max(struct(commit_lsn, commit_time)) AS last").collect()[0].last
+        _check_notes(version, rows)
+        if ends is None or ends.commit_lsn is None:
+            return AppliedBatch(version, 0)
+        events = [
+            Event.of(row.asDict())
+            for row in rows.where("operation IN ('schema', 'truncate')").collect()
+        ]
+        plans = plan_batch([each.definition for each in version.tables], events, self._selection)
+        _check_decoded(rows, plans)
+        tables = [
+            MirrorTable(plan.steps[0].definition) if plan.index is None
+            else version.tables[plan.index]
+            for plan in plans
+        ]  # fmt: skip
+        count = 0
+        files = FileWriter(
+            self._session, self._url, self._store_options, version.number + 1,
+            is_text=self._job.is_text,
+        )  # fmt: skip
+        for number in range(max((len(plan.steps) for plan in plans), default=0)):
+            steps = {
+                index: plan.steps[number]
+                for index, plan in enumerate(plans)
+                if number < len(plan.steps)
+            }
+            count += files.run_round(tables, steps, rows)
+        made = [table for table, plan in zip(tables, plans, strict=True) if not plan.is_dropped]
+        new = replace(
+            following(version, made),
+            position=ends.commit_lsn,
+            commit_time=ends.commit_time,
+            batch=batch,
+        )
+        self.versions.create(new)
+        if new.number % CLEAN_EVERY == 0:
+            self.versions.clean(new, datetime.now(UTC))
+        return AppliedBatch(new, count)
+
+
+def _unapplied(version: Version) -> str:
+    """SQL: rows that are not in the version yet."""
+    seen = version.seen
+    if seen.xmax is None:
+        is_new = f"commit_lsn >= {seen.before_lsn}"
+    else:
+        unseen = is_unseen(Snapshot(0, seen.xmax, seen.running))
+        is_new = f"(commit_lsn >= {seen.before_lsn} OR {unseen})"
+    return f"commit_lsn IS NULL OR (commit_lsn > {version.position} AND {is_new})"
+
+
+def _check_notes(version: Version, rows: DataFrame) -> None:
+    """What is reported about the WAL itself. The initial snapshot of a primary saw all transactions
+    that began before it."""
+    seen = version.seen
+    allowed = "false"
+    if seen.xmax is not None:
+        allowed = f"(seq = {Note.INCOMPLETE.value} AND lsn <= {seen.since_lsn})"
+    note = rows.where(f"commit_lsn IS NULL AND NOT {allowed}").first()
+    if note is not None:
+        raise UndecodedChange(
+            f"changes may be missing from the mirror: {note.detail}",
+            hint="If that WAL is lost, begin a new mirror in another folder.",
+        )
+
+
+def _check_decoded(rows: DataFrame, plans: Sequence[TablePlan]) -> None:
+    names = {name_of(step.definition) for plan in plans for step in plan.steps}
+    undecoded = rows.where(
+        "commit_lsn IS NOT NULL AND (operation = 'unknown' OR detail IS NOT NULL)"
+    )
+    for row in undecoded.orderBy("commit_lsn", "lsn", "seq").toLocalIterator():
+        if row.table is None or f"{row.schema}.{row.table}" in names:
+            of_table = "" if row.table is None else f" of {row.schema}.{row.table}"
+            raise UndecodedChange(
+                f"a change at {format_lsn(row.lsn)}{of_table} could not be decoded: {row.detail}",
+                hint="Begin a new mirror in another folder, or exclude the table.",
+            )

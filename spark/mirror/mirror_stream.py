@@ -1,0 +1,162 @@
+"""`MirrorStream`: takes the initial snapshot, and lets a stream of `pg_changes` follow it.
+
+    no version yet   initial snapshot -> version 1
+    then             pg_changes from the position of the current version --foreachBatch--> Mirror
+
+Law: the position in the current version is the only state. Spark's checkpoint is temporary: a
+restart begins a new stream at the position. The catalog of the version is advanced regularly,
+because a restart needs the WAL since that catalog.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quorum_wal.objectstore.store import open_store
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.changes.schema_search import SchemaSearch
+from quorum_wal.spark.changes.undecoded_rows import OnUnknown
+from quorum_wal.spark.errors import MirrorError, OptionError
+from quorum_wal.spark.mirror.initial_snapshot import InitialSnapshot
+from quorum_wal.spark.mirror.mirror import AppliedBatch, Mirror
+from quorum_wal.spark.mirror.selection import Selection
+from quorum_wal.spark.mirror.version import FORMAT, MirrorJob, Version, Versions
+from quorum_wal.spark.sources.input_options import InputOptions
+from quorum_wal.spark.sources.pg_changes_options import parse_input_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: A restart reads at most so much WAL before the position to know the definitions of tables.
+ADVANCE_BYTES = 64 << 20
+BATCH_BYTES = "512MB"
+#: how often a continuous stream looks whether it must stop
+POLL_SECONDS = 1
+#: options that the mirror sets itself
+_RESERVED = ("catalog", "dsn", "table", "on_unknown", "start_lsn", "start_time", "on_damage")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """`source` are options of `pg_changes`: where the WAL is. `dsn` is the server of the initial
+    snapshot; None is allowed if the mirror exists."""
+
+    url: str
+    source: Mapping[str, str] = field(repr=False)
+    dsn: str | None = field(default=None, repr=False)
+    selection: Selection = Selection()  # noqa: RUF009
+    store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    is_text: bool = False
+    is_delta: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self.source:
+            if name.lower() in _RESERVED:
+                raise OptionError(
+                    f"option {name} is not for a mirror",
+                    hint="It begins at its position and fails on changes that it cannot decode.",
+                )
+
+
+class MirrorStream:
+    """One mirror, and where its changes come from. Methods raise SparkWalError and
+    ObjectStoreError."""
+
+    def __init__(self, session: SparkSession, settings: MirrorSettings) -> None:
+        self._session = session
+        self._settings = settings
+        self._options: InputOptions = parse_input_options(settings.source, is_stream=True)
+        self._versions = Versions(open_store(settings.url, dict(settings.store_options)))
+
+    def begin(self) -> tuple[Version, bool]:
+        """The current version, and whether it is the initial snapshot that was just taken."""
+        settings, found = self._settings, self._versions.newest()
+        if found is not None:
+            job = self._versions.job()
+            self._versions.begin(self._job(job.system_id, job.database))
+            return found, False
+        if settings.dsn is None:
+            raise MirrorError(
+                f"there is no mirror in {settings.url} yet, and no server for its first rows",
+                hint="Give --dsn: the primary, a standby, or a restored server that is paused.",
+            )
+        taking = InitialSnapshot(
+            settings.dsn, settings.selection, settings.url,
+            tuple(sorted(settings.store_options.items())), settings.is_text,
+        )  # fmt: skip
+        system_id, database = taking.database()
+        facts = self._options.wal_input.facts()
+        if facts.system_id != system_id:
+            raise MirrorError(
+                f"the server of --dsn has system identifier {system_id}, the WAL {facts.system_id}",
+                hint="Name the WAL of that server, or another server.",
+            )
+        self._versions.begin(self._job(system_id, database))
+        version = taking.take(self._versions)
+        self._versions.create(version)
+        return version, True
+
+    def run(
+        self,
+        *,
+        interval: float | None,
+        on_applied: Callable[[AppliedBatch], None],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        """Applies all WAL that exists now, or, with `interval`, all that comes."""
+
+        def applied(batch: AppliedBatch) -> None:
+            on_applied(batch)
+            self._advanced(batch.version)
+
+        version = self._advanced(self.begin()[0])
+        mirror = Mirror(
+            self._session, self._settings.url, dict(self._settings.store_options), applied
+        )
+        with tempfile.TemporaryDirectory(prefix="sk-mirror-") as scratch:
+            catalog = Path(scratch) / "catalog.json"
+            catalog.write_bytes(self._versions.get_catalog(version).to_json())
+            options = {
+                "max_bytes_per_batch": BATCH_BYTES,
+                **self._settings.source,
+                "catalog": str(catalog),
+                "start_lsn": format_lsn(version.position + 1),
+                "on_unknown": OnUnknown.PASS.value,
+            }
+            changes = self._session.readStream.format("pg_changes").options(**options).load()
+            writer = changes.writeStream.foreachBatch(mirror.apply).option(
+                "checkpointLocation", f"{scratch}/checkpoint"
+            )
+            if interval is None:
+                query = writer.trigger(availableNow=True).start()
+            else:
+                query = writer.trigger(processingTime=f"{interval} seconds").start()
+            try:
+                while not query.awaitTermination(POLL_SECONDS) and not is_stopping():
+                    pass
+            finally:
+                query.stop()
+
+    def _job(self, system_id: int, database: str) -> MirrorJob:
+        settings = self._settings
+        return MirrorJob(
+            FORMAT, system_id, database, settings.selection.include, settings.selection.exclude,
+            settings.is_text, settings.is_delta,
+        )  # fmt: skip
+
+    def _advanced(self, version: Version) -> Version:
+        """With the catalog of its position, if the present one is much older."""
+        catalog = self._versions.get_catalog(version)
+        if version.position - catalog.lsn < ADVANCE_BYTES:
+            return version
+        wal_input, end_lsn = self._options.wal_input, version.position + 1
+        search = SchemaSearch(wal_input, catalog, self._options.on_damage)
+        advanced = search.advance(end_lsn, max(end_lsn, wal_input.newest_lsn()))
+        key = self._versions.put_catalog(advanced)
+        made = replace(version, number=version.number + 1, catalog=key)
+        self._versions.create(made)
+        return made
