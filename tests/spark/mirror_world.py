@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -33,6 +35,8 @@ CREATE TABLE shop.parts_s PARTITION OF shop.parts FOR VALUES IN ('s');
 CREATE TABLE public.other (id int PRIMARY KEY);
 """
 KEYS = 40
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:")
+_NUMBER = re.compile(r"-?[0-9.]{1,24}(e[-+]?\d+)?")
 
 
 def create_tables(postgres: Postgres) -> None:
@@ -133,10 +137,11 @@ def _text(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return "NaN" if value != value else f"{Decimal(repr(value)).normalize():f}"
-    if hasattr(value, "isoformat"):
-        return value.isoformat().replace("+00:00", "+00").replace("+00", "+00:00")
+    if isinstance(value, date):
+        return value.isoformat()
     text = str(value)
-    try:
-        return f"{Decimal(text).normalize():f}" if len(text) < 25 and text != "NaN" else text
-    except ArithmeticError:
-        return text
+    if _TIME.match(text):
+        return datetime.fromisoformat(text).isoformat()
+    if _NUMBER.fullmatch(text):
+        return f"{Decimal(text).normalize():f}"
+    return text
