@@ -9,6 +9,7 @@ from decoding import Row, read_all, without_rows
 from quorum_wal.spark.changes import change_spill
 from quorum_wal.spark.changes.change_spill import ChangeSpill
 
+PIECE_BYTES = 8000
 LOGS = [(15, "logical"), (18, "logical"), (16, "replica")]
 
 
@@ -18,7 +19,7 @@ def test_small_limits(
 ) -> None:
     """Of each catalog: unknown files, truncated and rewritten tables are summarized, too."""
     log = changed_log(major, wal_level)
-    catalogs = (None, *log.catalogs, without_rows(log))
+    catalogs = (None, log.catalogs[0], without_rows(log))
     expected = [read_all(log, catalog) for catalog in catalogs]
     large: list[range] = []
 
@@ -29,13 +30,12 @@ def test_small_limits(
 
     original = ChangeSpill.is_large
     monkeypatch.setattr(ChangeSpill, "is_large", is_large)
-    for piece_bytes in (2000, 20_000):
-        monkeypatch.setattr(change_spill, "GATHERED_BYTES_MAX", piece_bytes)
-        monkeypatch.setattr(change_spill, "PIECE_BYTES_MAX", piece_bytes)
-        for catalog, rows in zip(catalogs, expected, strict=True):
-            large.clear()
-            assert_same(read_all(log, catalog), rows)
-            assert len(large) > 3, "transactions larger than a piece"
+    monkeypatch.setattr(change_spill, "GATHERED_BYTES_MAX", PIECE_BYTES)
+    monkeypatch.setattr(change_spill, "PIECE_BYTES_MAX", PIECE_BYTES)
+    for catalog, rows in zip(catalogs, expected, strict=True):
+        large.clear()
+        assert_same(read_all(log, catalog), rows)
+        assert len(large) > 3, "transactions larger than a piece"
 
 
 def assert_same(found: list[Row], expected: list[Row]) -> None:

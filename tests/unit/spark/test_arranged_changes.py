@@ -48,7 +48,7 @@ from quorum_wal.walrecords.record_index import Array
 
 #: oid, file
 TABLES = ((20000, 30000), (20001, 30001), (20002, 20002))
-COMMITS, ROWS, ROUNDS = 5, 150, 60
+COMMITS, ROWS, ROUNDS = 5, 150, 15
 _RARE = (TRUNCATE, CREATE_FILE, NEW_PAGE, DROP_FILE, EMPTY_FILE, DAMAGED)
 
 
