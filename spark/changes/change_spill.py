@@ -192,8 +192,11 @@ class ChangeSpill:
         return self.pieces(range(len(self._sizes)))
 
     def chunks(self) -> ChunkIndex:
-        """The chunks of out-of-line values. Their offsets are those of `read`."""
-        return ChunkIndex.joined(self._chunks)
+        """The chunks of out-of-line values. Their offsets are those of `read`. Call it once, because
+        it frees the memory of its parts."""
+        found = ChunkIndex.joined(self._chunks)
+        self._chunks.clear()
+        return found
 
     def read(self, at: int, length: int) -> bytes:
         """Raises SpillError."""
