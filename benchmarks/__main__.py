@@ -221,7 +221,9 @@ def run_changes(options: Options) -> Report:
 
 
 def run_large(options: Options) -> Report:
-    with Primary(options.binaries, options.directory) as primary:
+    primary = Primary(options.binaries, options.directory)
+    primary.postgres.configure(wal_level="logical")
+    with primary:
         megabytes = options.megabytes or LARGE_MEGABYTES
         samples = _collect(large_transaction.measure(primary, options.rounds, megabytes))
     return Report(large_transaction.table(samples), large_transaction.verdicts(samples), samples)

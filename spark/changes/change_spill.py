@@ -192,8 +192,8 @@ class ChangeSpill:
         return self.pieces(range(len(self._sizes)))
 
     def chunks(self) -> ChunkIndex:
-        """The chunks of out-of-line values. Their offsets are those of `read`. Call it once, because
-        it frees the memory of its parts."""
+        """The chunks of out-of-line values. Their offsets are those of `read`. Frees the
+        parts, so call it once."""
         found = ChunkIndex.joined(self._chunks)
         self._chunks.clear()
         return found
