@@ -4,12 +4,13 @@
        and the changes of tables since the catalog was taken            (schema_search.py)
     2  for a window of the range: the transactions that commit in it    (transaction_commits.py)
     3  from the first of them on, through the window: their changes     (change_set.py)
-    4  the rows to show, and their order                                (change_rows.py)
+    4  the rows to show, and their order                           (arranged_changes.py)
     5  Arrow batches; then the next window                              (change_batches.py)
 
 Laws. A transaction belongs to the range in which its commit record starts, so every split of the
 WAL gives the same changes. A range is read without knowledge of earlier reads: an offset is one
-LSN. Memory grows with the window and the transactions that commit in it, not with the history.
+LSN. Memory grows with the window, not with the history nor with the transactions that commit in
+it: large ones are gathered in a temporary file (change_spill.py).
 Reading backwards ends only where no older WAL exists. Damage before the range fails, or is skipped
 and reported, like damage in the range. No reader gets rows past `undecoded_rows.py`.
 """
@@ -17,7 +18,7 @@ and reported, like damage in the range. No reader gets rows past `undecoded_rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -27,6 +28,7 @@ from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.pgwal.versions import wal_version
+from quorum_wal.spark.changes import change_spill
 from quorum_wal.spark.changes.alteration_search import find_alterations
 from quorum_wal.spark.changes.alterations import (
     Alterations,
@@ -34,25 +36,21 @@ from quorum_wal.spark.changes.alterations import (
     alteration_note,
     unseen_note,
 )
+from quorum_wal.spark.changes.arranged_changes import ChangeArranger
 from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_batches import ChangeBatches
 from quorum_wal.spark.changes.change_files import FileMap
-from quorum_wal.spark.changes.change_rows import (
-    NO_TABLE,
-    ChangeRows,
-    Followed,
-    arrange,
-    is_stale,
-)
+from quorum_wal.spark.changes.change_rows import NO_TABLE, ChangeRows, is_stale
 from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
+from quorum_wal.spark.changes.change_spill import ChangeSpill
 from quorum_wal.spark.changes.datum_varlena import DatumError
 from quorum_wal.spark.changes.heap_pages import HeapPages
-from quorum_wal.spark.changes.heap_scan import LSN, NEW_AT, NEW_LENGTH, HeapScan, scan_heap
-from quorum_wal.spark.changes.schema_history import EventKind, SchemaHistory
+from quorum_wal.spark.changes.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
+from quorum_wal.spark.changes.schema_history import SchemaHistory
 from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.changes.table_versions import TableVersions
-from quorum_wal.spark.changes.toast_chunks import ToastChunks
+from quorum_wal.spark.changes.toast_chunks import ChunkIndex, ToastChunks, bytes_of
 from quorum_wal.spark.changes.transaction_commits import Commits, find_commits
 from quorum_wal.spark.changes.transaction_progress import (
     OpenTransactions,
@@ -167,6 +165,7 @@ class _ChangeReader:
         self._catalog = catalog
         self._versions = TableVersions(catalog, self._history)
         self._tables = self._versions.catalog
+        self._arranger = ChangeArranger(self._versions, self._history, self._options.table)
         self._keys = CatalogKeys(catalog)
         self._batches = ChangeBatches(
             self._tables,
@@ -211,8 +210,14 @@ class _ChangeReader:
         yield from self._report_gaps(min(start_lsn, self._open.since_lsn))
         gathered = self._gather_known(pages_lsn, window, scans, commits)
         scans.clear()
-        toast, data = self._toast(gathered, is_whole=not self._gaps), gathered.data
-        rows = self._arranged(gathered, commits)
+        toast = self._toast(gathered)
+        if isinstance(gathered, ChangeSpill):
+            with gathered:
+                for rows, data in self._arranger.spilled(gathered, commits):
+                    self._note_altered(rows, commits)
+                    yield from self._batches.build(rows, data, commits, toast)
+            return
+        rows, data = self._arranger.whole(gathered, commits), gathered.data
         del gathered
         self._note_altered(rows, commits)
         yield from self._batches.build(rows, data, commits, toast)
@@ -358,65 +363,70 @@ class _ChangeReader:
 
     def _gather_known(
         self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
-    ) -> Gathered:
+    ) -> Gathered | ChangeSpill:
         """The changes; with a new catalog if this one lacks files and `refresh` can take one."""
         gathered = self._gather(start_lsn, window, scans, commits)
         refresh = None if self._is_refreshed else self._options.refresh
         if refresh is None:
             return gathered
-        if not is_stale(gathered, self._tables) and not self._has_altered(gathered, commits):
+        if not is_stale(_parts(gathered), self._tables) and not any(
+            self._has_altered(part, commits) for part in _parts(gathered)
+        ):
             return gathered
+        if isinstance(gathered, ChangeSpill):
+            gathered.close()
         self._is_refreshed = True
         self._use(self._catalog.merged(refresh()))
         return self._gather(start_lsn, window, scans, commits)
 
     def _gather(
         self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
-    ) -> Gathered:
+    ) -> Gathered | ChangeSpill:
+        """The changes, in a temporary file if they are too many."""
         files = FileMap(self._tables, self._options.table)
         pages = HeapPages() if self._follows_pages else None
         changes = ChangeSet(files, commits, pages)
+        spill: ChangeSpill | None = None
         # It begins at a record or at a segment.
         is_boundary = start_lsn % self._facts.wal_seg_size != 0
         before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
         for scan in chain(self._scan(before, self._on_older), scans):
             changes.add(scan)
+            bytes_max = change_spill.PIECE_BYTES_MAX if spill else change_spill.GATHERED_BYTES_MAX
+            if changes.size_bytes > bytes_max:
+                spill = spill or ChangeSpill(len(commits), self._toast_oids())
+                spill.put(self._assigned(changes, commits))
+        rest = self._assigned(changes, commits)
+        if spill is None:
+            return rest
+        spill.put(rest)
+        return spill
+
+    def _assigned(self, changes: ChangeSet, commits: Commits) -> Gathered:
         gathered = changes.gathered()
         self._versions.assign(gathered.changes, commits)
         return gathered
 
-    def _arranged(self, gathered: Gathered, commits: Commits) -> ChangeRows:
-        """The rows to show, with those of changed definitions."""
-        only = self._options.table
-        if self._history is None:
-            return arrange(gathered, self._tables, only)
-        with_events, events = self._versions.with_events(gathered, commits, only)
-        changes = with_events.changes
-        commit_lsns = commits.lsn[changes[COMMIT]]
-
-        def table_of(row: int, oid: int) -> int | None:
-            return self._versions.number_of(oid, int(commit_lsns[row]), int(changes[LSN, row]))
-
-        followed = Followed(commit_lsns >= self._history.since_lsn, table_of)
-        rows = arrange(with_events, self._tables, only, followed)
-        places = {rows.place_of(row): event for row, event in events.items()}
-        return replace(
-            rows,
-            definitions={
-                place: (event.after, event.before)
-                for place, event in places.items()
-                if place is not None and event.kind is EventKind.SCHEMA
-            },
-        )
-
-    def _toast(self, gathered: Gathered, *, is_whole: bool) -> ToastChunks:
+    def _toast(self, gathered: Gathered | ChangeSpill) -> ToastChunks:
+        is_whole = not self._gaps
+        if isinstance(gathered, ChangeSpill):
+            return ToastChunks(gathered.chunks(), gathered.read, is_whole=is_whole)
         changes = gathered.changes
         chunks = changes[:, (changes[CODE] >= 0) & (changes[CODE] & 1 == 1)]
-        oids = np.array([table.toast_oid for table in self._tables.tables] or [0], np.int64)
-        return ToastChunks(
+        index = ChunkIndex.of(
             gathered.data, chunks[NEW_AT], chunks[NEW_LENGTH], chunks[COMMIT],
-            oids[chunks[CODE] // 2], is_whole=is_whole,
+            self._toast_oids()[chunks[CODE] // 2],
         )  # fmt: skip
+        return ToastChunks(index, bytes_of(gathered.data), is_whole=is_whole)
+
+    def _toast_oids(self) -> Array:
+        return np.array([table.toast_oid for table in self._tables.tables] or [0], np.int64)
+
+
+def _parts(gathered: Gathered | ChangeSpill) -> Iterator[Gathered]:
+    if isinstance(gathered, ChangeSpill):
+        return gathered.everything()
+    return iter([gathered])
 
 
 def _add_note(rows: ChangeRows, altered: Array, note: str) -> None:
