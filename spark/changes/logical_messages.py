@@ -15,7 +15,7 @@ total order of messages and changes. Source: Postgres `replication/message.h`.
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -45,6 +45,16 @@ _RM_LOGICALMSG, _XLOG_LOGICAL_MESSAGE = 21, 0x00
 _INFO_AT, _RMGR_AT, _XID_AT = 16, 17, 4
 
 
+@dataclass(frozen=True, slots=True)
+class MessageHeader:
+    """`prefix_bytes` includes the zero byte. Prefix and content end the record."""
+
+    database_oid: int
+    is_transactional: bool
+    prefix_bytes: int
+    content_bytes: int
+
+
 def with_messages(scan: HeapScan, database_oid: int) -> HeapScan:
     """Adds the messages of this database to the changes. `PREFIX` is the size of the prefix with
     its zero byte, and the tuple is prefix and content. Raises WalFormatError."""
@@ -62,7 +72,24 @@ def with_messages(scan: HeapScan, database_oid: int) -> HeapScan:
 def _message(scan: HeapScan, number: int) -> Array:
     """One row of changes. Raises WalFormatError."""
     index, lsn = scan.index, int(scan.index.start_lsn[number])
-    main_data = scan.body(number).main_data
+    message = decode_message(lsn, scan.body(number).main_data)
+    at = int(index.at[number])
+    xid = int.from_bytes(index.data[at + _XID_AT : at + _XID_AT + 4].tobytes(), "little")
+    if message.is_transactional and xid == NO_XID:
+        raise _damaged(lsn, "is transactional, but has no transaction")
+    record_bytes = int.from_bytes(index.data[at : at + 4].tobytes(), "little")
+    length = message.prefix_bytes + message.content_bytes
+    row = np.zeros(CHANGE_FIELDS, np.int64)
+    row[LSN], row[OPERATION], row[RECORD] = lsn, MESSAGE, number
+    row[DATABASE] = message.database_oid
+    row[XID] = xid if message.is_transactional else NO_XID
+    row[NEW_AT], row[NEW_LENGTH] = at + record_bytes - length, length
+    row[PREFIX] = message.prefix_bytes
+    return row
+
+
+def decode_message(lsn: int, main_data: bytes) -> MessageHeader:
+    """The record at `lsn` has this main data. Raises WalFormatError."""
     if len(main_data) < _HEADER.size:
         raise _damaged(lsn, f"has {len(main_data)} bytes, expected at least {_HEADER.size}")
     database, is_transactional, prefix, content = _HEADER.unpack_from(main_data)
@@ -71,17 +98,7 @@ def _message(scan: HeapScan, number: int) -> Array:
         raise _damaged(lsn, f"has {len(main_data)} bytes, which does not fit {sizes}")
     if prefix == 0 or main_data[_HEADER.size + prefix - 1] != 0 or is_transactional > 1:
         raise _damaged(lsn, "does not have the format of its kind")
-    at = int(index.at[number])
-    xid = int.from_bytes(index.data[at + _XID_AT : at + _XID_AT + 4].tobytes(), "little")
-    if is_transactional and xid == NO_XID:
-        raise _damaged(lsn, "is transactional, but has no transaction")
-    record_bytes = int.from_bytes(index.data[at : at + 4].tobytes(), "little")
-    row = np.zeros(CHANGE_FIELDS, np.int64)
-    row[LSN], row[OPERATION], row[DATABASE], row[RECORD] = lsn, MESSAGE, database, number
-    row[XID] = xid if is_transactional else NO_XID
-    row[NEW_AT] = at + record_bytes - prefix - content
-    row[NEW_LENGTH], row[PREFIX] = prefix + content, prefix
-    return row
+    return MessageHeader(database, bool(is_transactional), prefix, content)
 
 
 def _damaged(lsn: int, text: str) -> WalFormatError:

@@ -97,7 +97,7 @@ def log(
 
 
 def decoded_messages(postgres: Postgres) -> list[tuple[Any, ...]]:
-    """(lsn, transactional, prefix, content) of pgoutput, in its order."""
+    """(end LSN, transactional, prefix, content) of pgoutput, in its order."""
     found = []
     for (data,) in postgres.execute(
         "SELECT data FROM pg_logical_slot_get_binary_changes('oracle', NULL, NULL,"
@@ -128,7 +128,14 @@ def test_messages(log: tuple[ChangedLog, list[tuple[Any, ...]]], wal_level: str)
     found = [row for row in rows if row["operation"] == "message"]
     assert [parts_of(row) for row in found] == EXPECTED
     if wal_level == "logical":
-        assert expected == [(row["lsn"], *parts_of(row)[:2], content_of(row)) for row in found]
+        assert [parts for _, *parts in expected] == [
+            [*parts_of(row)[:2], content_of(row)] for row in found
+        ]
+        # pgoutput shows the end of the record
+        ends = [lsn for lsn, *_ in expected]
+        assert all(
+            row["lsn"] < end < row["lsn"] + MIB for row, end in zip(found, ends, strict=True)
+        )
     for row in found:
         names = ("schema", "table", "key", "old", "ctid", "unchanged", "detail")
         assert [row[name] for name in names] == [None] * len(names)
@@ -166,11 +173,13 @@ def assert_slot(log: ChangedLog, found: list[Row]) -> None:
 @pytest.mark.parametrize("wal_level", ["logical"], indirect=True)
 def test_damaged_messages(log: tuple[ChangedLog, list[tuple[Any, ...]]]) -> None:
     """A checksum that is right, and sizes that are not, are an error that names the place."""
-    changed, expected = log
+    changed, _ = log
     files = WalFiles(Path(changed.wal_input.path))
-    lsn = expected[0][0]
+    rows = read_all(changed, messages=True)
+    lsn = next(row["lsn"] for row in rows if row["operation"] == "message")
     for at, mask in ((4, 2), (8, 1), (10, 1), (15, 128), (16, 1), (23, 128), (30, 1)):
-        (damaged,) = files.records(lsn, lsn + 1)
+        records = files.records(changed.begin_lsn, changed.end_lsn)
+        damaged = next(record for record in records if record.lsn == lsn)
         damaged.flip(damaged.main_at + at, mask)
         damaged.seal()
         files.put(damaged)
