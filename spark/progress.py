@@ -1,7 +1,7 @@
 """What a stream of `pg_changes` or `pg_wal` reports of itself: its lag, and its rows by kind.
 
     lastProgress["sources"][0]["latestOffset"]      {"lsn": "0/5A2B3C8", "lag_bytes": "1048576"}
-    lastProgress["observedMetrics"]["pg_changes"]   rows, unknown, commit_time, and the tables
+    lastProgress["observedMetrics"]["pg_changes"]   rows, unknown, commit_time_us, and the tables
 
 The source reports the first one itself (`sources/wal_stream.py`). PySpark does not let a source of
 Python add other metrics, so the rows are counted by an observation in the query (`observed`), and
@@ -29,7 +29,7 @@ NAME = "pg_changes"
 
 def observed(changes: DataFrame, tables: Iterable[str] = ()) -> DataFrame:
     """The same rows, counted: `rows`, `unknown` (rows that could not be decoded, with
-    on_unknown=pass), `commit_time` of the newest row, and the rows of each of `tables`, written
+    on_unknown=pass), `commit_time_us` of the newest row since 1970, and the rows of each of `tables`, written
     schema.table."""
     from pyspark.sql import functions as F
 
@@ -38,7 +38,7 @@ def observed(changes: DataFrame, tables: Iterable[str] = ()) -> DataFrame:
         F.count_if((F.col("operation") == "unknown") | F.col("detail").isNotNull()).alias(
             "unknown"
         ),
-        F.max("commit_time").alias("commit_time"),
+        F.max(F.unix_micros("commit_time")).alias("commit_time_us"),
     ]
     name = F.concat_ws(".", F.col("schema"), F.col("table"))
     columns += [F.count_if(name == table).alias(table) for table in tables]
@@ -69,7 +69,7 @@ def log_progress(session: SparkSession) -> None:
 
 def progress_values(progress: StreamingQueryProgress) -> dict[str, Any] | None:
     """`batch`, `lag_bytes` of all our sources, and what `observed` has counted, with `lag_seconds`
-    instead of `commit_time`. None if no source is ours."""
+    instead of `commit_time_us`. None if no source is ours."""
     latest = [_offset(source.latestOffset) for source in progress.sources]
     lags = [int(offset["lag_bytes"]) for offset in latest if "lag_bytes" in offset]
     if not lags:
@@ -78,9 +78,10 @@ def progress_values(progress: StreamingQueryProgress) -> dict[str, Any] | None:
     counted = progress.observedMetrics.get(NAME)
     if counted is not None:
         values |= counted.asDict()
-        commit_time = values.pop("commit_time", None)
-        if commit_time is not None:
-            values["lag_seconds"] = round(_age_seconds(commit_time), 3)
+        commit_time_us = values.pop("commit_time_us", None)
+        if commit_time_us is not None:
+            age_seconds = datetime.now(UTC).timestamp() - commit_time_us / 1_000_000
+            values["lag_seconds"] = round(age_seconds, 3)
     return values
 
 
@@ -91,8 +92,3 @@ def _offset(text: str | None) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return offset if isinstance(offset, dict) else {}
-
-
-def _age_seconds(commit_time: datetime) -> float:
-    """PySpark returns a time without a zone: that of the driver's machine."""
-    return (datetime.now(UTC) - commit_time.astimezone(UTC)).total_seconds()

@@ -7,7 +7,8 @@
     hint: Take a new catalog with sk catalog snapshot, ...
 
 Spark sends an error of an executor to the driver as the text of a traceback. Its last line has our
-error, and a note after it has the hint (`sources/shown_errors.py`).
+error, and a note after it has the hint (`sources/shown_errors.py`). If tracebacks are hidden, our
+error follows Spark's own text in the same line.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from quorum_wal.spark import errors
 from quorum_wal.spark.errors import SparkWalError
 
 _OURS = re.compile(
-    r"^\s*quorum_wal\.(?:spark|objectstore|pgwal|storage|consensus)\.(?:\w+\.)*(?P<kind>\w+): "
-    r"(?P<text>.+)$(?:\n\s*hint: (?P<hint>.+)$)?",
+    r"(?:^\s*|: )quorum_wal\.(?:spark|objectstore|pgwal|storage|consensus)\."
+    r"(?:\w+\.)*(?P<kind>\w+): (?P<text>.+)$(?:\n\s*hint: (?P<hint>.+)$)?",
     re.MULTILINE,
 )
 _KINDS = {

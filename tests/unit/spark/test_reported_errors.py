@@ -30,6 +30,15 @@ def test_its_class_text_and_hint() -> None:
     assert error.__suppress_context__
 
 
+def test_in_the_line_of_spark() -> None:
+    text = "[STREAM_FAILED] Query terminated: An exception was thrown from the Python worker: "
+    error = reported_error(
+        Exception(f"{text}quorum_wal.spark.errors.LakeError: it is lost\nhint: X")
+    )
+    assert error is not None
+    assert (type(error).__name__, str(error), error.hint) == ("LakeError", "it is lost", "X")
+
+
 def test_a_class_of_another_module() -> None:
     error = reported_error(Exception("x\nquorum_wal.spark.inputs.wal_input.LostWal: it is lost\n"))
     assert type(error) is SparkWalError
