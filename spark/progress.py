@@ -29,8 +29,8 @@ NAME = "pg_changes"
 
 def observed(changes: DataFrame, tables: Iterable[str] = ()) -> DataFrame:
     """The same rows, counted: `rows`, `unknown` (rows that could not be decoded, with
-    on_unknown=pass), `commit_time_us` of the newest row since 1970, and the rows of each of `tables`, written
-    schema.table."""
+    on_unknown=pass), `commit_time_us` of the newest row (microseconds since 1970), and the rows of
+    each of `tables`, written schema.table."""
     from pyspark.sql import functions as F
 
     columns = [
