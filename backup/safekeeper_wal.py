@@ -147,7 +147,7 @@ class SafekeeperWalSource:
 
 
 def _removed(name: str, positions: Sequence[Position]) -> WalSourceError:
-    names = ", ".join(position.safekeeper.name for position in positions)
+    names = ", ".join(sorted(position.safekeeper.name for position in positions))
     return WalSourceError(
         f"segment {name} has been removed on safekeeper {names}, and a safekeeper that may have it "
         "does not answer",

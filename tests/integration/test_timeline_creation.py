@@ -125,11 +125,14 @@ def interrupt_before(
     real, given = SafekeeperClient.command, itertools.count()
 
     def give(
-        client: SafekeeperClient, name: str, options: Mapping[str, str] | None = None
+        client: SafekeeperClient,
+        name: str,
+        options: Mapping[str, str] | None = None,
+        timeout: float | None = None,
     ) -> list[dict[str, str]]:
         if name in STEPS and next(given) == step:
             members.proxies[members.addresses.index(client.address)].cut()
-        return real(client, name, options)
+        return real(client, name, options, timeout)
 
     monkeypatch.setattr(SafekeeperClient, "command", give)
     return monkeypatch.undo

@@ -44,7 +44,7 @@ def test_all_dumps_are_checked() -> None:
 def test_the_seal() -> None:
     assert f"`magic` is {SKIPPABLE_MAGIC:#010X}".replace("0X", "0x") in PAGE
     assert f"Format {VERSION}." in PAGE
-    assert f"{SEAL.size} bytes behind" in PAGE
+    assert f"a seal of {SEAL.size} bytes" in PAGE
 
 
 def test_the_keys() -> None:

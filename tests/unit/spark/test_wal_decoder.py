@@ -88,11 +88,11 @@ def test_row_of_a_record(major: int) -> None:
 
 
 def _commit(major: int, *, stats: bool) -> bytes:
-    """All parts: database, subxids, relations, statistics, invalidations, xid, gid."""
+    """All parts: database, subxids, relations, statistics, invalidations, xid, gid, origin."""
     item_size = {15: 12, 16: 12, 17: 12, 18: 16}.get(major, 0)
     has_stats = stats and item_size > 0
     return (
-        struct.pack("<qI", TIME_US, 0x9F | 0x100 * has_stats)
+        struct.pack("<qI", TIME_US, 0xBF | 0x100 * has_stats)
         + struct.pack("<II", 5, 1663)
         + SUBXIDS
         + struct.pack("<i", 1)
