@@ -47,6 +47,7 @@ from quorum_wal.spark.changes.change_spill import ChangeSpill
 from quorum_wal.spark.changes.datum_varlena import DatumError
 from quorum_wal.spark.changes.heap_pages import HeapPages
 from quorum_wal.spark.changes.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
+from quorum_wal.spark.changes.logical_messages import with_messages
 from quorum_wal.spark.changes.schema_history import SchemaHistory
 from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.changes.table_versions import TableVersions
@@ -75,7 +76,8 @@ class ChangeOptions:
     """`table` is the only table, with typed columns. `refresh` takes a new catalog, if the WAL has
     files or columns that the catalog lacks, or a table was altered. `history`, if it is known, has
     the changes of tables up to the end of the range. `alterations` are those before the range: of a
-    catalog without rows. `undecoded` decides about rows that could not be decoded."""
+    catalog without rows. `messages` adds those of the database, only without a `table`. `undecoded`
+    decides about rows that could not be decoded."""
 
     catalog: Catalog
     table: Table | None = None
@@ -83,6 +85,7 @@ class ChangeOptions:
     alterations: Alterations | None = field(default=None, repr=False)
     history: SchemaHistory | None = field(default=None, repr=False)
     is_compiled: bool = True
+    messages: bool = False
     undecoded: UndecodedPolicy = field(default_factory=UndecodedPolicy)
 
 
@@ -260,7 +263,9 @@ class _ChangeReader:
     def _scan(self, wal_range: WalRange, on_damage: OnDamage) -> Iterator[HeapScan]:
         for found in read_indexes(self._input, self._facts, wal_range, on_damage):
             if isinstance(found, RecordIndex):
-                yield scan_heap(found, self._version, with_images=self._follows_pages)
+                scan = scan_heap(found, self._version, with_images=self._follows_pages)
+                messages = self._options.messages
+                yield with_messages(scan, self._catalog.database_oid) if messages else scan
             else:
                 self._gaps.setdefault(found.lsn, found)
 

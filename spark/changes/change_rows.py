@@ -29,6 +29,7 @@ from quorum_wal.spark.changes.heap_scan import (
     IS_LOGICAL,
     IS_SUPER,
     LSN,
+    MESSAGE,
     NEW_AT,
     NEW_LENGTH,
     NEW_PAGE,
@@ -142,6 +143,7 @@ class _Arrangement:
         code = self._changes[CODE]
         self._table = np.where(code >= 0, code // 2, NO_TABLE)
         self._shown = (code & 1 == 0) | (code == UNKNOWN)
+        self._shown |= self._changes[OPERATION] == MESSAGE
 
     def arrange(self) -> ChangeRows:
         changes, operation = self._changes, self._changes[OPERATION]

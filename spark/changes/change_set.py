@@ -29,6 +29,7 @@ from quorum_wal.spark.changes.heap_scan import (
     LSN,
     MARK_LSN,
     MARK_XID,
+    MESSAGE,
     NEW_AT,
     NEW_LENGTH,
     NEW_PAGE,
@@ -43,7 +44,6 @@ from quorum_wal.spark.changes.heap_scan import (
     SUFFIX,
     TRUNCATE,
     UPDATE,
-    XID,
     HeapScan,
 )
 from quorum_wal.spark.changes.transaction_commits import Commits
@@ -87,10 +87,11 @@ class ChangeSet:
     def add(self, scan: HeapScan) -> None:
         self._forget_pages_at_gap(scan.index)
         codes = self._files.codes_of(scan.changes[DATABASE], scan.changes[RELFILENODE])
-        commits = self._commits.numbers_of(scan.changes[XID])
+        commits = self._commits.numbers_of_changes(scan.changes)
         operation = scan.changes[OPERATION]
         kept = (commits >= 0) & ((codes >= 0) | (codes == UNKNOWN)) & (operation != PAGE_IMAGE)
         kept &= (operation != TRUNCATE) & ((operation == INSERT) | (codes & 1 == 0))
+        kept |= (operation == MESSAGE) & (commits >= 0)
         followed = self._followed(scan, kept, codes)
         chosen = np.flatnonzero(kept)
         rows = np.empty((FIELDS, len(chosen)), np.int64)

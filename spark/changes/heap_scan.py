@@ -44,11 +44,11 @@ from quorum_wal.walrecords.transaction import SUBXIDS_AT as ENDS_AT
     FLAGS, NEW_AT, NEW_LENGTH, OLD_AT, OLD_LENGTH, PREFIX, SUFFIX, RECORD, SEQ, CHANGE_FIELDS,
 ) = range(19)  # fmt: skip
 
-#: operations of changes
+#: operations of changes; MESSAGE: see `logical_messages.py`
 (
     INSERT, UPDATE, DELETE, TRUNCATE, CREATE_FILE, NEW_PAGE, PAGE_IMAGE, DAMAGED, DROP_FILE,
-    EMPTY_FILE,
-) = range(1, 11)  # fmt: skip
+    EMPTY_FILE, MESSAGE,
+) = range(1, 12)  # fmt: skip
 
 #: flags of changes
 OLD_IS_KEY = 1  #: the old tuple has only the columns that identify the row

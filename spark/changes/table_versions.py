@@ -17,9 +17,9 @@ from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, FIELDS, OID, Gathered
 from quorum_wal.spark.changes.datum import Datums
 from quorum_wal.spark.changes.heap_scan import (
-    EMPTY_FILE,
     INSERT,
     LSN,
+    MESSAGE,
     OPERATION,
     RELFILENODE,
     SEQ,
@@ -30,7 +30,7 @@ from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.walrecords.record_index import Array
 
 #: the operation of a row that describes a changed definition
-SCHEMA = EMPTY_FILE + 1
+SCHEMA = MESSAGE + 1
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from quorum_wal.spark.changes.heap_scan import (
     DROP_FILE,
     EMPTY_FILE,
     INSERT,
+    MESSAGE,
     NEW_AT,
     NEW_LENGTH,
     NEW_PAGE,
@@ -140,6 +141,7 @@ class TransactionOutline:
         is_plain = (code >= 0) & (code & 1 == 0) & np.isin(operation, _OF_ROWS)
         is_plain &= ~((operation == INSERT) & _is_among(changes[COMMIT], code // 2, rewritten))
         is_plain |= (operation == DAMAGED) & (code & 1 == 0)
+        is_plain |= operation == MESSAGE
         is_plain[list(self._cancelled[number])] = False
         chosen = np.flatnonzero(is_plain)
         noted = np.flatnonzero(np.isin(chosen, list(piece.notes))) if piece.notes else ()
