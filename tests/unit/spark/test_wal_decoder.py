@@ -83,6 +83,7 @@ def test_row_of_a_record(major: int) -> None:
         "xact_time": None,
         "subxids": None,
         "gid": None,
+        "fpi_compressed": 1,
         "record": raw,
     }
 
@@ -228,6 +229,7 @@ def test_damage_inside_is_refused_as_the_pure_decoder_does(major: int) -> None:
             len(images),
             sum(len(image.data) for image in images),
         )
+        assert row["fpi_compressed"] == sum(image.compression is not None for image in images)
     assert 500 < refused < 2900
 
 
