@@ -114,7 +114,7 @@ _QUESTIONS = {
     ),
     "minutes": (
         "By time",
-        "Bytes of each resource manager.",
+        "Bytes of each resource manager, and commits. Each bar is a {unit}.",
         f"""SELECT date_trunc('{{unit}}', times.time) AS time, rmgr, sum(bytes) AS bytes,
                   sum(image_bytes) AS image_bytes,
                   sum(records) FILTER (WHERE {_COMMIT}) AS commits
@@ -227,7 +227,13 @@ def report(
         found = headline(_evidence(session, summary.asDict(), names, is_filtered))
         unit = _unit(summary.first_time, summary.last_time)
         answers = {
-            name: _answer(session, title, meaning, query.replace("{unit}", unit), names)
+            name: _answer(
+                session,
+                title,
+                meaning.replace("{unit}", unit),
+                query.replace("{unit}", unit),
+                names,
+            )
             for name, (title, meaning, query) in _QUESTIONS.items()
         }
     finally:

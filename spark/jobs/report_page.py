@@ -1,7 +1,7 @@
-"""A report as one HTML file, with tables and plots; it needs no network and no server.
+"""A report as one HTML file, with tables and charts; it needs no network, no server and no scripts.
 
-Laws: all text from the WAL or a catalog is escaped; the file contains the plotting library; no text
-covers another one, whatever the width of the window and the length of names.
+Laws: all text from the WAL or a catalog is escaped; no text covers another one, whatever the width
+of the window and the length of names.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
-
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.jobs.report import Answer, Report
+from quorum_wal.spark.jobs.time_chart import COLOURS, time_chart
 from quorum_wal.telemetry.size import bytes_text
 
 _STYLE = """
@@ -36,15 +34,18 @@ ol.bars { list-style: none; margin: 0; padding: 0; overflow: auto; max-height: 3
 .bars li { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr) 6rem;
            gap: 0 .8rem; align-items: center; padding: .15rem 0 }
 .label { font-size: .9rem } .value { text-align: right; font-variant-numeric: tabular-nums }
+svg { display: block; width: 100%; height: 12rem; background: #f4f5f9 }
+p.axis { margin: .8rem 0 .2rem; font-size: .9rem } p.ends { margin: .1rem 0 }
+.ends { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 1rem }
+.legend { list-style: none; margin: .3rem 0; padding: 0; display: flex; flex-wrap: wrap;
+          gap: 0 1.2rem; font-size: .9rem; overflow-wrap: anywhere }
+.swatch { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem }
 .bar { height: 1rem; min-width: 1px; background: #36c }
 @media (max-width: 40rem) {
   .bars li { grid-template-columns: minmax(0, 1fr) 6rem } .label { grid-column: 1 / 3 }
 }
 """
-_HEIGHT = 420
-#: Resource managers with a colour and an entry in the legend of their own; the others are summed.
-#: More entries take more room than the plot on a narrow screen.
-_RMGRS_MAX = 7
+#: the name of the resource managers that have no colour of their own, taken together
 OTHERS = "others"
 
 #: the answers with bars: the column of their length
@@ -69,7 +70,7 @@ def page(report: Report) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<link rel="icon" href="data:,">',
             f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-            f"<script>{get_plotlyjs()}</script></head><body>",
+            "</head><body>",
             f"<h1>{escape(title)}</h1>",
             f'<p class="headline">{escape(report.headline.text)}</p>{_summary(report)}',
             *sections,
@@ -149,48 +150,21 @@ def labels(name: str, answer: Answer) -> list[str]:
 
 
 def _over_time(answer: Answer) -> str:
+    """The bytes of the largest resource managers, and the commits."""
     sums: dict[str, int] = {}
-    for row in answer.rows:
-        sums[row[1]] = sums.get(row[1], 0) + row[2]
-    shown = sorted(sums, key=lambda rmgr: (-sums[rmgr], rmgr))[:_RMGRS_MAX]
-    figure = go.Figure()
-    for rmgr in (*shown, OTHERS):
-        bytes_at: dict[Any, int] = {}
-        for row in answer.rows:
-            if (row[1] if row[1] in shown else OTHERS) == rmgr:
-                bytes_at[row[0]] = bytes_at.get(row[0], 0) + row[2]
-        if bytes_at:
-            figure.add_bar(x=list(bytes_at), y=list(bytes_at.values()), name=rmgr)
-    commits: dict[Any, int] = {}
-    for row in answer.rows:
-        commits[row[0]] = commits.get(row[0], 0) + (row[4] or 0)
-    figure.add_scatter(
-        x=list(commits), y=list(commits.values()), name="commits", yaxis="y2", mode="lines+markers"
-    )
-    return _plot("minutes", figure)
-
-
-def _plot(name: str, figure: go.Figure) -> str:
-    """Margins grow with the labels (automargin), so that none covers another."""
-    figure.update_layout(
-        height=_HEIGHT,
-        margin={"l": 10, "r": 10, "t": 10, "b": 10},
-        barmode="stack",
-        xaxis={"automargin": True, "nticks": 5},
-        yaxis={"title": "bytes", "automargin": True, "nticks": 6},
-        yaxis2={
-            "title": "commits", "automargin": True, "nticks": 6,
-            "overlaying": "y", "side": "right", "rangemode": "tozero",
-        },
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
-    )  # fmt: skip
-    text: str = figure.to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=f"plot-{name}",
-        config={"displayModeBar": False, "responsive": True},
-    )
-    return text
+    commits: dict[datetime, int] = {}
+    for time, rmgr, size, _, ended in answer.rows:
+        sums[rmgr] = sums.get(rmgr, 0) + size
+        commits[time] = commits.get(time, 0) + (ended or 0)
+    shown = sorted(sums, key=lambda rmgr: (-sums[rmgr], rmgr))[: len(COLOURS) - 1]
+    series: dict[str, dict[datetime, int]] = {rmgr: {} for rmgr in shown}
+    for time, rmgr, size, _, _ in answer.rows:
+        values = series.setdefault(rmgr if rmgr in shown else OTHERS, {})
+        values[time] = values.get(time, 0) + size
+    charts = [time_chart("bytes", series, bytes_text)]
+    if any(commits.values()):
+        charts.append(time_chart("commits", {"commits": commits}, "{:,}".format))
+    return f'<div id="plot-minutes">{"".join(charts)}</div>'
 
 
 def _column(answer: Answer, name: str) -> list[Any]:

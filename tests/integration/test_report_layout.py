@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from browser import Browser
 
-from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.spark.jobs.headline import Evidence, Writer, headline
 from quorum_wal.spark.jobs.report import Answer, Report
 from quorum_wal.spark.jobs.report_page import BARS, OTHERS, page
 
 WIDTHS = (360, 1400)
-DRAWN_S = 60.0
 MIB = 1 << 20
 FIRST = datetime(2026, 11, 21, 23, 58, tzinfo=UTC)
 #: the longest names that Postgres allows, of letters without a place to break
@@ -43,8 +41,7 @@ OVERLAPS = """(() => {
   const boxes = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node; (node = walker.nextNode());) {
-    if (!node.data.trim() || node.parentElement.closest('script, style')) continue;
-    if (node.parentElement.checkVisibility({visibilityProperty: true, opacityProperty: true}) === false) continue;
+    if (!node.data.trim() || node.parentElement.closest('style, title')) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
     for (const rect of range.getClientRects()) {
@@ -80,17 +77,17 @@ def answers() -> dict[str, Answer]:
             "By time", "Bytes of each resource manager.",
             ("time", "rmgr", "bytes", "image_bytes", "commits"),
             tuple(
-                (FIRST + timedelta(minutes=m), rmgr, m * 123_456_789 * (i + 1), 0, m * 1_000_000)
+                (FIRST + timedelta(minutes=m), rmgr, (m + 1) * (i + 1) * 99 * MIB, 0, m * 10**6)
                 for m in range(30) for i, rmgr in enumerate(RMGRS)
             ),
         ),
         "checkpoints": Answer(
             "Checkpoints", "", ("lsn", "bytes", "image_bytes", "image_percent"),
-            tuple((f"FFFFFFF0/{n:08X}", n * MIB, n, 99.9) for n in range(300)),
+            tuple((f"FFFFFFF0/{n:08X}", n * MIB, n, 99.9) for n in range(40)),
         ),
         "hot": Answer(
             "HOT updates", "", ("database", "relation", "hot", "updates", "hot_percent"),
-            tuple((DATABASES[0], name, 1, 100_000_000, 1.0) for name in RELATIONS),
+            tuple((DATABASES[0], name, 40_000_000, 100_000_000, 40.0) for name in RELATIONS),
         ),
     }  # fmt: skip
 
@@ -120,11 +117,9 @@ def test_no_text_covers_another(browser: Browser, tmp_path: Path, width: int) ->
     file.write_text(page(long_report()), encoding="utf-8")
     browser.look(width=width)
     browser.open(file.as_uri())
-    plot = "document.querySelectorAll('#plot-minutes .point path').length"
-    wait_until(lambda: browser.evaluate(plot) > 0, DRAWN_S, "the plot over time")
     found = browser.evaluate(OVERLAPS)
     browser.screenshot(f"report-{width}")
-    assert found["count"] > 500
+    assert found["count"] > 200
     assert found["pairs"] == []
     assert found["beyond"] == []
     assert found["width"] <= width
@@ -134,6 +129,8 @@ def test_no_text_covers_another(browser: Browser, tmp_path: Path, width: int) ->
         assert browser.evaluate(longest) > 20, f"bars of {name}"
     legend = browser.evaluate("document.querySelector('#plot-minutes .legend').textContent")
     assert OTHERS in legend
+    drawn = "[...document.querySelectorAll('#plot-minutes rect')].map(e => e.getBBox().height)"
+    assert min(browser.evaluate(drawn)) > 0
 
 
 def test_the_check_sees_texts_that_cover_each_other(browser: Browser) -> None:
