@@ -99,7 +99,7 @@ def headline(evidence: Evidence) -> Headline:
     if not found:
         return Headline(f"{writers}; this WAL does not show how to reduce it.", ())
     words = _list(text for _, text in found)
-    return Headline(f"{writers}; to reduce it, {words}.", tuple(advice for advice, _ in found))
+    return Headline(f"{writers}; to reduce the WAL, {words}.", tuple(advice for advice, _ in found))
 
 
 def _writers(evidence: Evidence, largest: Writer) -> str:
