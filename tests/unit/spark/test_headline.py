@@ -53,11 +53,11 @@ def test_all_advice_is_one_sentence() -> None:
     assert headline(all_of_them).advice == tuple(Advice)
     assert headline(all_of_them).text == (
         "public.orders of database shop with its indexes and TOAST wrote 60 % of the WAL; to "
-        "reduce the WAL, increase max_wal_size and checkpoint_timeout (checkpoints were 60 s and "
-        "60.0 MiB apart, and the full-page images that follow them are 70 %), turn on "
-        "wal_compression (full-page images are 70 %, and none of them is compressed), drop indexes that "
-        "pg_stat_user_indexes reports as unused (records of indexes are 40 %), and combine small "
-        "transactions (commit records are 25 %, at 5,000 commits a second)."
+        "reduce the WAL, increase max_wal_size and checkpoint_timeout (checkpoints were 60 s "
+        "and 60.0 MiB apart, and the full-page images that follow them are 70 %), turn on "
+        "wal_compression (full-page images are 70 %, and none of them is compressed), drop "
+        "indexes that pg_stat_user_indexes reports as unused (records of indexes are 40 %), "
+        "and combine small transactions (commit records are 25 %, at 5,000 commits a second)."
     )
 
 
