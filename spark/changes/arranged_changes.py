@@ -18,7 +18,7 @@ from quorum_wal.spark.changes.catalog import Table
 from quorum_wal.spark.changes.change_rows import ChangeRows, Followed, arrange
 from quorum_wal.spark.changes.change_set import COMMIT, Gathered
 from quorum_wal.spark.changes.change_spill import ChangeSpill
-from quorum_wal.spark.changes.heap_scan import LSN
+from quorum_wal.spark.changes.heap_fields import LSN
 from quorum_wal.spark.changes.schema_history import EventKind, SchemaHistory
 from quorum_wal.spark.changes.table_versions import TableVersions
 from quorum_wal.spark.changes.transaction_commits import Commits

@@ -14,7 +14,7 @@ from quorum_wal.spark.changes.change_rows import NO_TABLE, UNDECODED, ChangeRows
 from quorum_wal.spark.changes.change_schema import CHANGES_SCHEMA, Note, typed_schema
 from quorum_wal.spark.changes.change_set import COMMIT
 from quorum_wal.spark.changes.datum import Datums
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     BLOCK,
     DELETE,
     FLAGS,

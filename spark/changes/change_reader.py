@@ -45,8 +45,9 @@ from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
 from quorum_wal.spark.changes.change_spill import ChangeSpill
 from quorum_wal.spark.changes.datum_varlena import DatumError
+from quorum_wal.spark.changes.heap_fields import NEW_AT, NEW_LENGTH
 from quorum_wal.spark.changes.heap_pages import HeapPages
-from quorum_wal.spark.changes.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
+from quorum_wal.spark.changes.heap_scan import HeapScan, scan_heap
 from quorum_wal.spark.changes.logical_messages import with_messages
 from quorum_wal.spark.changes.schema_history import SchemaHistory
 from quorum_wal.spark.changes.schema_search import SchemaSearch

@@ -17,7 +17,7 @@ import numpy as np
 from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_files import UNKNOWN
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, OID, Gathered
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     BLOCK,
     CREATE_FILE,
     DAMAGED,

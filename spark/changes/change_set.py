@@ -16,10 +16,7 @@ from numba import njit
 from quorum_wal.pgwal.block_ref import BlockRef
 from quorum_wal.pgwal.record import HEADER, RecordHeader
 from quorum_wal.spark.changes.change_files import FOREIGN, UNKNOWN, FileMap
-from quorum_wal.spark.changes.heap_follower import HeapFollower
-from quorum_wal.spark.changes.heap_page import is_heap_page, restore_page
-from quorum_wal.spark.changes.heap_pages import HeapPages
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     CHANGE_FIELDS,
     DATABASE,
     DROP_FILE,
@@ -44,8 +41,11 @@ from quorum_wal.spark.changes.heap_scan import (
     SUFFIX,
     TRUNCATE,
     UPDATE,
-    HeapScan,
 )
+from quorum_wal.spark.changes.heap_follower import HeapFollower
+from quorum_wal.spark.changes.heap_page import is_heap_page, restore_page
+from quorum_wal.spark.changes.heap_pages import HeapPages
+from quorum_wal.spark.changes.heap_scan import HeapScan
 from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.walrecords.byte_copy import copy_bytes
 from quorum_wal.walrecords.loads import Bytes, Int, Numbers

@@ -32,7 +32,7 @@ from quorum_wal.spark.changes.change_set import (
     TUPLES_ROOM,
     Gathered,
 )
-from quorum_wal.spark.changes.heap_scan import NEW_AT, NEW_LENGTH, OLD_AT, OLD_LENGTH
+from quorum_wal.spark.changes.heap_fields import NEW_AT, NEW_LENGTH, OLD_AT, OLD_LENGTH
 from quorum_wal.spark.changes.toast_chunks import ChunkIndex
 from quorum_wal.spark.errors import SpillError
 from quorum_wal.walrecords.byte_copy import copy_bytes

@@ -22,7 +22,7 @@ import numpy as np
 
 from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.pgwal.lsn import format_lsn
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     CHANGE_FIELDS,
     DATABASE,
     LSN,
@@ -33,8 +33,8 @@ from quorum_wal.spark.changes.heap_scan import (
     PREFIX,
     RECORD,
     XID,
-    HeapScan,
 )
+from quorum_wal.spark.changes.heap_scan import HeapScan
 from quorum_wal.walrecords.record_index import Array
 
 #: of changes that belong to no transaction

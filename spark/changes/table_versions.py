@@ -16,7 +16,7 @@ import numpy as np
 from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, FIELDS, OID, Gathered
 from quorum_wal.spark.changes.datum import Datums
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     INSERT,
     LSN,
     MESSAGE,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     ABORT,
     COMMIT,
     COMMIT_PREPARED,
@@ -26,8 +26,8 @@ from quorum_wal.spark.changes.heap_scan import (
     SUBXIDS,
     SUBXIDS_AT,
     XID,
-    HeapScan,
 )
+from quorum_wal.spark.changes.heap_scan import HeapScan
 from quorum_wal.spark.changes.logical_messages import NO_XID
 from quorum_wal.walrecords.record_index import Array
 

@@ -20,7 +20,7 @@ import numpy as np
 from quorum_wal.spark.changes.change_files import UNKNOWN
 from quorum_wal.spark.changes.change_rows import ChangeRows, inserted_before, is_super
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, FIELDS, TUPLES_ROOM, Gathered
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     CREATE_FILE,
     DAMAGED,
     DELETE,

@@ -17,7 +17,7 @@ from quorum_wal.spark.changes.change_files import UNKNOWN
 from quorum_wal.spark.changes.change_rows import ChangeRows
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, FIELDS, OID, TUPLES_ROOM, Gathered
 from quorum_wal.spark.changes.change_spill import ChangeSpill
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     CREATE_FILE,
     DAMAGED,
     DELETE,
