@@ -1,8 +1,9 @@
 """`large`: one transaction of many rows, decoded: peak memory and CPU time of the process.
 
-A table of four columns is filled by one INSERT. Each sample is a new process, as a worker of Spark
-is, which counts the rows and keeps none. Its memory must not grow with the transaction, so the
-first of two transactions has an eighth of the rows.
+A table of four columns is filled by one INSERT, then changed by one UPDATE of all rows. Each sample
+is a new process, as a worker of Spark is, which counts the rows and keeps none. Its memory must not
+grow with the transaction, so the first of two pairs of transactions has an eighth of the rows. At
+each wal_level: with `replica`, rows are completed from pages.
 """
 
 from __future__ import annotations

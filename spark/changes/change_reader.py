@@ -9,8 +9,9 @@
 
 Laws. A transaction belongs to the range in which its commit record starts, so every split of the
 WAL gives the same changes. A range is read without knowledge of earlier reads: an offset is one
-LSN. Memory grows with the window, not with the history nor with the transactions that commit in
-it: large ones are gathered in a temporary file (change_spill.py).
+LSN. Memory grows with none of the range, the history and the transactions that commit: scans of a
+large window are read twice (window_scans.py), changes of large transactions are gathered in a
+temporary file (change_spill.py), and so are pages (heap_pages.py).
 Reading backwards ends only where no older WAL exists. Damage before the range fails, or is skipped
 and reported, like damage in the range. No reader gets rows past `undecoded_rows.py`.
 """
@@ -18,7 +19,9 @@ and reported, like damage in the range. No reader gets rows past `undecoded_rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -28,7 +31,6 @@ from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.pgwal.versions import wal_version
-from quorum_wal.spark.changes import change_spill
 from quorum_wal.spark.changes.alteration_search import find_alterations
 from quorum_wal.spark.changes.alterations import (
     Alterations,
@@ -43,7 +45,7 @@ from quorum_wal.spark.changes.change_files import FileMap
 from quorum_wal.spark.changes.change_rows import NO_TABLE, ChangeRows, is_stale
 from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
-from quorum_wal.spark.changes.change_spill import ChangeSpill
+from quorum_wal.spark.changes.change_spill import MEMORY_BYTES, ChangeSpill
 from quorum_wal.spark.changes.datum_varlena import DatumError
 from quorum_wal.spark.changes.heap_fields import NEW_AT, NEW_LENGTH
 from quorum_wal.spark.changes.heap_pages import HeapPages
@@ -63,6 +65,7 @@ from quorum_wal.spark.changes.transaction_progress import (
 from quorum_wal.spark.changes.transaction_summary import TransactionSummary
 from quorum_wal.spark.changes.undecoded_rows import UndecodedPolicy
 from quorum_wal.spark.changes.wal_lookback import look_backwards
+from quorum_wal.spark.changes.window_scans import WindowScans
 from quorum_wal.spark.errors import CatalogError, WalInputError
 from quorum_wal.spark.inputs.wal_input import WalInput
 from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
@@ -78,7 +81,8 @@ class ChangeOptions:
     files or columns that the catalog lacks, or a table was altered. `history`, if it is known, has
     the changes of tables up to the end of the range. `alterations` are those before the range: of a
     catalog without rows. `messages` adds those of the database, only without a `table`. `undecoded`
-    decides about rows that could not be decoded."""
+    decides about rows that could not be decoded. `memory_bytes` is for each of: the WAL of a
+    window, changes, and pages. What is more is read twice, or goes to temporary files."""
 
     catalog: Catalog
     table: Table | None = None
@@ -88,6 +92,7 @@ class ChangeOptions:
     is_compiled: bool = True
     messages: bool = False
     undecoded: UndecodedPolicy = field(default_factory=UndecodedPolicy)
+    memory_bytes: int = MEMORY_BYTES
 
 
 def read_changes(
@@ -186,26 +191,35 @@ class _ChangeReader:
         self._open = self._look_back()
         yield from self._earlier_changes()
         for window in self._windows():
-            scans = list(self._scan(window, self._on_damage))
-            for scan in scans if self._history is None else ():
-                self._alterations.add(scan, self._keys)
-            summaries = [TransactionSummary.at(scan) for scan in scans]
-            commits = find_commits(scans)
+            read = partial(self._scan, window, self._on_damage)
+            scans = WindowScans(read, self._options.memory_bytes)
+            summaries: list[TransactionSummary] = []
+            commits = find_commits(self._summarized(scans.first(), summaries))
             if len(commits):
                 yield from self._changes(window, scans, summaries, commits)
-            scans.clear()  # before those of the next window are created
+            scans.free()  # before those of the next window are created
             for summary in summaries:
                 self._open.advance(summary)
             yield from self._report_gaps(self._range.start_lsn)
 
+    def _summarized(
+        self, scans: Iterator[HeapScan], summaries: list[TransactionSummary]
+    ) -> Iterator[HeapScan]:
+        """The scans. Adds their summaries, and the alterations in them."""
+        for scan in scans:
+            if self._history is None:
+                self._alterations.add(scan, self._keys)
+            summaries.append(TransactionSummary.at(scan))
+            yield scan
+
     def _changes(
         self,
         window: WalRange,
-        scans: list[HeapScan],
+        scans: WindowScans,
         summaries: list[TransactionSummary],
         commits: Commits,
     ) -> Iterator[pa.RecordBatch]:
-        """The changes that commit in the window. Empties `scans`, to free their memory."""
+        """The changes that commit in the window. Frees the memory of `scans`."""
         start_lsn, is_incomplete = self._find_start(window, summaries, commits)
         if is_incomplete and not self._is_incomplete_reported:
             self._is_incomplete_reported = True
@@ -213,7 +227,7 @@ class _ChangeReader:
         pages_lsn = self._with_pages(start_lsn)
         yield from self._report_gaps(min(start_lsn, self._open.since_lsn))
         gathered = self._gather_known(pages_lsn, window, scans, commits)
-        scans.clear()
+        scans.free()
         toast = self._toast(gathered)
         if isinstance(gathered, ChangeSpill):
             with gathered:
@@ -247,7 +261,8 @@ class _ChangeReader:
 
     def _windows(self) -> Iterator[WalRange]:
         """The windows that are decoded at once. They end at segments, or at the end of the range.
-        With page following there is one window, so that the WAL from the checkpoint is read once.
+        With page following there is one window, so that the WAL from the checkpoint to the range
+        is read once.
         """
         whole, seg_size = self._range, self._facts.wal_seg_size
         if self._follows_pages:
@@ -368,7 +383,7 @@ class _ChangeReader:
     # ---- changes
 
     def _gather_known(
-        self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
+        self, start_lsn: int, window: WalRange, scans: WindowScans, commits: Commits
     ) -> Gathered | ChangeSpill:
         """The changes; with a new catalog if this one lacks files and `refresh` can take one."""
         gathered = self._gather(start_lsn, window, scans, commits)
@@ -386,27 +401,30 @@ class _ChangeReader:
         return self._gather(start_lsn, window, scans, commits)
 
     def _gather(
-        self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
+        self, start_lsn: int, window: WalRange, scans: WindowScans, commits: Commits
     ) -> Gathered | ChangeSpill:
         """The changes, in a temporary file if they are too many."""
-        files = FileMap(self._tables, self._options.table)
-        pages = HeapPages() if self._follows_pages else None
-        changes = ChangeSet(files, commits, pages)
-        spill: ChangeSpill | None = None
+        files, memory_bytes = FileMap(self._tables, self._options.table), self._options.memory_bytes
         # It begins at a record or at a segment.
         is_boundary = start_lsn % self._facts.wal_seg_size != 0
         before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
-        for scan in chain(self._scan(before, self._on_older), scans):
-            changes.add(scan)
-            bytes_max = change_spill.PIECE_BYTES_MAX if spill else change_spill.GATHERED_BYTES_MAX
-            if changes.size_bytes > bytes_max:
-                spill = spill or ChangeSpill(len(commits), self._toast_oids())
-                spill.put(self._assigned(changes, commits))
+        spill: ChangeSpill | None = None
+        with closing(HeapPages(memory_bytes)) as pages:
+            changes = ChangeSet(files, commits, pages if self._follows_pages else None)
+            for scan in chain(self._scan(before, self._on_older), scans.again()):
+                changes.add(scan)
+                if changes.size_bytes > (memory_bytes // 2 if spill else memory_bytes):
+                    spill = spill or self._spill(commits)
+                    spill.put(self._assigned(changes, commits))
         rest = self._assigned(changes, commits)
         if spill is None:
             return rest
         spill.put(rest)
         return spill
+
+    def _spill(self, commits: Commits) -> ChangeSpill:
+        """Its pieces are half as large, because several copies of one are in memory."""
+        return ChangeSpill(len(commits), self._toast_oids(), self._options.memory_bytes // 2)
 
     def _assigned(self, changes: ChangeSet, commits: Commits) -> Gathered:
         gathered = changes.gathered()

@@ -13,13 +13,10 @@ of a transaction is kept.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from types import TracebackType
-from typing import IO
 
 import msgspec
 import numpy as np
@@ -33,18 +30,14 @@ from quorum_wal.spark.changes.change_set import (
     Gathered,
 )
 from quorum_wal.spark.changes.heap_fields import NEW_AT, NEW_LENGTH, OLD_AT, OLD_LENGTH
+from quorum_wal.spark.changes.spill_file import SpillFile
 from quorum_wal.spark.changes.toast_chunks import ChunkIndex
-from quorum_wal.spark.errors import SpillError
 from quorum_wal.walrecords.byte_copy import copy_bytes
 from quorum_wal.walrecords.loads import Bytes, Numbers
 from quorum_wal.walrecords.record_index import Array
 
 #: of rows and tuples in memory before the first of them are written to the file
-GATHERED_BYTES_MAX = 64 << 20
-#: of rows and tuples that are read at once
-PIECE_BYTES_MAX = 32 << 20
-#: of the file
-SPILL_BYTES_MAX = 256 << 30
+MEMORY_BYTES = 64 << 20
 
 _ROW_BYTES = 8 * FIELDS
 
@@ -64,13 +57,14 @@ class _Piece:
 
 
 class ChangeSpill:
-    """`commits` is the number of transactions; `toast_oids` are the TOAST tables by table. The file
-    is created when the first changes are written."""
+    """`commits` is the number of transactions; `toast_oids` are the TOAST tables by table;
+    `piece_bytes` are those of rows and tuples that are read at once."""
 
-    def __init__(self, commits: int, toast_oids: Array) -> None:
+    def __init__(self, commits: int, toast_oids: Array, piece_bytes: int) -> None:
+        assert piece_bytes > 0
         self._toast_oids = toast_oids
-        self._file = _open()
-        self._end = 0
+        self._piece_bytes = piece_bytes
+        self._file = SpillFile()
         self._pieces: list[_Piece] = []
         self._chunks: list[ChunkIndex] = []
         #: of rows and tuples, by transaction
@@ -96,14 +90,10 @@ class ChangeSpill:
     def put(self, gathered: Gathered) -> None:
         """Writes changes that follow all changes before. Raises SpillError."""
         ends = np.cumsum(_sizes(gathered.changes))
-        begins = np.flatnonzero(np.diff((ends - 1) // PIECE_BYTES_MAX)) + 1
+        begins = np.flatnonzero(np.diff((ends - 1) // self._piece_bytes)) + 1
         for begin, end in pairwise([0, *begins.tolist(), len(ends)]):
             if begin < end:
                 self._put_piece(gathered, begin, end)
-        try:
-            self._file.flush()
-        except OSError as error:
-            raise _not_written(error) from error
 
     def _put_piece(self, gathered: Gathered, begin: int, end: int) -> None:
         order = np.argsort(gathered.changes[COMMIT, begin:end], kind="stable") + begin
@@ -118,29 +108,13 @@ class ChangeSpill:
         self._sizes += np.bincount(rows[COMMIT], _sizes(rows), len(self._sizes)).astype(np.int64)
         piece = _Piece(
             numbers, begins, ends[begins],
-            rows_at=self._append(np.ascontiguousarray(rows.T).data),
-            tuples_at=self._append(tuples.data),
-            notes_at=self._append(notes),
+            rows_at=self._file.append(np.ascontiguousarray(rows.T).data),
+            tuples_at=self._file.append(tuples.data),
+            notes_at=self._file.append(notes),
             notes_length=len(notes),
         )  # fmt: skip
         self._pieces.append(piece)
         self._add_chunks(rows, tuples, piece.tuples_at)
-
-    def _append(self, data: bytes | memoryview) -> int:
-        """The offset of the data. Raises SpillError."""
-        size, begin = memoryview(data).nbytes, self._end
-        if begin + size > SPILL_BYTES_MAX:
-            raise SpillError(
-                f"the changes of transactions that commit together have more than "
-                f"{SPILL_BYTES_MAX} bytes",
-                hint="Transactions of this size cannot be decoded.",
-            )
-        try:
-            self._file.write(data)
-        except OSError as error:
-            raise _not_written(error) from error
-        self._end += size
-        return begin
 
     def _add_chunks(self, rows: Array, tuples: Array, tuples_at: int) -> None:
         chunks = rows[:, (rows[CODE] >= 0) & (rows[CODE] & 1 == 1)]
@@ -162,7 +136,7 @@ class ChangeSpill:
         """All transactions, in order: as many as fit into a piece, at least one."""
         begin, size = 0, 0
         for number, added in enumerate(self._sizes.tolist()):
-            if number > begin and size + added > PIECE_BYTES_MAX:
+            if number > begin and size + added > self._piece_bytes:
                 yield range(begin, number)
                 begin, size = number, 0
             size += added
@@ -170,7 +144,7 @@ class ChangeSpill:
 
     def is_large(self, numbers: range) -> bool:
         """Whether these transactions do not fit into a piece."""
-        return bool(self._sizes[numbers.start : numbers.stop].sum() > PIECE_BYTES_MAX)
+        return bool(self._sizes[numbers.start : numbers.stop].sum() > self._piece_bytes)
 
     def pieces(self, numbers: range) -> Iterator[Gathered]:
         """The changes of these transactions, one piece after the other; empty ones are omitted."""
@@ -200,13 +174,7 @@ class ChangeSpill:
 
     def read(self, at: int, length: int) -> bytes:
         """Raises SpillError."""
-        try:
-            data = os.pread(self._file.fileno(), length, at)
-        except OSError as error:
-            raise SpillError(f"a temporary file could not be read: {error}") from error
-        if len(data) != length:
-            raise SpillError(f"a temporary file has {len(data)} bytes at {at}, expected {length}")
-        return data
+        return self._file.read(at, length)
 
     def _read(self, piece: _Piece, numbers: range) -> Gathered | None:
         first, last = np.searchsorted(piece.numbers, (numbers.start, numbers.stop)).tolist()
@@ -228,22 +196,6 @@ class ChangeSpill:
         return Gathered(
             rows, data, {row - begin: note for row, note in notes.items() if begin <= row < end}
         )
-
-
-def _open() -> IO[bytes]:
-    """In the first of Spark's local folders, or in that of the operating system."""
-    folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-    try:
-        return tempfile.TemporaryFile(dir=folder if os.path.isdir(folder) else None)
-    except OSError as error:
-        raise _not_written(error) from error
-
-
-def _not_written(error: OSError) -> SpillError:
-    return SpillError(
-        f"the changes of large transactions could not be written to a temporary file: {error}",
-        hint="Provide disk space for temporary files of workers: spark.local.dir, or TMPDIR.",
-    )
 
 
 def _sizes(rows: Array) -> Array:

@@ -130,6 +130,13 @@ class HeapScan:
     changes: Array  # int64
     marks: Array  # int64
 
+    @property
+    def size_bytes(self) -> int:
+        """Of memory."""
+        index = self.index
+        arrays = (index.data, index.at, index.start_lsn, index.end_lsn, index.tli)
+        return sum(each.nbytes for each in (*arrays, self.changes, self.marks))
+
     def body(self, number: int) -> RecordBody:
         """The body of a record, given by its number in `changes[RECORD]` or `marks[MARK_RECORD]`.
         Raises WalFormatError."""

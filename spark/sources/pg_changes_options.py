@@ -14,14 +14,24 @@ from quorum_wal.objectstore.store import open_store
 from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions
+from quorum_wal.spark.changes.change_spill import MEMORY_BYTES
 from quorum_wal.spark.changes.debezium_envelope import DebeziumEnvelope, Envelope
 from quorum_wal.spark.changes.undecoded_rows import OnUnknown, UndecodedPolicy
 from quorum_wal.spark.errors import OptionError
 from quorum_wal.spark.inputs.wal_reader import OnDamage
-from quorum_wal.spark.sources.input_options import InputOptions, parse_choice, parse_options
+from quorum_wal.spark.sources.input_options import (
+    InputOptions,
+    parse_choice,
+    parse_options,
+    parse_size,
+)
 
 #: only of this source
-CHANGE_OPTIONS = ("catalog", "dsn", "table", "messages", "envelope", "topic_prefix")
+CHANGE_OPTIONS = (
+    "catalog", "dsn", "table", "messages", "envelope", "topic_prefix", "memory_bytes",
+)  # fmt: skip
+#: with less, a task would write and read its temporary files too often
+MEMORY_BYTES_MIN = 1 << 20
 #: options of the dead letter's store are given as dead_letter.endpoint, dead_letter.region, ...
 DEAD_LETTER_PREFIX = "dead_letter."
 _UNDECODED_OPTIONS = ("on_unknown", "dead_letter_path")
@@ -45,6 +55,7 @@ def parse_change_options(options: Mapping[str, str]) -> ChangeOptions:
     return ChangeOptions(
         catalog, table, refresh,
         messages=_parse_messages(given), undecoded=parse_undecoded(given),
+        memory_bytes=_parse_memory(given),
     )  # fmt: skip
 
 
@@ -80,6 +91,16 @@ def _parse_messages(given: Mapping[str, str]) -> bool:
             hint="Read messages with a query of their own, without table=.",
         )
     return text == "true"
+
+
+def _parse_memory(given: Mapping[str, str]) -> int:
+    """Raises OptionError."""
+    size = parse_size(given, "memory_bytes")
+    if size is not None and size < MEMORY_BYTES_MIN:
+        raise OptionError(
+            f"option memory_bytes is {size} bytes, expected at least {MEMORY_BYTES_MIN}"
+        )
+    return size or MEMORY_BYTES
 
 
 def undecoded_options(names: Iterable[str]) -> list[str]:

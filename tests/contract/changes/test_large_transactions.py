@@ -6,10 +6,9 @@ import pytest
 from changed_logs import LogOf
 from decoding import Row, read_all, without_rows
 
-from quorum_wal.spark.changes import change_spill
 from quorum_wal.spark.changes.change_spill import ChangeSpill
 
-PIECE_BYTES = 8000
+MEMORY_BYTES = 16_000
 LOGS = [(15, "logical"), (18, "logical"), (16, "replica")]
 
 
@@ -30,11 +29,9 @@ def test_small_limits(
 
     original = ChangeSpill.is_large
     monkeypatch.setattr(ChangeSpill, "is_large", is_large)
-    monkeypatch.setattr(change_spill, "GATHERED_BYTES_MAX", PIECE_BYTES)
-    monkeypatch.setattr(change_spill, "PIECE_BYTES_MAX", PIECE_BYTES)
     for catalog, rows in zip(catalogs, expected, strict=True):
         large.clear()
-        assert_same(read_all(log, catalog), rows)
+        assert_same(read_all(log, catalog, memory_bytes=MEMORY_BYTES), rows)
         assert len(large) > 3, "transactions larger than a piece"
 
 

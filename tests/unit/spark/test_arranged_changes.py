@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quorum_wal.spark.changes import change_spill
+from quorum_wal.spark.changes import spill_file
 from quorum_wal.spark.changes.arranged_changes import ChangeArranger
 from quorum_wal.spark.changes.catalog import Catalog, Column, Table
-from quorum_wal.spark.changes.change_files import UNKNOWN
+from quorum_wal.spark.changes.change_files import IGNORED, UNKNOWN
 from quorum_wal.spark.changes.change_rows import ChangeRows
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, FIELDS, OID, TUPLES_ROOM, Gathered
 from quorum_wal.spark.changes.change_spill import ChangeSpill
@@ -27,6 +27,7 @@ from quorum_wal.spark.changes.heap_fields import (
     INSERT,
     IS_SUPER,
     LSN,
+    MESSAGE,
     NEW_AT,
     NEW_LENGTH,
     NEW_PAGE,
@@ -49,7 +50,7 @@ from quorum_wal.walrecords.record_index import Array
 #: oid, file
 TABLES = ((20000, 30000), (20001, 30001), (20002, 20002))
 COMMITS, ROWS, ROUNDS = 5, 150, 15
-_RARE = (TRUNCATE, CREATE_FILE, NEW_PAGE, DROP_FILE, EMPTY_FILE, DAMAGED)
+_RARE = (TRUNCATE, CREATE_FILE, NEW_PAGE, DROP_FILE, EMPTY_FILE, DAMAGED, MESSAGE)
 
 
 @pytest.fixture
@@ -94,6 +95,8 @@ def random_change(rng: random.Random, row: int, rare: int) -> dict[int, int]:
         change[OPERATION] = rng.choice(_RARE)
     if change[OPERATION] == TRUNCATE:
         change[OID], change[CODE] = rng.choice((20000, 20001, 20009)), 0
+    if change[OPERATION] == MESSAGE:
+        change[CODE], change[RELFILENODE] = IGNORED, 0
     if change[OPERATION] == DELETE and rng.randrange(5) == 0:
         change[FLAGS] = IS_SUPER
     return change
@@ -128,24 +131,22 @@ def shown(rows: ChangeRows, data: Array) -> Iterator[tuple[Any, ...]]:
         tuples = [
             data[change[at] : change[at] + change[length]].tobytes()
             for at, length in ((NEW_AT, NEW_LENGTH), (OLD_AT, OLD_LENGTH))
-            if change[OPERATION] in (INSERT, UPDATE, DELETE)
+            if change[OPERATION] in (INSERT, UPDATE, DELETE, MESSAGE)
         ]
         yield *(change[name] for name in fields), rows.table[row], rows.notes.get(row), *tuples
 
 
 @pytest.mark.parametrize("is_followed", [False, True])
 @pytest.mark.parametrize("wal_level", ["logical", "replica"])
-def test_pieces_give_the_same_rows(
-    rng: random.Random, monkeypatch: pytest.MonkeyPatch, wal_level: str, is_followed: bool
-) -> None:
+def test_pieces_give_the_same_rows(rng: random.Random, wal_level: str, is_followed: bool) -> None:
     history = SchemaHistory(1, 2000) if is_followed else None
     versions = TableVersions(catalog(wal_level), history)
     arranger = ChangeArranger(versions, history, None)
     for _ in range(ROUNDS):
         gathered = random_changes(rng)
-        monkeypatch.setattr(change_spill, "PIECE_BYTES_MAX", rng.choice((200, 1000, 5000)))
+        piece_bytes = rng.choice((200, 1000, 5000))
         cuts = [0, *sorted(rng.sample(range(ROWS), 3)), ROWS]
-        with ChangeSpill(COMMITS, np.zeros(len(TABLES), np.int64)) as spill:
+        with ChangeSpill(COMMITS, np.zeros(len(TABLES), np.int64), piece_bytes) as spill:
             for begin, end in itertools.pairwise(cuts):
                 notes = {row - begin: note for row, note in gathered.notes.items()}
                 notes = {row: note for row, note in notes.items() if 0 <= row < end - begin}
@@ -161,7 +162,7 @@ def test_pieces_give_the_same_rows(
 
 
 def test_the_file_has_a_limit(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_spill, "SPILL_BYTES_MAX", 1000)
-    spill = ChangeSpill(COMMITS, np.zeros(len(TABLES), np.int64))
+    monkeypatch.setattr(spill_file, "SPILL_BYTES_MAX", 1000)
+    spill = ChangeSpill(COMMITS, np.zeros(len(TABLES), np.int64), 1000)
     with spill, pytest.raises(SpillError, match="have more than 1000 bytes"):
         spill.put(random_changes(rng))
