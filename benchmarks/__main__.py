@@ -221,11 +221,18 @@ def run_changes(options: Options) -> Report:
 
 
 def run_large(options: Options) -> Report:
-    primary = Primary(options.binaries, options.directory)
-    primary.postgres.configure(wal_level="logical")
-    with primary:
-        megabytes = options.megabytes or LARGE_MEGABYTES
-        samples = _collect(large_transaction.measure(primary, options.rounds, megabytes))
+    megabytes = options.megabytes or LARGE_MEGABYTES
+    samples: list[large_transaction.LargeSample] = []
+    for wal_level in large_transaction.WAL_LEVELS:
+        folder = options.directory / wal_level
+        folder.mkdir()
+        primary = Primary(options.binaries, folder)
+        primary.postgres.configure(wal_level=wal_level, wal_keep_size="64GB", max_wal_size="16GB")
+        with primary:
+            samples += _collect(
+                large_transaction.measure(primary, wal_level, options.rounds, megabytes)
+            )
+        shutil.rmtree(folder)
     return Report(large_transaction.table(samples), large_transaction.verdicts(samples), samples)
 
 

@@ -24,11 +24,17 @@ from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
 from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.inputs.wal_reader import WalRange
 
-PART, WHOLE = "an eighth", "all rows"
-COLUMNS = ("transaction", "rows", "peak MB", "CPU seconds", "thousand rows/s")
+WAL_LEVELS = ("logical", "replica")
+INSERT, UPDATE = "insert", "update"
+COLUMNS = ("wal_level, transaction", "rows", "peak MB", "CPU seconds", "thousand rows/s")
 PEAK_MB_MAX = 600
 ROWS_PER_MEGABYTE = 10_000
 _PART = 8
+STATEMENTS = {
+    INSERT: "INSERT INTO {table} SELECT g, g % 10, 0, 'account ' || g"
+    " FROM generate_series(1, {rows}) g",
+    UPDATE: "UPDATE {table} SET abalance = aid",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +48,34 @@ class LargeSample:
     cpu_seconds: float
 
 
-def measure(primary: Primary, rounds: int, megabytes: int) -> Iterator[LargeSample]:
-    """Yields each sample when it is taken; `megabytes` of WAL, about."""
-    primary.postgres.configure(wal_keep_size="64GB", max_wal_size="16GB")
-    primary.execute("CREATE TABLE accounts (aid bigint, bid int, abalance int, filler text)")
-    begin_lsn = int(primary.insert_lsn())
-    rows = {PART: megabytes * ROWS_PER_MEGABYTE // _PART, WHOLE: megabytes * ROWS_PER_MEGABYTE}
-    ranges = {}
-    for name, count in rows.items():
-        primary.execute(
-            "INSERT INTO accounts SELECT g, g % 10, 0, 'account ' || g"
-            f" FROM generate_series(1, {count}) g"
-        )
-        end_lsn = int(primary.postgres.flush_lsn())
-        ranges[name] = WalRange(begin_lsn, end_lsn, end_lsn)
-        begin_lsn = end_lsn
+@dataclass(frozen=True, slots=True)
+class _Transaction:
+    rows: int
+    wal_range: WalRange
+
+
+def measure(primary: Primary, wal_level: str, rounds: int, megabytes: int) -> Iterator[LargeSample]:
+    """Yields each sample when it is taken; `megabytes` of WAL for an insertion, about."""
+    whole = megabytes * ROWS_PER_MEGABYTE
+    transactions: dict[str, _Transaction] = {}
+    for rows in (whole // _PART, whole):
+        table = f"accounts_{rows}"
+        primary.execute(f"CREATE TABLE {table} (aid bigint, bid int, abalance int, filler text)")
+        for operation, statement in STATEMENTS.items():
+            primary.execute("CHECKPOINT")
+            begin_lsn = int(primary.insert_lsn())
+            primary.execute(statement.format(table=table, rows=rows))
+            end_lsn = int(primary.postgres.flush_lsn())
+            name = f"{wal_level}, {operation} of {rows:,}"
+            transactions[name] = _Transaction(rows, WalRange(begin_lsn, end_lsn, end_lsn))
     catalog = take_catalog(primary.postgres.dsn())
-    for number, name in interleaved(list(rows), rounds):
+    for number, name in interleaved(list(transactions), rounds):
+        each = transactions[name]
         with ProcessPoolExecutor(1, get_context("spawn")) as worker:
-            task = worker.submit(_decode, str(primary.postgres.pg_wal), ranges[name], catalog)
+            task = worker.submit(_decode, str(primary.postgres.pg_wal), each.wal_range, catalog)
             found, peak_bytes, cpu_seconds = task.result()
-        if found != rows[name]:
-            raise FixtureError(f"found {found} rows, expected {rows[name]}")
+        if found != each.rows:
+            raise FixtureError(f"{name}: found {found} rows, expected {each.rows}")
         yield LargeSample(name, number, found, peak_bytes, cpu_seconds)
 
 
@@ -78,8 +90,7 @@ def _decode(pg_wal: str, wal_range: WalRange, catalog: Catalog) -> tuple[int, in
 def table(samples: Sequence[LargeSample]) -> list[list[str]]:
     """Medians of each transaction."""
     rows = [list(COLUMNS)]
-    for name in (PART, WHOLE):
-        own = samples_of(samples, name)
+    for name, own in _by_setup(samples).items():
         rows.append(
             [
                 name,
@@ -96,10 +107,15 @@ def verdicts(samples: Sequence[LargeSample]) -> list[Verdict]:
     return [
         Verdict(
             f"memory of a worker, {name}",
-            Spread.of([s.peak_bytes / (1 << 20) for s in samples_of(samples, name)]),
+            Spread.of([s.peak_bytes / (1 << 20) for s in own]),
             PEAK_MB_MAX,
             at_least=False,
             unit=" MB",
         )
-        for name in (PART, WHOLE)
+        for name, own in _by_setup(samples).items()
     ]
+
+
+def _by_setup(samples: Sequence[LargeSample]) -> dict[str, list[LargeSample]]:
+    names = dict.fromkeys(sample.setup for sample in samples)
+    return {name: samples_of(samples, name) for name in names}
