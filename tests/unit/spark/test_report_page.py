@@ -6,19 +6,32 @@ from datetime import datetime
 
 import pytest
 
+from quorum_wal.spark.jobs.headline import Headline
 from quorum_wal.spark.jobs.report import Answer, Report
-from quorum_wal.spark.jobs.report_page import cell, page, summary_lines
+from quorum_wal.spark.jobs.report_page import cell, labels, page, summary_lines
+
+NO_WAL = Headline("There are no WAL records.", ())
 
 
 def test_a_report_of_no_wal() -> None:
-    nothing = Report("nothing", {"records": None}, {"rmgrs": Answer("By rmgr", "", ("rmgr",), ())})
+    rmgrs = Answer("By rmgr", "", ("rmgr",), ())
+    nothing = Report("nothing", NO_WAL, {"records": None}, {"rmgrs": rmgrs})
+    assert "There are no WAL records." in page(nothing)
     assert summary_lines(nothing) == [("WAL", "no records")]
     assert "There is none in this WAL" in page(nothing)
 
 
 def test_outside_text_is_escaped() -> None:
     answer = Answer("Hot blocks", "", ("relation", "records"), (("<script>alert(1)</script>", 3),))
-    assert "<script>alert" not in page(Report("<b>", {"records": None}, {"blocks": answer}))
+    assert "<script>alert" not in page(Report("<b>", NO_WAL, {"records": None}, {"blocks": answer}))
+
+
+def test_labels_name_the_database_if_there_are_several() -> None:
+    columns = ("database", "relation", "bytes")
+    one = Answer("", "", columns, (("shop", "public.a", 2), ("shop", "public.b", 1)))
+    assert labels("relations", one) == ["public.a", "public.b"]
+    two = Answer("", "", columns, (("shop", "public.a", 2), ("crm", "public.a", 1)))
+    assert labels("relations", two) == ["shop: public.a", "crm: public.a"]
 
 
 @pytest.mark.parametrize(
