@@ -83,7 +83,8 @@ class FileWriter:
         sources = column_sources(step.before, step.definition)
         after = MirrorTable(step.definition, table.buckets, table.files)
         is_same = (
-            self._files(table).columns == self._files(after).columns
+            table.name == after.name
+            and self._files(table).columns == self._files(after).columns
             and step.before["key"] == step.definition["key"]
             and not any(source.labels for source in sources)
         )

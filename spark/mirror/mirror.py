@@ -26,6 +26,7 @@ from quorum_wal.spark.errors import MirrorError, UndecodedChange
 from quorum_wal.spark.jobs.replay_table import is_unseen
 from quorum_wal.spark.jobs.table_base import Snapshot
 from quorum_wal.spark.mirror.batch_plan import Event, TablePlan, name_of, plan_batch
+from quorum_wal.spark.mirror.delta_log import DeltaLog
 from quorum_wal.spark.mirror.file_writer import FileWriter
 from quorum_wal.spark.mirror.selection import Selection
 from quorum_wal.spark.mirror.version import (
@@ -35,6 +36,7 @@ from quorum_wal.spark.mirror.version import (
     Versions,
     following,
 )
+from quorum_wal.spark.sources.shown_errors import shown_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,6 +69,7 @@ class Mirror:
         self.versions = Versions(open_store(url, store_options))
         self._job = self.versions.job()
         self._selection = Selection(self._job.include, self._job.exclude)
+        self._delta = DeltaLog(self.versions) if self._job.is_delta else None
 
     def newest(self) -> Version:
         """The current version. Raises MirrorError."""
@@ -84,11 +87,22 @@ class Mirror:
         Raises MirrorError, UndecodedChange, ObjectStoreError; then the mirror is unchanged.
         """
         version = self.newest()
+        self.publish(version)
         rows = frame.where(_unapplied(version)).selectExpr(*_USED.split(", ")).persist()
         try:
-            self._on_applied(self._applied(version, rows, batch))
+            with shown_errors():
+                applied = self._applied(version, rows, batch)
         finally:
             rows.unpersist()
+        self.publish(applied.version)
+        if applied.version.number % CLEAN_EVERY == 0:
+            self.versions.clean(applied.version, datetime.now(UTC))
+        self._on_applied(applied)
+
+    def publish(self, version: Version) -> None:
+        """Writes the logs of Delta, if the mirror has them. It does so only once for a version."""
+        if self._delta is not None:
+            self._delta.publish(version, int(datetime.now(UTC).timestamp() * 1000))
 
     def _applied(self, version: Version, rows: DataFrame, batch: int) -> AppliedBatch:
         ends = rows.selectExpr("max(struct(commit_lsn, commit_time)) AS last").collect()[0].last
@@ -126,8 +140,6 @@ class Mirror:
             batch=batch,
         )
         self.versions.create(new)
-        if new.number % CLEAN_EVERY == 0:
-            self.versions.clean(new, datetime.now(UTC))
         return AppliedBatch(new, count)
 
 

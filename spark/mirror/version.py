@@ -171,6 +171,10 @@ class Versions:
         keys = [info.key for info in self.store.list(VERSIONS)]
         return self._read(keys[-1], Version) if keys else None
 
+    def numbered(self, number: int) -> Version:
+        """Raises ObjectNotFound."""
+        return self._read(_key(number), Version)
+
     def create(self, version: Version) -> None:
         """Makes it the current version, durably."""
         if not self.store.create(_key(version.number), msgspec.json.encode(version)):
