@@ -8,13 +8,13 @@ Law: a round returns after all of its files are durable. Files of other buckets 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from quorum_wal.spark.jobs.replay_table import families_of
-from quorum_wal.spark.mirror.batch_plan import Step
+from quorum_wal.spark.mirror.batch_plan import Step, name_of
 from quorum_wal.spark.mirror.schema_change import ColumnSource, column_sources
 from quorum_wal.spark.mirror.table_columns import columns_of
 from quorum_wal.spark.mirror.table_files import TableFiles
@@ -59,20 +59,26 @@ class FileWriter:
         self._is_text = is_text
 
     def run_round(
-        self, tables: list[MirrorTable], steps: Mapping[int, Step], rows: DataFrame
+        self,
+        tables: list[MirrorTable],
+        steps: Mapping[int, Step],
+        rows: DataFrame,
+        counts: Mapping[str, int],
     ) -> int:
-        """Replaces the tables that change in `tables`. Returns the number of changes."""
+        """Replaces the tables that change in `tables`. `counts` are the changes of each table in
+        the whole batch. Returns the number of changes that were applied."""
         for number, step in steps.items():
             tables[number] = self._prepared(tables[number], step)
-        parts = _rows_of(self._session, steps, rows)
-        counted = parts.groupBy("table_number").count().collect()
-        counts: dict[int, int] = {row["table_number"]: row["count"] for row in counted}
-        if not counts:
+        changing = {}
+        for number, step in steps.items():
+            count = counts.get(name_of(step.definition), 0)
+            if step.has_rows and count:
+                tables[number] = self._with_room(tables[number], count)
+                changing[number] = count
+        if not changing:
             return 0
-        for number, count in counts.items():
-            tables[number] = self._with_room(tables[number], count)
-        self._merge(tables, parts, counts)
-        return sum(counts.values())
+        used = {number: steps[number] for number in changing}
+        return self._merge(tables, _rows_of(self._session, used, rows), changing)
 
     def _prepared(self, table: MirrorTable, step: Step) -> MirrorTable:
         """The table before the changes of the step."""
@@ -114,13 +120,11 @@ class FileWriter:
         ).collect()
         return replace(after, files=tuple(sorted(written, key=lambda file: file.path)))
 
-    def _merge(
-        self, tables: list[MirrorTable], parts: DataFrame, counts: Mapping[int, int]
-    ) -> None:
+    def _merge(self, tables: list[MirrorTable], parts: DataFrame, counts: Mapping[int, int]) -> int:
         found = RoundTables({number: self._files(tables[number]) for number in counts})
         keyed = parts.rdd.mapPartitions(found.keyed).persist()
         try:
-            families = _families(keyed)
+            applied, families = _families(keyed)
             tasks = max(2, sum(counts.values()) // ROWS_PER_TASK)
             buckets = sum(tables[number].buckets for number in counts)
             mergers = min(buckets, TASKS_PER_CORE * self._session.sparkContext.defaultParallelism)
@@ -142,6 +146,7 @@ class FileWriter:
             new = [file for file in mine.values() if file is not None]
             files = sorted((*kept, *new), key=lambda file: file.path)
             tables[number] = replace(tables[number], files=tuple(files))
+        return applied
 
     def _files(self, table: MirrorTable) -> TableFiles:
         return TableFiles(
@@ -162,7 +167,7 @@ def _rows_of(session: SparkSession, steps: Mapping[int, Step], rows: DataFrame) 
     parts = [
         (number, step.definition["schema"], step.definition["table"],
          _text(step.after), _text(step.until))
-        for number, step in steps.items() if step.has_rows
+        for number, step in steps.items()
     ]  # fmt: skip
     changes = rows.where("operation IN ('insert', 'update', 'delete')")
     placed = changes.selectExpr("*", f"{_PLACE} AS place")
@@ -180,14 +185,20 @@ def _text(place: tuple[int, int, int]) -> str:
     return "" if commit_lsn < 0 else f"{commit_lsn:016X}{lsn:016X}{seq:08X}"
 
 
-def _families(keyed: RDD[Keyed]) -> dict[str, str]:
-    """Of keys that updates change into each other, which are folded together. Such changes are
-    rare, so the driver collects them."""
-    moves = keyed.flatMap(
-        lambda each: [] if each[1].old_key is None
-        else [(family_id(each[0], each[1].old_key), family_id(each[0], each[1].key))]
-    )  # fmt: skip
-    return dict(families_of(moves.distinct().collect()))
+def _families(keyed: RDD[Keyed]) -> tuple[int, dict[str, str]]:
+    """The number of changes, and the families of keys that updates change into each other: those
+    are folded together. Such changes are rare, so the driver collects them."""
+    found = keyed.mapPartitions(_moves).collect()
+    return sum(count for count, _ in found), dict(families_of(m for _, each in found for m in each))
+
+
+def _moves(changes: Iterable[Keyed]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    count, moves = 0, set()
+    for number, change in changes:
+        count += 1
+        if change.old_key is not None:
+            moves.add((family_id(number, change.old_key), family_id(number, change.key)))
+    yield count, sorted(moves)
 
 
 def _identity(number: int) -> int:

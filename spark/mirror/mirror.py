@@ -14,10 +14,12 @@ pass through the driver, except those that change definitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
 
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.pgwal.lsn import format_lsn
@@ -41,6 +43,12 @@ from quorum_wal.spark.sources.shown_errors import shown_errors
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_KIND = (
+    "CASE WHEN commit_lsn IS NULL THEN 'note'"
+    " WHEN operation = 'unknown' OR detail IS NOT NULL THEN 'undecoded'"
+    " WHEN operation IN ('schema', 'truncate') THEN 'event'"
+    " WHEN operation IN ('insert', 'update', 'delete') THEN 'change' END"
+)
 _USED = "commit_lsn, commit_time, lsn, seq, xid, operation, schema, table, key, new, old, detail"
 
 
@@ -105,16 +113,18 @@ class Mirror:
             self._delta.publish(version, int(datetime.now(UTC).timestamp() * 1000))
 
     def _applied(self, version: Version, rows: DataFrame, batch: int) -> AppliedBatch:
-        ends = rows.selectExpr("max(struct(commit_lsn, commit_time)) AS last").collect()[0].last
-        _check_notes(version, rows)
-        if ends is None or ends.commit_lsn is None:
+        summary = _Summary.of(rows)
+        if summary.has_notes:
+            _check_notes(version, rows)
+        if summary.position is None:
             return AppliedBatch(version, 0)
-        events = [
-            Event.of(row.asDict())
-            for row in rows.where("operation IN ('schema', 'truncate')").collect()
-        ]
+        events = []
+        if summary.has_events:
+            found = rows.where("operation IN ('schema', 'truncate')").collect()
+            events = [Event.of(row.asDict()) for row in found]
         plans = plan_batch([each.definition for each in version.tables], events, self._selection)
-        _check_decoded(rows, plans)
+        if summary.has_undecoded:
+            _check_decoded(rows, plans)
         tables = [
             MirrorTable(plan.steps[0].definition) if plan.index is None
             else version.tables[plan.index]
@@ -131,16 +141,46 @@ class Mirror:
                 for index, plan in enumerate(plans)
                 if number < len(plan.steps)
             }
-            count += files.run_round(tables, steps, rows)
+            count += files.run_round(tables, steps, rows, summary.counts)
         made = [table for table, plan in zip(tables, plans, strict=True) if not plan.is_dropped]
         new = replace(
             following(version, made),
-            position=ends.commit_lsn,
-            commit_time=ends.commit_time,
+            position=summary.position,
+            commit_time=summary.commit_time,
             batch=batch,
         )
         self.versions.create(new)
         return AppliedBatch(new, count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """What a batch has, from one job. `position` is None without commits; `counts` are the changes
+    of each table by its name."""
+
+    position: int | None
+    commit_time: datetime | None
+    has_notes: bool
+    has_undecoded: bool
+    has_events: bool
+    counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, rows: DataFrame) -> _Summary:
+        grouped = rows.selectExpr("*", f"{_KIND} AS kind").groupBy("kind", "schema", "table")
+        last = F.max(F.struct("commit_lsn", "commit_time")).alias("last")
+        found = grouped.agg(F.count(F.lit(1)).alias("rows"), last).collect()
+        kinds = {row.kind for row in found}
+        ends = [row.last for row in found if row.last.commit_lsn is not None]
+        newest = max(ends, key=lambda end: end.commit_lsn, default=None)
+        return cls(
+            None if newest is None else newest.commit_lsn,
+            None if newest is None else newest.commit_time,
+            "note" in kinds,
+            "undecoded" in kinds,
+            "event" in kinds,
+            {f"{row.schema}.{row.table}": row.rows for row in found if row.kind == "change"},
+        )
 
 
 def _unapplied(version: Version) -> str:

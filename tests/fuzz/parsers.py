@@ -101,6 +101,7 @@ from quorum_wal.safekeeper.slots_file import decode_slots
 from quorum_wal.safekeeper.trim_rule import parse_suffix
 from quorum_wal.spark.changes.datum_varlena import DatumError
 from quorum_wal.spark.changes.logical_messages import decode_message, message_json
+from quorum_wal.spark.errors import MirrorError
 from quorum_wal.telemetry.http_token import read_http_token, read_private_token
 from quorum_wal.telemetry.page.sign_in import parse_token_form
 from quorum_wal.walproposer.errors import Unreachable, WalProposerError
@@ -115,6 +116,7 @@ from quorum_wal.walproposer.timelines.status_page import PageAddress
 from . import catalog_seeds, seeds
 from .bounds import bounded
 from .datum_seeds import DATUMS
+from .mirror_values import MIRROR_VALUES
 from .mutation import mutate, mutate_text
 
 Exceptions = tuple[type[Exception], ...]
@@ -488,6 +490,8 @@ PARSERS: list[Parser] = [
     Parser("cli.parameters.Dsn", _convert(parameters.Dsn()), (click.UsageError,), texts=_CONNINFO),
     Parser("cli.listening.HostPort", _convert(listening.HostPort()), (click.UsageError,),
            texts=_ADDRESSES),
+    *(Parser(f"spark.mirror.{name}", read, (MirrorError,), seeds=valid)
+      for name, (read, valid) in MIRROR_VALUES.items()),
     Parser("spark.changes.logical_messages.decode_message", _logical_message, (WalFormatError,),
            seeds=(struct.pack("<IB3xQQ", 5, 1, 3, 2) + b"ab\0xy",)),
     *(Parser(f"spark.changes.{name}", read, _DATUM_ERRORS, seeds=valid)

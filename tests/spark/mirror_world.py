@@ -69,7 +69,7 @@ class Workload:
     def _statement(self) -> str:
         rng = self._rng
         key, other = rng.randrange(KEYS), rng.randrange(KEYS)
-        big = f"repeat('{rng.randrange(1000)}', {rng.choice((5, 3000))})"
+        big = f"repeat('{rng.randrange(1000)}', {rng.choice((5, 900))})"
         upsert = (
             f"INSERT INTO shop.orders (id, state, total, note, big, raw, tags, doc, ratio, flag)"
             f" VALUES ({key}, '{rng.choice(('new', 'paid', 'sent'))}', {rng.randrange(10**6)}.5,"

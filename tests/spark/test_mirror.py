@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 from mirror_world import Workload, create_tables, mirrored_rows, rows_in_postgres
+from pyspark.errors import StreamingQueryException
 
+from quorum_wal.objectstore.store import open_store
 from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.processes import SK
 from quorum_wal.spark.mirror.mirror_stream import MirrorSettings, MirrorStream
+from quorum_wal.spark.mirror.reader import read_mirror
 from quorum_wal.spark.mirror.selection import Selection
+from quorum_wal.spark.mirror.version import Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,3 +80,126 @@ def test_random_changes_while_it_is_taken_and_later(
         Workload(postgres, Random(seed + 2)).run(30)
         assert run_once(session, postgres, mirror) > 0
         assert_equal(postgres, mirror)
+
+
+def test_changed_definitions(
+    session: SparkSession, wal_server: Callable[..., Postgres], tmp_path: Path
+) -> None:
+    """Of existing, new, renamed and dropped tables, between changes of rows."""
+    mirror = tmp_path / "mirror"
+    with wal_server(tmp_path / "data") as postgres:
+        create_tables(postgres)
+        Workload(postgres, Random(1)).run(40)
+        MirrorStream(session, settings(postgres, mirror)).begin()
+        for statement in DDL:
+            postgres.execute(statement)
+        run_once(session, postgres, mirror)
+        tables = (*MIRRORED, "shop.newer", "shop.renamed", "shop.parts_w")
+        for table in tables:
+            if table not in ("shop.items", "shop.parts_s"):
+                assert mirrored_rows(mirror, table) == rows_in_postgres(postgres, table), table
+        version = Versions(open_store(str(mirror))).newest()
+        assert version is not None
+        names = {each.name for each in version.tables}
+        assert {"shop.items", "shop.parts_s", "shop.tmp_x", "public.other"}.isdisjoint(names)
+        (parts,) = postgres.execute("SELECT count(*) FROM shop.parts")[0]
+        assert read_mirror(session, str(mirror), "shop.parts").count() == parts > 0
+        (total,) = postgres.execute("SELECT sum(weight) FROM shop.orders")[0]
+        frame = read_mirror(session, str(mirror), "shop.orders")
+        assert frame.selectExpr("sum(weight)").collect()[0][0] == total
+        postgres.execute("ALTER TABLE shop.tmp_x RENAME TO wanted")
+        with pytest.raises(StreamingQueryException, match=r"shop\.wanted at .* is now one of"):
+            run_once(session, postgres, mirror)
+        assert Versions(open_store(str(mirror))).newest() == version
+
+
+DDL = (
+    "ALTER TABLE shop.orders ADD weight int DEFAULT 7",
+    "UPDATE shop.orders SET weight = 8, note = 'heavy' WHERE id % 2 = 0",
+    "ALTER TABLE shop.orders RENAME note TO remark",
+    "ALTER TABLE shop.orders DROP raw, ADD extra text",
+    "INSERT INTO shop.orders (id, state, remark, extra) VALUES (1000, 'new', 'x', 'y')",
+    "ALTER TYPE shop.state RENAME VALUE 'new' TO 'open'",
+    "ALTER TYPE shop.state ADD VALUE 'lost' BEFORE 'paid'",
+    "ALTER TABLE shop.orders ALTER total TYPE numeric(14, 2)",
+    "INSERT INTO shop.orders (id, state, total) VALUES (1001, 'lost', 123456789012.25)",
+    "ALTER TABLE shop.orders ALTER id TYPE bigint",
+    "VACUUM FULL shop.orders",
+    "UPDATE shop.orders SET id = id + 5000 WHERE id < 20",
+    "CREATE TABLE shop.newer (a int PRIMARY KEY, b text)",
+    "INSERT INTO shop.newer SELECT i, 'b' || i FROM generate_series(1, 300) i",
+    "TRUNCATE shop.newer",
+    "INSERT INTO shop.newer VALUES (1, 'after'), (2, NULL)",
+    "ALTER TABLE shop.newer ADD UNIQUE (b)",
+    "CREATE TABLE shop.tmp_x (a int PRIMARY KEY)",
+    "INSERT INTO shop.tmp_x VALUES (1)",
+    "ALTER TABLE shop.items RENAME TO renamed",
+    "UPDATE shop.renamed SET amount = -1",
+    "CREATE TABLE shop.parts_w PARTITION OF shop.parts FOR VALUES IN ('w')",
+    "INSERT INTO shop.parts VALUES (1, 'w', 1), (2, 'w', 2)",
+    "DELETE FROM shop.parts_w WHERE id = 2",
+    "DROP TABLE shop.parts_s",
+    "INSERT INTO public.other VALUES (12345)",
+)
+
+
+def test_kill_9_at_random_moments(wal_server: Callable[..., Postgres], tmp_path: Path) -> None:
+    """Of the command and of its workers, while clients write. Its tables are Delta tables."""
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    rng = Random(seed)
+    mirror = tmp_path / "mirror"
+    with wal_server(tmp_path / "data", wal_level="logical") as postgres:
+        create_tables(postgres)
+        command = [
+            *SK, "spark", "mirror", "--into", str(mirror), "--path", str(postgres.pg_wal),
+            "--dsn", postgres.dsn(), "--table", "shop.*", "--exclude", "shop.tmp_*",
+            "--format", "delta", "--option", "max_bytes_per_batch=2MB", "--master", "local[2]",
+        ]  # fmt: skip
+        workload = Workload(postgres, rng)
+        workload.run(40)
+        killed_once(command, workload, rng)
+        ended = subprocess.run([*command, "--once"], capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert_equal(postgres, mirror)
+        version = Versions(open_store(str(mirror))).newest()
+        assert version is not None
+        for name in MIRRORED:
+            table = DeltaTable(mirror / name)
+            files = {f"{name}/{Path(uri).name}" for uri in table.file_uris()}
+            assert files == {file.path for file in version.table(name).files}
+            assert table.to_pyarrow_table().num_rows == version.table(name).rows
+
+
+def killed_once(command: list[str], workload: Workload, rng: Random) -> None:
+    """Runs the command, and kills its Python workers while it applies batches, and then itself."""
+    process = subprocess.Popen(
+        [*command, "--interval", "0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        assert process.stdout.readline().startswith("snapshot"), process.stderr.read()
+        for victims in (python_workers, lambda pid: [pid]):
+            workload.run(60)
+            assert process.stdout.readline().startswith("version"), process.stderr.read()
+            time.sleep(rng.uniform(0, 0.5))  # a random moment is what this is about
+            for pid in victims(process.pid):
+                os.kill(pid, signal.SIGKILL)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def python_workers(session_id: int) -> list[int]:
+    """The processes of the command's session that run Spark's workers."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        pid = int(path.parent.name)
+        try:
+            if os.getsid(pid) == session_id and b"pyspark.daemon" in path.read_bytes():
+                found.append(pid)
+        except OSError:
+            continue  # it has ended
+    return found
