@@ -22,6 +22,9 @@ from quorum_wal.spark.mirror.selection import Selection
 from quorum_wal.spark.mirror.version import describe
 from quorum_wal.telemetry.stop_signal import StopSignal
 
+#: tries each task four times, as a cluster does
+LOCAL = "local[*,4]"
+
 
 @click.command()
 @click.option("--into", required=True, metavar="URL", help="Folder or object store of the mirror.")
@@ -99,7 +102,7 @@ def mirror(
         is_delta=table_format == "delta",
     )
     stopping = StopSignal().install()
-    with command_session("sk spark mirror", master) as session:
+    with command_session("sk spark mirror", LOCAL if master == "local[*]" else master) as session:
         stream = MirrorStream(session, settings)
         version, is_new = stream.begin()
         if is_new:

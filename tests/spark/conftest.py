@@ -52,15 +52,16 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def wal_server(
     pg_binaries: PostgresBinaries, initdb_template: Callable[[PostgresBinaries, int], Path]
 ) -> Callable[..., Postgres]:
-    """`wal_server(data, **settings)`: one with small segments, which it keeps; not started."""
+    """`wal_server(data, **settings)`: one with small segments, which it keeps; not started. By
+    default of the version of the other tests."""
 
-    def make(data: Path, **settings: Any) -> Postgres:
+    def make(data: Path, binaries: PostgresBinaries = pg_binaries, **settings: Any) -> Postgres:
         return Postgres(
-            pg_binaries,
+            binaries,
             data,
             settings={"wal_keep_size": "1GB", "autovacuum": False, **settings},
             wal_seg_size=SEGMENT_BYTES,
-            template=initdb_template(pg_binaries, SEGMENT_BYTES),
+            template=initdb_template(binaries, SEGMENT_BYTES),
         )
 
     return make

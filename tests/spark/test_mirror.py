@@ -19,8 +19,10 @@ from mirror_world import Workload, create_tables, mirrored_rows, rows_in_postgre
 from pyspark.errors import StreamingQueryException
 
 from quorum_wal.objectstore.store import open_store
+from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_server.binaries import find_postgres
 from quorum_wal.spark.mirror.mirror_stream import MirrorSettings, MirrorStream
 from quorum_wal.spark.mirror.reader import read_mirror
 from quorum_wal.spark.mirror.selection import Selection
@@ -29,6 +31,7 @@ from quorum_wal.spark.mirror.version import Versions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+WORKER = b"pyspark.daemon\0pyspark.worker\0"
 MIRRORED = ("shop.orders", "shop.items", "shop.log", "shop.parts_n", "shop.parts_s")
 
 
@@ -58,17 +61,23 @@ def assert_equal(postgres: Postgres, url: Path) -> None:
         assert mirrored_rows(url, table) == rows_in_postgres(postgres, table), table
 
 
-@pytest.mark.parametrize("wal_level", ["logical", "replica"])
+@pytest.mark.parametrize(("wal_level", "major"), [("logical", 16), ("replica", 18)])
 def test_random_changes_while_it_is_taken_and_later(
-    session: SparkSession, wal_server: Callable[..., Postgres], tmp_path: Path, wal_level: str
+    session: SparkSession,
+    wal_server: Callable[..., Postgres],
+    tmp_path: Path,
+    wal_level: str,
+    major: int,
 ) -> None:
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     mirror = tmp_path / "mirror"
-    with wal_server(tmp_path / "data", wal_level=wal_level) as postgres:
+    with skip_if_unavailable():
+        binaries = find_postgres(major)
+    with wal_server(tmp_path / "data", binaries, wal_level=wal_level) as postgres:
         create_tables(postgres)
-        Workload(postgres, Random(seed)).run(50)
-        writer = threading.Thread(target=Workload(postgres, Random(seed + 1)).run, args=(300,))
+        Workload(postgres, Random(seed)).run(40)
+        writer = threading.Thread(target=Workload(postgres, Random(seed + 1)).run, args=(150,))
         writer.start()
         version, is_new = MirrorStream(session, settings(postgres, mirror)).begin()
         assert is_new
@@ -77,7 +86,7 @@ def test_random_changes_while_it_is_taken_and_later(
         run_once(session, postgres, mirror)
         assert_equal(postgres, mirror)
         assert run_once(session, postgres, mirror) == 0
-        Workload(postgres, Random(seed + 2)).run(30)
+        Workload(postgres, Random(seed + 2)).run(20)
         assert run_once(session, postgres, mirror) > 0
         assert_equal(postgres, mirror)
 
@@ -154,7 +163,7 @@ def test_kill_9_at_random_moments(wal_server: Callable[..., Postgres], tmp_path:
         command = [
             *SK, "spark", "mirror", "--into", str(mirror), "--path", str(postgres.pg_wal),
             "--dsn", postgres.dsn(), "--table", "shop.*", "--exclude", "shop.tmp_*",
-            "--format", "delta", "--option", "max_bytes_per_batch=2MB", "--master", "local[2]",
+            "--format", "delta", "--option", "max_bytes_per_batch=2MB", "--master", "local[2,4]",
         ]  # fmt: skip
         workload = Workload(postgres, rng)
         workload.run(40)
@@ -198,7 +207,7 @@ def python_workers(session_id: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         pid = int(path.parent.name)
         try:
-            if os.getsid(pid) == session_id and b"pyspark.daemon" in path.read_bytes():
+            if os.getsid(pid) == session_id and WORKER in path.read_bytes():
                 found.append(pid)
         except OSError:
             continue  # it has ended
