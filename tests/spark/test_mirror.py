@@ -163,7 +163,7 @@ def test_kill_9_at_random_moments(wal_server: Callable[..., Postgres], tmp_path:
         command = [
             *SK, "spark", "mirror", "--into", str(mirror), "--path", str(postgres.pg_wal),
             "--dsn", postgres.dsn(), "--table", "shop.*", "--exclude", "shop.tmp_*",
-            "--format", "delta", "--option", "max_bytes_per_batch=2MB", "--master", "local[2,4]",
+            "--format", "delta", "--master", "local[2,4]",
         ]  # fmt: skip
         workload = Workload(postgres, rng)
         workload.run(40)
@@ -191,8 +191,9 @@ def killed_once(command: list[str], workload: Workload, rng: Random) -> None:
     try:
         assert process.stdout.readline().startswith("snapshot"), process.stderr.read()
         for victims in (python_workers, lambda pid: [pid]):
-            workload.run(60)
+            workload.run(30)
             assert process.stdout.readline().startswith("version"), process.stderr.read()
+            workload.run(30)
             time.sleep(rng.uniform(0, 0.5))  # a random moment is what this is about
             for pid in victims(process.pid):
                 os.kill(pid, signal.SIGKILL)
