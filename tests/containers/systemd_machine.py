@@ -17,10 +17,7 @@ import docker
 from container_network import PinnedNetwork
 from container_service import ServiceContainer
 
-from quorum_wal.pg_fixtures.waiting import wait_until
-
 START_TIMEOUT = 120.0  # seconds
-COMMAND_TIMEOUT = 30.0
 
 #: What `systemctl is-system-running` says when the start is over.
 STARTED = {"running", "degraded"}

@@ -139,7 +139,8 @@ def test_postgres_with_a_sidecar(
 def status_command() -> str:
     """The command that the page has kubectl run in the container of the proposer."""
     text = (ROOT / "docs/kubernetes.md").read_text()
-    (command,) = re.findall("kubectl exec postgres-0 -c proposer -- sh -c '(sk status .*?)'\n", text)
+    begin = "kubectl exec postgres-0 -c proposer -- sh -c "
+    (command,) = re.findall(f"{begin}'(sk status [^']*)'", text)
     return str(command)
 
 
