@@ -1,4 +1,4 @@
-"""House style that a machine can judge: sizes, docstrings, names, leftovers, and honest docs."""
+"""Style rules that a program can check: sizes, docstrings, names, leftovers, and correct docs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINE_COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
 
-# Names that say nothing about what a thing is.
+# Names without a meaning.
 BANNED_NAMES = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
 BANNED_WORDS = ("FIX" + "ME", "TO" + "DO", "XX" + "X")
 
@@ -72,7 +72,8 @@ def test_sizes_docstring_and_leftovers(path: Path) -> None:
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:
-    """Folders of tests are no packages: pytest takes a second file of a name for the first."""
+    """Folders of tests are no packages: pytest takes a second file with the same name for the
+    first."""
     names = Counter(path.name for path in PYTHON if path.name.startswith("test_"))
     assert [name for name, count in names.items() if count > 1] == []
 
@@ -92,14 +93,14 @@ def test_no_swallowed_exceptions() -> None:
     assert not problems, "\n".join(problems)
 
 
-#: The cores, and who executes their actions: a case that nobody thought of is an error of mypy's.
+#: The cores, and the code that executes their actions: mypy reports a missing case as an error.
 CLOSED = (*ROOT.glob("walproposer/stream/*.py"), ROOT / "safekeeper/acceptor.py")
 CLOSED += (ROOT / "safekeeper/timeline.py",)
 
 
 @pytest.mark.parametrize("path", CLOSED, ids=name_of)
 def test_a_match_of_a_core_names_every_case(path: Path) -> None:
-    """A wildcard may only say that it is never reached; without one mypy demands every case."""
+    """A wildcard may only assert that it is never reached; without one mypy demands every case."""
     problems = [
         f"{path}:{case.pattern.lineno}"
         for node in ast.walk(ast.parse(path.read_text()))
@@ -129,7 +130,7 @@ def test_links_in_docs_lead_somewhere() -> None:
     assert not problems, "\n".join(problems)
 
 
-#: Where a pause is what the test is about, and not a wait for something that has no condition.
+#: Pauses that are the subject of the test, and not a wait for something without a condition.
 PAUSES = {
     "tests/contract/objectstore/faulty_store.py": "a store that answers late",
     "tests/integration/qsync_client/test_qsync_cancellations.py": "the moment of a cancellation",
@@ -220,7 +221,7 @@ def private_uses(path: Path) -> int:
 
 
 def test_tests_use_public_interfaces() -> None:
-    """Bugs are planted inside (bugs_of_*); all else goes through what others may call, too."""
+    """Bugs are planted inside (bugs_of_*); everything else uses public interfaces."""
     uses = {
         name: count
         for path in PYTHON
@@ -230,7 +231,7 @@ def test_tests_use_public_interfaces() -> None:
     assert uses == INSIDES_LEFT
 
 
-#: The package of users' imports; by any other name a module would be loaded twice.
+#: Users import from this package; by any other name a module would be loaded twice.
 OURS = tuple(link.name for link in (ROOT / "quorum_wal").iterdir() if link.is_symlink())
 
 

@@ -1,4 +1,4 @@
-"""A table at a moment, from a base and its changes, is what Postgres had at that moment."""
+"""A table at a moment, from a base and its changes, equals the table in Postgres at that moment."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class World:
-    """A server that was stopped, its base and catalog, and what its table was at two moments."""
+    """A stopped server, its base and catalog, and its table at two moments."""
 
     pg_wal: Path
     base: Path
-    #: from before and from behind a TRUNCATE
+    #: from before and after a TRUNCATE
     old_catalog: str
     catalogs: str
     states: dict[str, list[tuple[Any, ...]]]
@@ -72,7 +72,7 @@ def _create(postgres: Postgres) -> None:
 
 
 def _change_rows(postgres: Postgres) -> None:
-    """With values out of line that stay as they are, keys that change, and rollbacks."""
+    """With out-of-line values that do not change, keys that change, and rollbacks."""
     postgres.execute("UPDATE orders SET amount = amount + 1 WHERE id % 3 = 0")
     postgres.execute("UPDATE orders SET region = 'süd' WHERE id % 50 = 0")
     postgres.execute("UPDATE orders SET id = -id, note = 'twice' WHERE region = 'süd'")
@@ -124,7 +124,7 @@ def _replayed(session: SparkSession, world: World, catalogs: str, end_lsn: str) 
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """As both sides have it: JSON writes times with a T and arrays with brackets."""
+    """In a common form: JSON writes times with a T and arrays with brackets."""
     id_, region, amount, note, flag, at, tags, big = row
     flag = flag if flag is None or isinstance(flag, bool) else flag == "true"
     at = at and at.replace("T", " ").replace("+00:00", "+00")

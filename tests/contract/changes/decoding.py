@@ -17,7 +17,7 @@ Row = dict[str, Any]
 def read(
     log: ChangedLog, begin_lsn: int, end_lsn: int, catalog: Catalog | None = None, **options: Any
 ) -> list[Row]:
-    """What commits in the range; by default with both catalogs."""
+    """The changes of the transactions that commit in the range; by default with both catalogs."""
     catalog = catalog or log.catalogs[0].merged(log.catalogs[1])
     wal_range = WalRange(begin_lsn, end_lsn, log.end_lsn)
     batches = list(read_changes(log.wal_input, wal_range, ChangeOptions(catalog, **options)))

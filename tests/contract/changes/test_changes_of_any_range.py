@@ -1,4 +1,4 @@
-"""However the WAL is cut, the changes are the same; and nothing is left out unsaid."""
+"""The changes are the same however the WAL is cut, and an omitted change is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rng() -> random.Random:
 
 @pytest.mark.parametrize(("major", "wal_level"), LOGS)
 def test_any_split(changed_log: LogOf, rng: random.Random, major: int, wal_level: str) -> None:
-    """Cuts are anywhere, also inside of transactions, of records, of page headers."""
+    """Cuts are anywhere, also inside transactions, records and page headers."""
     log = changed_log(major, wal_level)
     whole = read_all(log)
     assert len(whole) > 1000
@@ -59,7 +59,7 @@ def test_windows(
 def test_restart_lsn_is_enough(
     changed_log: LogOf, rng: random.Random, tmp_path: Path, major: int
 ) -> None:
-    """Behind a place, all changes are decoded with the WAL from restart_lsn on alone."""
+    """After any position, all changes are decoded with only the WAL from restart_lsn on."""
     log = changed_log(major, "logical")
     options = ChangeOptions(log.catalogs[0])
     boundaries = [row["lsn"] for row in read_all(log)]
@@ -74,7 +74,7 @@ def test_restart_lsn_is_enough(
 
 @pytest.mark.parametrize("major", [16])
 def test_wal_that_begins_too_late(changed_log: LogOf, tmp_path: Path, major: int) -> None:
-    """What may have begun before is said, once."""
+    """Transactions that may have begun before are reported once."""
     log = changed_log(major, "logical")
     begin_lsn = log.begin_lsn - log.begin_lsn % MIB + MIB
     rest = with_wal_from(log, begin_lsn, tmp_path / "rest")
@@ -96,7 +96,7 @@ def with_wal_from(log: ChangedLog, lsn: int, folder: Path) -> ChangedLog:
 
 
 def test_damage_is_said(changed_log: LogOf, tmp_path: Path) -> None:
-    """With on_damage=skip, the gap is a row, and what commits behind it is there."""
+    """With on_damage=skip, the gap is a row, and later transactions are decoded."""
     log = changed_log(16, "logical")
     rest = with_wal_from(log, log.begin_lsn, tmp_path / "rest")
     damaged = sorted(Path(rest.wal_input.path).iterdir())[0]
