@@ -132,7 +132,8 @@ def _page(
         parts = [Text(_no_timeline(discovery), style="bold yellow"), Text("")]
     if primaries:
         parts += [servers_section(primaries), Text("")]
-    return Group(*parts, safekeepers_table(discovery.safekeepers))
+    views = [view for view, _ in judged]
+    return Group(*parts, safekeepers_table(discovery.safekeepers, views))
 
 
 def _no_timeline(discovery: Discovery) -> str:

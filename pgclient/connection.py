@@ -40,6 +40,15 @@ ANSWERED = (
     ("does not exist", "Create it on the server, or correct user=... and dbname=..."),
     ("FATAL", "The server runs but refuses the connection. See its log."),
 )  # fmt: skip
+#: Texts of libpq itself about TLS with a server that runs.
+REFUSED_TLS = (
+    ("certificate verify failed", "The server runs. Correct sslrootcert=..., or the certificate of "
+     "the server."),
+    ("does not match host name", "Connect with a name that is in the certificate, or issue one "
+     "with this name."),
+    ("does not support SSL", "The server runs without TLS. Correct sslmode=..., or start it with "
+     "TLS."),
+)  # fmt: skip
 
 
 def connect(conninfo: str, **overrides: Any) -> psycopg.Connection:
@@ -74,6 +83,9 @@ def connect_safekeeper(conninfo: str, **overrides: Any) -> psycopg.Connection:
 
 
 def _hint_of(text: str) -> str:
-    """The hint for an error that a server sent; "" when no server answered."""
+    """The hint for an error that a server sent, or for its TLS; "" when no server answered."""
+    for words, hint in REFUSED_TLS:
+        if words in text:
+            return hint
     is_answer = "FATAL" in text or NO_PASSWORD in text  # NO_PASSWORD is a message of libpq itself
     return next((hint for words, hint in ANSWERED if is_answer and words in text), "")

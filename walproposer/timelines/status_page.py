@@ -30,6 +30,9 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 3.0
 BODY_BYTES_MAX = 64 * 1024 * 1024
 
+#: The end of the error of a page that requests a token when none was given.
+TOKEN_MISSING = "requests a token: give --http-token-file"
+
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 TLS_MODES = ("require", "verify-ca", "verify-full")
 _HTTPS = "https://"
@@ -134,8 +137,8 @@ def _read(
         headers = {"Authorization": f"Bearer {access.token}"}
         code, body = _send(page, access, encrypted, request, headers)
     if code == HTTPStatus.UNAUTHORIZED:
-        wanted = "another token" if access.token else "a token: give --http-token-file"
-        raise Unreachable(f"status page {page} requests {wanted}")
+        wanted = "requests another token" if access.token else TOKEN_MISSING
+        raise Unreachable(f"status page {page} {wanted}")
     try:
         answer: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError as error:
