@@ -33,6 +33,7 @@ ANSWERED = (
      "host replication USER ADDRESS scram-sha-256 for instance, and reload it."),
     ("pg_hba.conf", "Add a line to the server's pg_hba.conf, host DATABASE USER ADDRESS "
      "scram-sha-256 for instance, and reload it."),
+    ("requires TLS", "Use TLS: sslmode=verify-full sslrootcert=FILE"),
     ("authentication failed", "Correct the user or its password: user=..., passfile=..."),
     (NO_PASSWORD, "Give a password file: passfile=..."),
     ("the database system is", "The server is starting or stopping. Try again."),

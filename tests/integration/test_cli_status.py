@@ -104,7 +104,7 @@ def test_an_old_address_that_no_member_has(cluster: QuorumCluster) -> None:
     wait_verdict(cluster, "DEGRADED")
     done = sk("status", "--safekeepers", f"{addresses(cluster)},127.0.0.1:1")
     rows = done.stdout.partition("\nsafekeeper ")[2].splitlines()
-    assert rows[0].endswith("problem")
+    assert rows[0].rstrip().endswith("problem")
     said = "no member of a timeline, remove it from --safekeepers (could not connect"
     assert [said in row for row in rows[1:]] == [False, False, False, True]
 
