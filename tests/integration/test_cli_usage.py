@@ -43,7 +43,10 @@ def test_a_variable_of_all_commands_yields_to_that_of_the_command(tmp_path: Path
     dsns = "host=127.0.0.1 port=1 user=a\nhost=127.0.0.1 port=2"
     done = sk("status", "--json", env={**shared, "SK_PRIMARY": dsns})
     primaries = json.loads(done.stdout)["primaries"]
-    assert [each["dsn"] for each in primaries] == ["127.0.0.1:1", "127.0.0.1:2"]
+    assert [each["dsn"] for each in primaries] == [
+        "user=a host=127.0.0.1 port=1",
+        "host=127.0.0.1 port=2",
+    ]
     missing = {**shared, "SK_HTTP_TOKEN_FILE": str(tmp_path / "none")}
     assert_refused(sk("status", env=missing), 1, "could not read the HTTP token")
 
