@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MIB = 1 << 20
-ORDER = ["commit_lsn", "lsn", "ctid"]
+ORDER = ["commit_lsn", "lsn", "seq"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +198,7 @@ def test_slot_is_held_where_the_oldest_open_transaction_began(
         ({"table": "nowhere"}, 'has no table "nowhere"'),
         ({"rmgr": "Heap"}, 'option "rmgr" is only for pg_wal'),
         ({"tabel": "orders"}, 'unknown option "tabel"'),
+        ({"on_damage": "skip"}, "on_damage=skip and on_unknown=fail contradict each other"),
     ],
 )
 def test_wrong_options(

@@ -12,9 +12,10 @@ import pytest
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.datum import Datums
-from quorum_wal.spark.errors import CatalogError
-from quorum_wal.spark.jobs.replay_table import UndecodedChange, families_of, is_unseen, replay_table
+from quorum_wal.spark.errors import CatalogError, UndecodedChange
+from quorum_wal.spark.jobs.replay_table import families_of, is_unseen, replay_table
 from quorum_wal.spark.jobs.table_base import Snapshot, read_base, take_base
 
 if TYPE_CHECKING:
@@ -116,7 +117,11 @@ def test_a_file_that_the_catalog_does_not_know_ends_it(session: SparkSession, wo
 def _replayed(session: SparkSession, world: World, catalogs: str, end_lsn: str) -> Any:
     start_lsn = f"{read_base(world.base).lsn >> 32:X}/{read_base(world.base).lsn & 0xFFFFFFFF:X}"
     changes = session.read.format("pg_changes").options(
-        path=str(world.pg_wal), catalog=catalogs, start_lsn=start_lsn, end_lsn=end_lsn
+        path=str(world.pg_wal),
+        catalog=catalogs,
+        start_lsn=start_lsn,
+        end_lsn=end_lsn,
+        on_unknown="pass",
     )
     catalog = load_catalog(catalogs)
     table = catalog.table_named(TABLE)
@@ -133,12 +138,18 @@ def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def test_a_change_that_cannot_be_decoded_ends_it(session: SparkSession, world: World) -> None:
-    schema = "schema string, table string, xid bigint, operation string, detail string, lsn bigint"
-    rows = [("public", "orders", 4_000_000, "update", "an old tuple is not in the WAL", 0x1000028)]
-    changes = session.createDataFrame(rows, schema)
+    schema = (
+        "schema string, table string, xid bigint, operation string, detail string, lsn bigint,"
+        " seq int"
+    )
     table = load_catalog(world.catalogs).table_named(TABLE)
-    with pytest.raises(UndecodedChange, match="at 0/1000028 cannot be replayed on"):
-        replay_table(session, world.base, changes, table, Datums({}))
+    for row in (
+        ("public", "orders", 4_000_000, "update", "an old tuple is not in the WAL", 0x1000028, 0),
+        (None, None, None, "unknown", "the WAL is lost", 0x1000028, Note.LOST_WAL.value),
+    ):
+        changes = session.createDataFrame([row], schema)
+        with pytest.raises(UndecodedChange, match="at 0/1000028 cannot be replayed on"):
+            replay_table(session, world.base, changes, table, Datums({}))
 
 
 def test_who_was_seen_is_asked_of_the_snapshot(session: SparkSession) -> None:

@@ -152,7 +152,8 @@ def test_tasks_know_what_was_altered_before_them(altered: AlteredLog, tmp_path: 
     """In batches of several tasks, and in streams of several batches; the driver searches once."""
     log, (before, _) = altered.log, altered.log.catalogs
     (tmp_path / "catalog.json").write_bytes(before.to_json())
-    changes = parse_change_options({"catalog": str(tmp_path / "catalog.json")})
+    catalog = {"catalog": str(tmp_path / "catalog.json"), "on_unknown": "pass"}
+    changes = parse_change_options(catalog)
     given = {"path": log.wal_input.path, "start_lsn": format_lsn(log.begin_lsn)}
     expected = read(log, log.begin_lsn, log.end_lsn, before)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from changed_logs import MIB, SETTINGS
-from decoding import Row
+from decoding import PASS, Row
 
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pgwal.lsn import format_lsn
@@ -47,7 +47,7 @@ class Log:
         self, begin_lsn: int, on_damage: OnDamage = OnDamage.FAIL, wal_input: Any = None
     ) -> list[Row]:
         wal_range = WalRange(begin_lsn, self.end_lsn, self.end_lsn)
-        options = ChangeOptions(self.catalog)
+        options = ChangeOptions(self.catalog, undecoded=PASS)
         batches = read_changes(wal_input or self.wal_input, wal_range, options, on_damage)
         return [row for batch in batches for row in batch.to_pylist()]
 

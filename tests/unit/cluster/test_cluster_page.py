@@ -26,7 +26,7 @@ from cluster_pages import (
     timeline_status,
 )
 
-from quorum_wal.cluster.page import cluster_watch, safekeeper_page
+from quorum_wal.cluster.page import cluster_watch
 from quorum_wal.cluster.page.cluster_picture import READERS_MAX, cluster_picture
 from quorum_wal.cluster.page.cluster_watch import ClusterWatch
 from quorum_wal.cluster.page.proposer_page import discovery_of, own_view, sampled
@@ -46,6 +46,7 @@ from quorum_wal.telemetry.page.picture import Node
 from quorum_wal.telemetry.page.rendering import render_body
 from quorum_wal.telemetry.page.tone import Tone
 from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.timelines import discovery
 
 LOST = page(peer(1), lost_peer(2), peer(3))
 HERE = "10.0.0.1:5454"
@@ -291,7 +292,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise Unreachable("status page does not answer")
         return dict(found["page"])
 
-    monkeypatch.setattr(safekeeper_page, "read_status_page", read)
+    monkeypatch.setattr(discovery, "read_status_page", read)
     return found
 
 
