@@ -9,7 +9,9 @@ from typing import Any
 from quorum_wal.consensus.ids import NodeId
 from quorum_wal.pgwal.history import TimelineHistory
 from quorum_wal.pgwal.lsn import Lsn
-from quorum_wal.walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
+
+#: A proposer sends something every second. One that has not for this long may be lost.
+HEARD_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ def _streaming(statuses: Sequence[Mapping[str, Any]]) -> str:
         named
         for status in statuses
         if (named := status.get("proposer"))
-        and named.get("silent_seconds", 0.0) <= SILENT_SECONDS_MAX
+        and named.get("silent_seconds", 0.0) <= HEARD_SECONDS_MAX
     ]
     if not heard:
         return ""
