@@ -130,12 +130,18 @@ def _read(
     code, body = _send(page, access, encrypted, request, {})
     if code == HTTPStatus.UNAUTHORIZED and access.token:
         if not encrypted and not is_loopback(page.host):
-            raise Unreachable(f"status page {page} requests the token, but has no TLS")
+            raise Unreachable(
+                f"status page {page} requests the token, but has no TLS",
+                hint="Start it with --tls-cert and --tls-key, or ask it on its own machine.",
+            )
         headers = {"Authorization": f"Bearer {access.token}"}
         code, body = _send(page, access, encrypted, request, headers)
     if code == HTTPStatus.UNAUTHORIZED:
         wanted = "another token" if access.token else "a token: give --http-token-file"
-        raise Unreachable(f"status page {page} requests {wanted}")
+        raise Unreachable(
+            f"status page {page} requests {wanted}",
+            hint="Give the file that the service has as its --http-token-file.",
+        )
     try:
         answer: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError as error:
