@@ -69,8 +69,8 @@ def status(
 ) -> None:
     """Show the pageserver at ADDRESS and the state of each of its timelines.
 
-    ADDRESS is its --http, also as a URL; 127.0.0.1:7680 by default. Exits with 3 if a timeline makes no progress,
-    is stale or is refused; with 4 if the pageserver does not answer.
+    ADDRESS is its --http, also as a URL; 127.0.0.1:7680 by default. Exits with 3 if a timeline
+    makes no progress, is stale or is refused; with 4 if the pageserver does not answer.
     """
     verified = {"sslmode": "verify-full", "sslrootcert": str(ca_file)}
     conninfo = make_conninfo("", **verified) if ca_file is not None else ""
@@ -94,8 +94,8 @@ def _read(address: PageAddress, access: PageAccess) -> dict[str, Any]:
 
 
 def _wait(address: PageAddress, access: PageAccess, seconds: float) -> dict[str, Any]:
-    """The page when each timeline has a cut. Prints each new reason for the wait. Raises Unreachable,
-    and CommandError if the time is over."""
+    """The page when each timeline has a cut. Prints each new reason for the wait. Raises
+    Unreachable, and CommandError if the time is over."""
     deadline, printed = time.monotonic() + seconds, ""
     while True:
         try:

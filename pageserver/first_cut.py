@@ -1,8 +1,8 @@
 """What the first cut of a timeline waits for. Before it, no table can be restored.
 
-    base backup       the first checkpoint behind it
-    |-----------------|.............C        first cut: at C
-    begin_lsn         consistent_lsn
+base backup       the first checkpoint behind it
+|-----------------|.............C        first cut: at C
+begin_lsn         consistent_lsn
 """
 
 from __future__ import annotations

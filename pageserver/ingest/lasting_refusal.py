@@ -61,9 +61,7 @@ def check_not_refused(safekeepers: Sequence[Safekeeper], seconds: float = ANSWER
         raise refusal
 
 
-def _ask(
-    safekeeper: Safekeeper, answers: SimpleQueue[tuple[Safekeeper, Exception | None]]
-) -> None:
+def _ask(safekeeper: Safekeeper, answers: SimpleQueue[tuple[Safekeeper, Exception | None]]) -> None:
     try:
         with closing(safekeeper.connect()) as connection:
             identify_system(connection.pgconn)

@@ -22,7 +22,7 @@ from quorum_wal.objectstore.archive import TimelineArchive
 from quorum_wal.pageserver.cuts.cut_pages import open_layers
 from quorum_wal.pageserver.cuts.no_cuts import no_cuts
 from quorum_wal.pageserver.cuts.page_objects import PageObjects
-from quorum_wal.pageserver.errors import PageNotFound, SurveyError
+from quorum_wal.pageserver.errors import SurveyError
 from quorum_wal.pageserver.layers.fork import Fork
 from quorum_wal.pageserver.objects.page_index import Cut, PageIndex
 from quorum_wal.pageserver.pitr.end_times import EndTimes

@@ -83,7 +83,9 @@ def check_before_the_first_cut(pages: Pages, pageserver: PageserverProcess) -> N
     ((begin,),) = pages.primary.execute("SELECT pg_current_wal_flush_lsn()::text")
     assert Lsn.parse(begin) > SEGMENTS_BEFORE * SEGMENT_BYTES
     waiting = pageserver.wait_until(
-        lambda: "CHECKPOINT" in pageserver.timeline().get("first_cut", "") and pageserver.timeline(),
+        lambda: (
+            "CHECKPOINT" in pageserver.timeline().get("first_cut", "") and pageserver.timeline()
+        ),
         TIMEOUT,
         "the first cut to wait for a checkpoint",
     )
