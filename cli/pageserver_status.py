@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from quorum_wal.cli.output import CommandError, ExitCode, console, plain_table, print_json
-from quorum_wal.cli.parameters import http_token, http_token_option, json_option
+from quorum_wal.cli.output import ExitCode, console, plain_table, print_json
+from quorum_wal.cli.parameters import FiniteRange, http_token, http_token_option, json_option
 from quorum_wal.telemetry.size import bytes_text
 from quorum_wal.walproposer.connection import port_number
 from quorum_wal.walproposer.errors import Unreachable
 from quorum_wal.walproposer.timelines.status_page import PageAccess, PageAddress, read_status_page
 
 DEFAULT_ADDRESS = "127.0.0.1:7680"
+POLL_SECONDS = 0.5
 #: By the scheme; without one, the page is asked with and without TLS.
 _ENCRYPTED = {"": None, "http": False, "https": True}
-_ROUND_SECONDS = 1.0
 _NOTHING = "-"
 _WELL, _REMARK, _UNWELL = "bold green", "bold yellow", "bold red"
 
@@ -51,11 +52,10 @@ class StatusAddress(click.ParamType[PageAddress]):
 @click.option("--ca-file", type=click.Path(path_type=Path), help="CA of its certificate.")
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Wait at most this long until each timeline has a cut, and no problem. Reports the "
-    "progress, and exits with 3 if the time is over.",
+    help="Wait up to SECONDS until each timeline has a cut and no problem.",
 )
 @json_option
 @click.pass_context
@@ -75,12 +75,13 @@ def status(
     verified = {"sslmode": "verify-full", "sslrootcert": str(ca_file)}
     conninfo = make_conninfo("", **verified) if ca_file is not None else ""
     access = PageAccess(conninfo, http_token(http_token_file))
-    page = _wait(address, access, wait) if wait else _read(address, access)
+    page = _ask_until_cut(address, access, wait) if wait else _read(address, access)
     if json:
         print_json(page)
     else:
         console().print(_page(page))
-    context.exit(ExitCode.BLOCKED if any(_problems(page)) else 0)
+    is_unwell = any(_problems(page)) or (wait > 0 and bool(_reason_to_wait(page)))
+    context.exit(ExitCode.BLOCKED if is_unwell else 0)
 
 
 def _read(address: PageAddress, access: PageAccess) -> dict[str, Any]:
@@ -93,31 +94,32 @@ def _read(address: PageAddress, access: PageAccess) -> dict[str, Any]:
     return page
 
 
-def _wait(address: PageAddress, access: PageAccess, seconds: float) -> dict[str, Any]:
-    """The page when each timeline has a cut. Prints each new reason for the wait. Raises
-    Unreachable, and CommandError if the time is over."""
+def _ask_until_cut(address: PageAddress, access: PageAccess, seconds: float) -> dict[str, Any]:
+    """The first page with a cut of each timeline and no problem, or the one at the end of
+    `seconds`. Prints each new reason for the wait. Raises Unreachable."""
     deadline, printed = time.monotonic() + seconds, ""
     while True:
         try:
             page = _read(address, access)
-            reasons = [*_problems(page), *_first_cuts(page)]
-            if page["timelines"] and not reasons:
+            reason = _reason_to_wait(page)
+            if not reason or time.monotonic() >= deadline:
                 return page
-            reason = reasons[0] if reasons else "it has no timeline yet"
         except Unreachable as error:
-            if time.monotonic() >= deadline:
+            # One that refuses, or is no pageserver, has a hint: it would also refuse later.
+            if error.hint or time.monotonic() >= deadline:
                 raise
             reason = str(error)
-        if time.monotonic() >= deadline:
-            raise CommandError(
-                f"waited {seconds:g} s for the first cut: {reason}",
-                "Run CHECKPOINT on the primary, or wait longer.",
-                ExitCode.BLOCKED,
-            )
         if reason != printed:
             click.echo(f"waiting: {reason}", err=True)
             printed = reason
-        time.sleep(_ROUND_SECONDS)
+        time.sleep(POLL_SECONDS)
+
+
+def _reason_to_wait(page: dict[str, Any]) -> str:
+    """Why no table can be restored yet; "" if one can, of each timeline."""
+    if not page["timelines"]:
+        return "it has no timeline yet"
+    return next(chain(_problems(page), _first_cuts(page)), "")
 
 
 def _problems(page: dict[str, Any]) -> Iterator[str]:
