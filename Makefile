@@ -32,7 +32,7 @@ $(VENV)/installed: pyproject.toml $(COMPILED)
 	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,test]'
 	touch $@
 
-# Half a gigabyte of packages that the demo does not need.
+# Half a gigabyte of packages that the demo and the soak do not need.
 $(VENV)/installed-spark: pyproject.toml $(COMPILED)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,spark,jdk,test]'
@@ -52,13 +52,13 @@ pytest: $(VENV)/installed-spark
 	$(BIN)/pytest --numprocesses=$(WORKERS) --no-loadscope-reorder --ignore=tests/test_tidy.py \
 		$(PYTEST_ARGS)
 
-test-fast: $(VENV)/installed  ## the pure rings, and a little of the others, in two minutes
+test-fast: $(VENV)/installed-spark  ## the pure rings, and a little of the others, in two minutes
 	$(BIN)/pytest --numprocesses=2 --no-loadscope-reorder $(PYTEST_ARGS) $(FAST)
 
-mutants: $(VENV)/installed  ## planted bugs: the simulator must detect each one
+mutants: $(VENV)/installed-spark  ## planted bugs: the simulator must detect each one
 	$(BIN)/python -m tests.simulation --mutants
 
-fuzz: $(VENV)/installed  ## fuzz every parser of outside input, for MINUTES
+fuzz: $(VENV)/installed-spark  ## fuzz every parser of outside input, for MINUTES
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 soak: $(VENV)/installed  ## run a cluster under random faults and failovers, for MINUTES

@@ -49,6 +49,8 @@ class ConnectionLimits:
 
 
 DEFAULT_LIMITS = ConnectionLimits()
+#: More than a name in a user file has (NAME_BYTES_MAX of `users.py`).
+NAME_CHARACTERS_KEPT = 64
 
 RESERVED_FOR = (Role.PROPOSER, Role.ADMIN)
 #: A user of several roles counts as the first of these.
@@ -112,7 +114,7 @@ class Admission:
         """Called before a password is requested. Raises ConnectionRefused."""
         with self._lock:
             self._names[number] = user
-            failures = self._failures.get((user, _network(host)))
+            failures = self._failures.get(_tries_key(user, host))
             if failures is None or failures.count < self.limits.failed_tries_max:
                 return
             wait = failures.since + self.limits.failed_tries_seconds - self._clock()
@@ -146,7 +148,7 @@ class Admission:
             return
         now = self._clock()
         with self._lock:
-            key = self._names[number], _network(host)
+            key = _tries_key(self._names[number], host)
             failures = self._failures.get(key)
             if failures is None or now - failures.since > self.limits.failed_tries_seconds:
                 self._failures.pop(key, None)
@@ -191,6 +193,11 @@ class Admission:
         if place.role is not None and of_role >= limits.connections_per_role_max:
             return f"too many connections of users with the role {place.role.value}"
         return ""
+
+
+def _tries_key(user: str, host: str) -> tuple[str, str]:
+    """A client may send a name of thousands of characters; no user has such a name."""
+    return user[:NAME_CHARACTERS_KEPT], _network(host)
 
 
 def _network(host: str) -> str:

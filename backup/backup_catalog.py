@@ -30,6 +30,9 @@ from quorum_wal.objectstore.sealed import seal, unseal
 BACKUP_FILE = "backup.json"
 PART_DIGITS = 6
 
+#: Prepared by the import: msgspec crashes if several threads use a type first.
+_PREPARED = msgspec.json.Decoder(Backup)
+
 
 class BackupCatalog:
     """Every method raises ObjectStoreError."""

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from quorum_wal.objectstore.errors import ObjectStoreError
 from quorum_wal.objectstore.store import ObjectStore, open_store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,6 +41,21 @@ def archive_options(*, required: bool = True) -> Callable[[F], F]:
 def open_archive(url: str, options: Sequence[str]) -> ObjectStore:
     """Raises ObjectStoreError, click.UsageError."""
     return open_store(url, parse_options(options))
+
+
+def open_existing_archive(url: str, options: Sequence[str]) -> ObjectStore:
+    """For a process that would wait for others to write into the archive: a folder that does not
+    exist is a wrong name, or is not mounted. Raises ObjectStoreError, click.UsageError."""
+    from quorum_wal.objectstore.local import LocalStore  # as open_store, only where it is used
+
+    store = open_archive(url, options)
+    if isinstance(store, LocalStore) and not store.root.is_dir():
+        raise ObjectStoreError(
+            f'the folder of the archive does not exist: "{store.root}"',
+            hint="Correct --archive, or mount the folder. Safekeepers that run with --archive "
+            "create it.",
+        )
+    return store
 
 
 def parse_options(options: Sequence[str]) -> dict[str, str]:

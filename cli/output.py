@@ -33,6 +33,7 @@ from quorum_wal.pgwal.errors import WalError
 from quorum_wal.safekeeper.errors import SafekeeperError
 from quorum_wal.spark.errors import SparkWalError
 from quorum_wal.storage.errors import StorageError
+from quorum_wal.telemetry.printable import printable
 from quorum_wal.walproposer.errors import CommitsWait, Fenced, Unreachable, WalProposerError
 
 if TYPE_CHECKING:  # their import takes longer than `sk archive fetch`
@@ -66,9 +67,9 @@ class CommandError(click.ClickException):
         self.exit_code = int(exit_code)  # type: ignore[misc]  # click means it so
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"sk: error: {self.message}", file=file or sys.stderr)
+        click.echo(f"sk: error: {printable(self.message)}", file=file or sys.stderr)
         if self.hint:
-            click.echo(f"hint: {self.hint}", file=file or sys.stderr)
+            click.echo(f"hint: {printable(self.hint)}", file=file or sys.stderr)
 
 
 #: What the libraries raise for outside errors. Any other exception is a bug, with a traceback.
@@ -120,9 +121,9 @@ def print_json(value: Any) -> None:
 
 def console() -> Console:
     """stdout, as wide as the terminal, with colours only on a terminal."""
-    from rich.console import Console
+    from quorum_wal.cli.plain_console import PlainConsole
 
-    return Console(
+    return PlainConsole(
         highlight=False,
         markup=False,
         emoji=False,

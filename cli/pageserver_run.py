@@ -10,7 +10,7 @@ import click
 import structlog
 
 from quorum_wal.backup.safekeeper_wal import Safekeeper
-from quorum_wal.cli.archive_options import archive_options, open_archive
+from quorum_wal.cli.archive_options import archive_options, open_existing_archive
 from quorum_wal.cli.generations import TenantName
 from quorum_wal.cli.generations_options import generations_options, is_service, open_generations
 from quorum_wal.cli.listening import (
@@ -178,7 +178,7 @@ def run(**options: Any) -> None:
         raise CommandError(
             f"could not secure the port: {error}", getattr(error, "hint", "")
         ) from error
-    store = open_archive(options["archive"], options["archive_option"])
+    store = open_existing_archive(options["archive"], options["archive_option"])
     check_not_refused([Safekeeper(str(each), each.connect) for each in _addresses(options)])
     if options["generations"] is None:
         options["data_dir"].mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from quorum_wal.spark.jobs.ingested_changes import IngestedChanges
 from quorum_wal.spark.jobs.ingested_wal import IngestedWal
 from quorum_wal.spark.jobs.lake import CommittedBatch, describe
 from quorum_wal.spark.sources.input_options import parse_options
+from quorum_wal.spark.sources.pg_changes_options import parse_undecoded, undecoded_options
 from quorum_wal.telemetry.size import bytes_text
 from quorum_wal.telemetry.stop_signal import StopSignal
 
@@ -95,10 +96,12 @@ def ingest(
 
 
 def _rows(options: dict[str, str], catalog: str | None, batch_bytes: int) -> IngestedRows:
-    parsed = parse_options(options, is_stream="slot" in options)
+    known = () if catalog is None else undecoded_options(options)
+    parsed = parse_options(options, known=known, is_stream="slot" in options)
     if catalog is None:
         return IngestedWal(parsed, batch_bytes)
-    return IngestedChanges(parsed, batch_bytes, changes=ChangeOptions(load_catalog(catalog)))
+    changes = ChangeOptions(load_catalog(catalog), undecoded=parse_undecoded(options))
+    return IngestedChanges(parsed, batch_bytes, changes=changes)
 
 
 def _compact(job: Ingest, open_hours: bool) -> None:

@@ -13,8 +13,11 @@ from quorum_wal.cli.wal_input_options import master_option, source_options, wal_
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.changes.datum import Datums
+from quorum_wal.spark.changes.undecoded_rows import OnUnknown
+from quorum_wal.spark.errors import OptionError
 from quorum_wal.spark.jobs.replay_table import replay_table as replay
 from quorum_wal.spark.jobs.table_base import read_base, take_base
+from quorum_wal.spark.sources.pg_changes_options import undecoded_options
 
 
 @click.command()
@@ -51,6 +54,13 @@ def replay_table(output: str, base_file: Path, catalog: str, master: str, **valu
     found, known = read_base(base_file), load_catalog(catalog)
     table = known.table_named(found.table)
     options = {"start_lsn": format_lsn(found.lsn), **source_options(values)}
+    for name in undecoded_options(options):
+        raise OptionError(
+            f"option {name} is not for replay-table",
+            hint="It fails if a change of its table could not be decoded.",
+        )
+    # The replay looks at all rows: only those of its table that the base did not see concern it.
+    options["on_unknown"] = OnUnknown.PASS.value
     with command_session("sk spark replay-table", master) as session:
         changes = session.read.format("pg_changes").options(catalog=catalog, **options).load()
         replayed = replay(session, base_file, changes, table, Datums(known.types))

@@ -178,6 +178,7 @@ def timeline_json(view: TimelineView, verdict: Verdict) -> dict[str, Any]:
         "site_losses": losses.as_json() if losses is not None else None,
         "condition": verdict.condition.value,
         "verdict": str(verdict),
+        "runbook": verdict.runbook or None,
         "commits_proceed": verdict.commits_proceed,
         "is_well": verdict.is_well,
         "members": [member_json(member) for member in view.members],

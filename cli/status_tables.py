@@ -15,7 +15,7 @@ from quorum_wal.cli.output import plain_table
 from quorum_wal.cluster.member_view import MemberState, MemberView, node_id_of
 from quorum_wal.cluster.server_view import Role, ServerView
 from quorum_wal.cluster.timeline_view import ProposerView, TimelineView, brief_node_id
-from quorum_wal.cluster.verdict import Condition, Verdict
+from quorum_wal.cluster.verdict import Condition, Verdict, runbook_entry
 from quorum_wal.consensus.ids import NodeId
 from quorum_wal.telemetry.size import bytes_text
 from quorum_wal.walproposer.timelines.discovery import SafekeeperReport
@@ -36,6 +36,7 @@ def timeline_section(view: TimelineView, verdict: Verdict) -> RenderableType:
     return Group(
         head,
         Text(str(verdict), style=_STYLES.get(verdict.condition, _UNWELL), overflow="fold"),
+        *runbook_line(verdict.runbook),
         *(Text(proposer_line(proposer), overflow="fold") for proposer in view.proposers),
         _members_table((*view.members, *view.others)),
         *(Text(remark, style="bold yellow", overflow="fold") for remark in remarks(view)),
@@ -55,8 +56,14 @@ def unopened_section(folder: str, reports: Sequence[SafekeeperReport]) -> Render
     return Group(
         Text(f"timeline {folder.replace('.', '/')}", style="bold"),
         Text(f"DAMAGED: no member can open it: {reasons}", style=_UNWELL, overflow="fold"),
+        *runbook_line(runbook_entry("SkTimelineUnreadable")),
         Text(""),
     )
+
+
+def runbook_line(entry: str) -> list[Text]:
+    """Leads to the steps; nothing without an entry."""
+    return [Text(f"runbook: {entry}", style="dim", overflow="fold")] if entry else []
 
 
 def damage_text(folder: str, reports: Sequence[SafekeeperReport]) -> str:

@@ -133,7 +133,7 @@ def _check_named(view: TimelineView, usable: Sequence[int], destroyed: Collectio
         raise Refusal(
             f"{first} is {state}{why}, and was not named as destroyed",
             hint="Start it, as it may have the missing WAL. If its disk is lost for good, name "
-            f"it: sk member force {' '.join(map(str, sorted({*destroyed, first.safekeeper_id})))}.",
+            f"it: sk member force {' '.join(map(str, sorted({*destroyed, first.safekeeper_id})))}",
         )
 
 

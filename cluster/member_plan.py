@@ -99,13 +99,13 @@ def plan_replace(present: Membership, leaver: int, newcomer: Member) -> MemberPl
             raise Refusal(
                 f"safekeeper {newcomer.id} cannot replace itself",
                 hint="If it has moved to another address: sk member move "
-                f"{leaver} {newcomer.address}.",
+                f"{leaver} {newcomer.address}",
             )
         if leaver in members:
             raise Refusal(
                 f"safekeeper {newcomer.id} ({newcomer.address}) is already a member",
                 hint="Name the address of a new safekeeper, or remove the old one: "
-                f"sk member remove {leaver}.",
+                f"sk member remove {leaver}",
             )
         if present.generation == Stamp.FIRST.generation:
             raise _no_member(present, leaver)  # no member of this log was ever replaced

@@ -60,6 +60,11 @@ class Verdict:
     text: str
 
     @property
+    def runbook(self) -> str:
+        """The entry of the runbook with the steps; "" if there is nothing to do."""
+        return "" if self.condition is Condition.OK else runbook_entry(self.condition.value)
+
+    @property
     def commits_proceed(self) -> bool:
         return self.is_well or self.condition is Condition.UNPROTECTED
 
@@ -70,6 +75,11 @@ class Verdict:
 
     def __str__(self) -> str:
         return f"{self.condition.value}: {self.text}"
+
+
+def runbook_entry(heading: str) -> str:
+    """The place in docs/runbook.md: the file, and the anchor of the heading."""
+    return f"docs/runbook.md#{heading.lower().replace(' ', '-')}"
 
 
 def judge(view: TimelineView, servers: Sequence[ServerView] = ()) -> Verdict:
@@ -264,10 +274,15 @@ def _without_proposer(view: TimelineView) -> Verdict:
     problems = "".join(f"; {problem}" for problem in _problems(view, None))
     promised = view.promised
     last = f" (the last election was {brief_node_id(promised)})" if promised.term else ""
-    return Verdict(
-        Condition.NO_PROPOSER,
-        f"no proposer is connected{last}: run sk attach for its primary{problems}",
-    )
+    able = [m.safekeeper_id for m in view.members if m.state is MemberState.ACTIVE]
+    if has_quorum(view.membership, able):
+        action = "run sk attach for its primary"
+    else:  # a proposer checks this before it connects, so a running one is unknown here
+        action = (
+            f"only {len(able)} of {len(view.members)} safekeepers can take part, {_needed(view)}: "
+            "repair the others, then run sk attach for its primary unless a proposer waits for them"
+        )
+    return Verdict(Condition.NO_PROPOSER, f"no proposer is connected{last}: {action}{problems}")
 
 
 def _deposed_others(view: TimelineView, leader: ProposerView) -> str:

@@ -7,10 +7,14 @@
 
 The roster contains the members of which more than the id is known. A page of an older release has
 no `forced`.
+
+Law: numbers are integers that `membership_codec.py` can encode. A page comes from another program,
+and the loop that commits go through encodes the membership later.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +23,10 @@ from quorum_wal.consensus.ids import NodeId
 from quorum_wal.consensus.membership import Member, Membership, Stamp
 
 PORT_MAX = 0xFFFF
+#: As in `membership_codec.py`.
+ID_MAX, GENERATION_MAX = (1 << 64) - 1, (1 << 32) - 1
+#: A name or an address. With a comma it would be several hosts for libpq, with a slash a socket.
+_HOST = re.compile(r"[^\s,/@\x00-\x1f\x7f]+")
 
 
 def membership_page(membership: Membership) -> dict[str, Any]:
@@ -45,9 +53,9 @@ def membership_of_page(page: Mapping[str, Any]) -> Membership:
     """Raises MessageError."""
     try:
         return Membership(
-            Stamp(NodeId.parse(page["author"]), int(page["generation"])),
-            tuple(page["members"]),
-            tuple(page["new_members"]),
+            Stamp(NodeId.parse(page["author"]), _number(page["generation"], GENERATION_MAX)),
+            tuple(_number(each, ID_MAX) for each in page["members"]),
+            tuple(_number(each, ID_MAX) for each in page["new_members"]),
             tuple(member_of_page(member) for member in page["roster"]),
             bool(page.get("forced", False)),
         )
@@ -59,7 +67,8 @@ def member_of_page(page: Mapping[str, Any]) -> Member:
     """Raises MessageError."""
     try:
         host, port = split_address(page["address"])
-        return Member(page["id"], bytes.fromhex(page["instance"]), host, port, page["site"])
+        instance = bytes.fromhex(page["instance"])
+        return Member(_number(page["id"], ID_MAX), instance, host, port, page["site"])
     except (ConsensusError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise MessageError(f"page does not show a member: {error!r}") from error
 
@@ -70,6 +79,14 @@ def split_address(address: str) -> tuple[str, int]:
         return "", 0
     host, _, port = address.rpartition(":")
     digits = port if port.isascii() and port.isdecimal() and len(port) <= len("65535") else ""
-    if not host or not digits or not 0 < int(digits) <= PORT_MAX:
+    host = host.removeprefix("[").removesuffix("]")
+    if not _HOST.fullmatch(host) or not digits or not 0 < int(digits) <= PORT_MAX:
         raise MessageError(f"invalid address {address[:80]!r}: expected host:port")
-    return host.removeprefix("[").removesuffix("]"), int(digits)
+    return host, int(digits)
+
+
+def _number(value: Any, greatest: int) -> int:
+    """Raises MessageError. True is an int for Python, and 3.0 is equal to 3."""
+    if type(value) is not int or not 0 <= value <= greatest:
+        raise MessageError(f"expected a whole number up to {greatest}, got {str(value)[:40]}")
+    return value

@@ -270,6 +270,10 @@ class _StatusPage(Struct, frozen=True):
     generations: GenerationStatus | None = None
 
 
+#: Prepared by the import: see `messages.py`.
+_PREPARED = msgspec.json.Decoder(_StatusPage)
+
+
 def _parts(
     asked: tuple[TenantGeneration, ...], count_max: int
 ) -> Iterator[tuple[TenantGeneration, ...]]:

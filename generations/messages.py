@@ -220,6 +220,18 @@ Request = (
 R = TypeVar("R", bound=Request)
 
 
+#: msgspec prepares a type when it is first used, and two threads that do this at the same time
+#: crash the process. Here the import does it.
+_PREPARED = tuple(
+    msgspec.json.Decoder(kind)
+    for kind in (
+        *(RegisterNode, ListAttached, Validate, FenceTenant, AttachTenant, MoveTenant),
+        *(DetachTenant, Advance, NameTimeline, TenantState, NodeRegistration, NodeAttachments),
+        *(Validation, TimelineIntent, NodeState, GenerationStatus, Refusal),
+    )
+)
+
+
 def decode_request(body: bytes, kind: type[R]) -> R:
     """Checks types only; the operations check ranges. Raises RequestInvalid."""
     try:

@@ -55,6 +55,10 @@ class ArchivedTimeline:
         return ServerFacts(self.system_id, self.pg_version, self.wal_seg_size)
 
 
+#: Prepared by the import: msgspec crashes if several threads use a type first.
+_PREPARED = msgspec.json.Decoder(ArchivedTimeline)
+
+
 class TimelineArchive:
     """Thread-safe. `level` is zstd's; None stores content uncompressed. Every method raises
     ObjectStoreError."""

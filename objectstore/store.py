@@ -96,6 +96,12 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
             "an archive's URL must not contain credentials",
             hint="Give them in the environment (AWS_ACCESS_KEY_ID, ...) or in the config file.",
         )
+    if parts.scheme and (parts.query or parts.fragment):  # it may be a signature or a key
+        raise ObjectStoreError(
+            'an archive\'s URL must not contain "?" or "#"',
+            hint="Give options in the config file, credentials in the environment. Write %3F for a "
+            '"?" in the name of a folder, %23 for a "#".',
+        )
     if parts.scheme in ("", "file"):
         from quorum_wal.objectstore.local import LocalStore
 

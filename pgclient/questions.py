@@ -24,6 +24,11 @@ _SIZE = re.compile(r"([0-9]{1,10})(B|kB|MB|GB)")
 _UNITS = {"B": 0, "kB": 10, "MB": 20, "GB": 30}
 
 
+#: Of one value in an answer. The interpreter's lock is held while it is decoded and parsed, and
+#: commits may wait for it.
+VALUE_BYTES_MAX = 4 * 1024 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class SystemPosition:
     """The system and timeline of a server's WAL, and the position at which that WAL ends."""
@@ -33,24 +38,30 @@ class SystemPosition:
     flush_lsn: int
 
 
-def ask(pgconn: pq.abc.PGconn, command: str) -> list[dict[str, str]]:
+def ask(pgconn: pq.abc.PGconn, command: str, timeout: float | None = None) -> list[dict[str, str]]:
     """The rows of a command, by column name; a null is an empty string.
 
-    Raises ServerError, ConnectionLost.
+    Raises ServerError, ConnectionLost; Silent if the answer was not complete within `timeout`
+    seconds.
     """
-    result = run_command(pgconn, command)
+    result = run_command(pgconn, command, timeout)
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
         status = pq.ExecStatus(result.status).name
         raise ConnectionLost(f"unexpected answer to {_name(command)}: {status}")
     with _answer_of(command):
         names = [(result.fname(column) or b"").decode() for column in range(result.nfields)]
         return [
-            {
-                name: (result.get_value(row, column) or b"").decode()
-                for column, name in enumerate(names)
-            }
+            {name: _value(result, row, column).decode() for column, name in enumerate(names)}
             for row in range(result.ntuples)
         ]
+
+
+def _value(result: pq.abc.PGresult, row: int, column: int) -> bytes:
+    """Raises ValueError."""
+    value = result.get_value(row, column) or b""
+    if len(value) > VALUE_BYTES_MAX:
+        raise ValueError(f"expected a value of at most {VALUE_BYTES_MAX} bytes, got {len(value)}")
+    return value
 
 
 def identify_system(pgconn: pq.abc.PGconn) -> SystemPosition:

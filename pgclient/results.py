@@ -37,11 +37,15 @@ def send_command(pgconn: pq.abc.PGconn, command: str) -> None:
         raise lost(error) from error
 
 
-def next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
-    """Returns None when the command has no more results. Raises ServerError, ConnectionLost."""
+def next_result(pgconn: pq.abc.PGconn, timeout: float | None = None) -> pq.abc.PGresult | None:
+    """Returns None when the command has no more results. Raises ServerError, ConnectionLost, Silent
+    if the result was not complete within `timeout` seconds."""
+    deadline = None if timeout is None else time.monotonic() + timeout
     try:
         while pgconn.is_busy():
-            _read_input(pgconn, None)
+            if not _read_input(pgconn, deadline):
+                assert timeout is not None
+                raise Silent(timeout)
         result = pgconn.get_result()
     except psycopg.Error as error:
         raise lost(error) from error
@@ -53,13 +57,16 @@ def next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
     return result
 
 
-def run_command(pgconn: pq.abc.PGconn, command: str) -> pq.abc.PGresult:
+def run_command(
+    pgconn: pq.abc.PGconn, command: str, timeout: float | None = None
+) -> pq.abc.PGresult:
     """Run `command`. Returns its last result, or the result that begins a copy. After a ServerError
-    the connection is ready for the next command. Raises ServerError, ConnectionLost."""
+    the connection is ready for the next command. Raises ServerError, ConnectionLost, Silent if a
+    result was not complete within `timeout` seconds."""
     send_command(pgconn, command)
     last: pq.abc.PGresult | None = None
     try:
-        while (result := next_result(pgconn)) is not None:
+        while (result := next_result(pgconn, timeout)) is not None:
             last = result
             if result.status in COPIES:
                 break

@@ -20,10 +20,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from quorum_wal.access.admission import Admission
+from quorum_wal.access.refusal_log import RefusalLog
 from quorum_wal.access.roles import Role
 from quorum_wal.safekeeper.data_directory import DataDirectory
 from quorum_wal.safekeeper.flush_times import BOUNDS_SECONDS, FlushTimes
-from quorum_wal.safekeeper.refusal_log import RefusalLog
 from quorum_wal.safekeeper.scrub import Scrub
 from quorum_wal.safekeeper.status import is_in_danger, pageserver_held_bytes
 from quorum_wal.safekeeper.timeline import Timeline

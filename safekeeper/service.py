@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 
 from quorum_wal.access.access import Access
 from quorum_wal.access.open_files import raise_limit
+from quorum_wal.access.refusal_log import RefusalLog
 from quorum_wal.consensus.errors import ConsensusError
 from quorum_wal.pgwire.blocking import ServerConfig, Session, accept_connection
 from quorum_wal.pgwire.errors import ConnectionRefused, WireError
@@ -34,7 +35,6 @@ from quorum_wal.safekeeper.errors import SafekeeperError
 from quorum_wal.safekeeper.flush_times import FlushTimes
 from quorum_wal.safekeeper.metrics import FlushCollector, StateCollector
 from quorum_wal.safekeeper.open_files import files_needed
-from quorum_wal.safekeeper.refusal_log import RefusalLog
 from quorum_wal.safekeeper.replica import stop_replicas
 from quorum_wal.safekeeper.replication_server import select_timeline
 from quorum_wal.safekeeper.scrub import Scrub

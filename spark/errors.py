@@ -6,6 +6,8 @@ SparkWalError
 |   |-- ColumnError       an unknown column, or one named twice
 |   `-- FilterError       no record can pass: the filter names something that does not exist
 |-- CatalogError          a catalog that cannot be read, or does not fit the WAL
+|-- UndecodedChange       a change, or WAL with changes, that could not be decoded
+|-- DeadLetterError       rows that could not be written to the dead letter
 `-- LakeError             a lake of another job, or a damaged one
 """
 
@@ -42,6 +44,14 @@ class FilterError(OptionError):
 
 class CatalogError(SparkWalError):
     """A catalog that cannot be read, or does not fit the WAL."""
+
+
+class UndecodedChange(SparkWalError):
+    """A change, or WAL with changes, that could not be decoded."""
+
+
+class DeadLetterError(SparkWalError):
+    """Rows that could not be written to the dead letter."""
 
 
 class LakeError(SparkWalError):

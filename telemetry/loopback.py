@@ -1,4 +1,5 @@
-"""Recognises hosts that only this machine can reach. Does not resolve names: those can change."""
+"""Recognises addresses, and hosts that only this machine can reach. Does not resolve names: those
+can change."""
 
 from __future__ import annotations
 
@@ -11,3 +12,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_address(host: str) -> bool:
+    """Whether `host` is an address, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

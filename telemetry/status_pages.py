@@ -23,8 +23,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from quorum_wal.pgwire.transport import prepare_socket, shut_down
 from quorum_wal.telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
-from quorum_wal.telemetry.loopback import is_loopback
+from quorum_wal.telemetry.loopback import is_address, is_loopback
 from quorum_wal.telemetry.page.page_handlers import PAGE_PATH, SIGN_IN_PATHS, PageHandlers
+from quorum_wal.telemetry.request_body import read_body
 from quorum_wal.telemetry.status_server import HttpListener, Pages, Route
 from quorum_wal.telemetry.watched_files import WatchedFiles
 
@@ -34,6 +35,10 @@ TLS_HANDSHAKE_TIMEOUT_SECONDS = 10.0
 
 JSON = "application/json"
 READING = ("GET", "HEAD")
+OTHER_HOST_HINT = (
+    "without a token, this port answers for localhost and for addresses only: use one of these in "
+    "the URL, or start the service with --http-token-file\n"
+)
 ADMIN_TOKEN_HINT = (
     "without an admin's token, changes are accepted from this machine only: start the service "
     "with --admin-token-file\n"
@@ -44,11 +49,11 @@ _log = logging.getLogger(__name__)
 
 def _is_ours(record: logging.LogRecord) -> bool:
     """False for errors of a client that does not send HTTP. The client gets an answer; a traceback
-    for each would let strangers fill a disk. Headers that are not text (UnicodeError) are such
-    errors, because aiohttp does not handle them.
+    for each would let strangers fill a disk. Headers that are not text (UnicodeError) and bodies
+    with a wrong Content-Encoding are such errors, because aiohttp does not handle them.
     """
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError | UnicodeError)
+    return not isinstance(error, HttpProcessingError | UnicodeError | web.RequestPayloadError)
 
 
 _log.addFilter(_is_ours)
@@ -73,6 +78,7 @@ async def _serve(
     page = PageHandlers(listener, sock.getsockname()[1], pages.web) if pages.web else None
     handlers = _Handlers(listener, pages, page)
     app = web.Application(middlewares=[handlers.refuse_in_json, handlers.demand_token])
+    app.on_response_prepare.append(_protect)
     app.router.add_get("/status", handlers.status)
     app.router.add_get("/metrics", handlers.metrics)
     app.router.add_get("/healthz", handlers.healthz)
@@ -167,11 +173,42 @@ def _has_token(request: web.Request, token: WatchedFiles[str]) -> bool:
 def _is_of_this_machine(request: web.Request) -> bool:
     """Checks the client's address and the host name that it asks for. The name matters because a
     page from elsewhere can give its own name the address of this machine (DNS rebinding)."""
+    return is_loopback(request.remote or "") and is_loopback(_host_asked_for(request))
+
+
+def _is_rebound(request: web.Request) -> bool:
+    """Whether the request may come from a web page of another site, whose name has the address of
+    this machine now. An address in the Host header cannot be such a name, and a request of a
+    browser always has the header."""
+    if "Host" not in request.headers:
+        return False
+    host = _host_asked_for(request)
+    return not (is_loopback(host) or is_address(host))
+
+
+def _host_asked_for(request: web.Request) -> str:
+    """From the Host header; "" without one. Not `request.host`, which asks a name server then."""
     try:
-        asked = urlsplit(f"//{request.host}").hostname
+        return urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
     except ValueError:
-        return False  # not a host name
-    return is_loopback(request.remote or "") and asked is not None and is_loopback(asked)
+        return ""  # not a host name
+
+
+#: For every answer, unless its handler sets another value. Browsers and proxies keep none, and
+#: pages of other sites embed none.
+PROTECTION = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+async def _protect(_: web.Request, response: web.StreamResponse) -> None:
+    for name, value in PROTECTION.items():
+        response.headers.setdefault(name, value)
+    response.headers["Server"] = "sk"  # not the versions of libraries
 
 
 class _Handlers:
@@ -228,9 +265,11 @@ class _Handlers:
                 raise web.HTTPForbidden(text=ADMIN_TOKEN_HINT)
         if token is not None and not _has_token(request, token):
             raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Bearer realm="sk"'})
+        if token is None and is_loopback(self._listener.host) and _is_rebound(request):
+            raise web.HTTPForbidden(text=OTHER_HOST_HINT)
 
     async def own(self, route: Route, request: web.Request) -> web.Response:
-        body = await request.read()
+        body = await read_body(request)
         if body and request.content_type != JSON:
             raise web.HTTPUnsupportedMediaType(text=f"expected {JSON}\n")
         answer = await asyncio.to_thread(route.answer, body)

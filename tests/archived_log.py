@@ -1,4 +1,4 @@
-"""A log for archives: real pages and records, cut into segments; the same every time."""
+"""A log for archives: real pages and records, cut into segments; always the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORD_BYTES = 5000
 
 @cache
 def log() -> WalLog:
-    """From FIRST_SEGNO on; it ends inside of the segment behind LAST_SEGNO."""
+    """From FIRST_SEGNO on; it ends inside the segment after LAST_SEGNO."""
     builder = WalLog(FIRST_SEGNO * SEG_SIZE)
     number = 0
     while builder.lsn <= (LAST_SEGNO + 1) * SEG_SIZE:

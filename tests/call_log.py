@@ -1,8 +1,8 @@
-"""The system calls of this very process, in their order: writes, flushes and sends.
+"""The system calls of this process, in their order: writes, flushes and sends.
 
     pytest ──runs──> pytest of one test, with call_log.c preloaded ──> CallLog
 
-So that what compiled code does is seen, too, which calls libc and no function of Python's.
+This also records the calls of compiled code, which calls libc and not Python's functions.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Call(IntEnum):
 
 
 class AnsweredBeforeFlush(AssertionError):
-    """It was flushed, when the answer was on its way."""
+    """The data was flushed only after the answer was sent."""
 
 
 class NotFlushed(AssertionError):
-    """An answer speaks of what was not flushed at all."""
+    """An answer covers data that was never flushed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """`inode` says which file; `offset` where in it."""
+    """`inode` identifies the file; `offset` is the position in it."""
 
     kind: Call
     inode: int
@@ -71,14 +71,14 @@ class CallLog:
             self._is_on.value = 0
 
     def take(self) -> list[Note]:
-        """Those since the last one."""
+        """The calls since the last `take`."""
         found = [self._notes[at] for at in range(self._count.value)]
         self._count.value = 0
         return [Note(Call(each.kind), each.inode, each.offset, each.count) for each in found]
 
 
 def check_order(notes: list[Note]) -> None:
-    """Law: when something is sent, all that was written is flushed. Raises AnsweredBeforeFlush,
+    """Law: when something is sent, all earlier writes are flushed. Raises AnsweredBeforeFlush,
     NotFlushed."""
     dirty: set[int] = set()
     for at, note in enumerate(notes):
@@ -92,7 +92,7 @@ def check_order(notes: list[Note]) -> None:
 
 
 def with_calls_noted(request: pytest.FixtureRequest, folder: Path) -> CallLog | None:
-    """None when the test is run in another process, with the library, and has passed there."""
+    """None if the test was run in another process, with the library, and passed there."""
     if os.environ.get(_LOADED):
         return CallLog()
     library = folder / "call_log.so"

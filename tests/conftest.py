@@ -1,4 +1,4 @@
-"""What all rings share: the marker a folder sets, and that nothing is skipped unnoticed."""
+"""Shared by all rings: the marker of a folder, and a check that no test is skipped unnoticed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from quorum_wal.pg_fixtures.fork_server import ForkServers
 
 TESTS = Path(__file__).parent
 
-#: rings whose fixtures take minutes to make: an engine and its images, logs of servers, a JVM
+#: rings whose fixtures take minutes: an engine and its images, logs of servers, a JVM
 TOGETHER = ("containers", "contract", "spark")
-#: rings whose tests share nothing
+#: rings without shared fixtures
 APART = ("simulation",)
-#: What comes last fills the processes evenly: what is small.
+#: Small tests come last, because they fill the processes evenly.
 ORDER = dict.fromkeys(TOGETHER, 0) | {"integration": 2, "simulation": 3}
 LAST = 4
-#: Files that take minutes, as one process runs all tests of a file: the first of their ring.
+#: Files that take minutes, because one process runs all tests of a file: the first of their ring.
 LONG = frozenset({
     "test_soak.py", "test_members.py", "test_hostile_members.py", "test_pageserver.py",
     "test_pageserver_failures.py", "test_topologies.py", "test_daisy_chain.py",
@@ -35,8 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class ByFixtures(LoadScopeScheduling):  # type: ignore[misc]
-    """Of several processes, each takes files; of rings that are dear to set up, whole folders, and
-    of those without fixtures single tests."""
+    """Each process gets files; of rings with expensive fixtures whole folders, and of those without
+    fixtures single tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -52,7 +52,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:
 
 
 class FailuresAtOnce:
-    """One line for a failure when it happens: a run that is cut off has said what failed."""
+    """Prints one line for a failure when it happens, so that an interrupted run has reported its
+    failures."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -77,7 +78,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each test carries the marker of its ring: the first folder below tests/."""
+    """Each test gets the marker of its ring: the first folder below tests/."""
     rings = {}
     for item in items:
         folders = item.path.relative_to(TESTS).parts[:-1] if TESTS in item.path.parents else ()
@@ -91,7 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With SK_REQUIRE_ALL=1, as CI sets it, a missing part fails the test that needs it."""
+    """With SK_REQUIRE_ALL=1, as in CI, a missing program fails the test that needs it."""
     report = yield
     if report.skipped and os.environ.get("SK_REQUIRE_ALL") == "1":
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -101,7 +102,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each part that is missing, however many tests lack it."""
+    """One line for each missing program, however many tests need it."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = (r.longrepr[2] if isinstance(r.longrepr, tuple) else r.longrepr for r in reports)
     counts = Counter(str(reason).removeprefix("Skipped: ") for reason in reasons)

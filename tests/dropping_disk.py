@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Any
 
 SECTOR_BYTES = 512
-#: Stands for a file's length where sectors have numbers.
+#: Stands for a file's length, where sectors have numbers.
 LENGTH = -1
 
 
@@ -45,14 +45,14 @@ class File:
         self.pending.clear()
 
     def content(self) -> bytearray:
-        """What a running process reads."""
+        """The content for a running process."""
         content = bytearray(self.durable)
         for at, data in self.pending:
             _apply(content, at, data)
         return content
 
     def surviving(self, loss: Loss) -> bytearray:
-        """What is there after a power loss."""
+        """The content after a power loss."""
         if not self.pending:
             return bytearray(self.durable)
         kept = loss.kept_writes(len(self.pending))
@@ -79,11 +79,11 @@ class File:
 
 @dataclass(eq=False, slots=True)
 class Folder:
-    """`pending` are changes of names, each atomic: what a name leads to from then on, or None."""
+    """`pending` are changes of names, each atomic: the new target of a name, or None."""
 
     durable: dict[str, File | Folder] = field(default_factory=dict)
     pending: list[dict[str, File | Folder | None]] = field(default_factory=list)
-    #: What a running process sees.
+    #: The names for a running process.
     entries: dict[str, File | Folder] = field(default_factory=dict)
 
     def change(self, names: dict[str, File | Folder | None]) -> None:
@@ -108,7 +108,7 @@ class Folder:
 
 
 class Loss:
-    """What a power loss keeps of what is pending: by default nothing, or all of it."""
+    """The pending changes that a power loss keeps: by default none, or all."""
 
     def __init__(self, *, keeps_data: bool = False, keeps_names: bool = False) -> None:
         self.keeps_data = keeps_data
@@ -118,8 +118,8 @@ class Loss:
         return f"Loss(keeps_data={self.keeps_data}, keeps_names={self.keeps_names})"
 
     def kept_writes(self, writes: int) -> int | Callable[[int], int]:
-        """How many of the pending writes of a file are kept; or how many a sector has, and (of
-        LENGTH) how many the file's length."""
+        """How many of the pending writes of a file are kept; or how many of those of a sector, and
+        of the file's length (LENGTH)."""
         return writes if self.keeps_data else 0
 
     def keeps_change(self) -> bool:
@@ -127,8 +127,8 @@ class Loss:
 
 
 class RandomLoss(Loss):
-    """Each file has a fate of its own: all lost, all kept, the first writes kept, or each sector
-    for itself; so have the names."""
+    """Each file is treated separately: all lost, all kept, the first writes kept, or each sector
+    separately; the names, too."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -151,15 +151,15 @@ class RandomLoss(Loss):
         return self._random.random() < self._kept_names
 
 
-#: The corners; everything else is drawn.
+#: The corner cases; everything else is random.
 LOSSES = tuple(
     Loss(keeps_data=data, keeps_names=names) for data in (False, True) for names in (False, True)
 )
 
 
 class DroppingDisk:
-    """`with disk.watching():` every change below `root` goes through it. What is there when it is
-    made is durable. `before` is told the name of each call that changes or syncs something, and its
+    """`with disk.watching():` every change below `root` goes through it. The initial content is
+    durable. `before` is called with the name of each call that changes or syncs something, and its
     path, before it happens; it may raise."""
 
     def __init__(self, root: Path) -> None:
@@ -173,11 +173,11 @@ class DroppingDisk:
     # ---- power losses
 
     def surviving(self, loss: Loss, path: Path | None = None) -> Folder:
-        """What would be left of the tree, or of the folder `path` in it."""
+        """The remaining tree, or the remaining folder `path` in it."""
         return self._folder(str(path or self.root)).surviving(loss)
 
     def lose_power(self, loss: Loss, path: Path | None = None) -> None:
-        """The folder becomes what is left. Whoever had files open there is gone."""
+        """The folder gets the remaining content. All processes with open files have ended."""
         target = str(path or self.root)
         folder = self._folder(target)
         after = folder.surviving(loss)
@@ -187,16 +187,16 @@ class DroppingDisk:
         folder.durable, folder.entries, folder.pending = after.durable, after.entries, []
 
     def check_complete(self) -> None:
-        """The folder has just what this object believes it to have."""
+        """The folder has exactly the content that this object expects."""
         found = _read_tree(Path(self.root))
         _check_same(self.root, self._tree, found)
 
     def find(self, path: Path) -> File | Folder | None:
-        """What is at a path, as a running process sees it."""
+        """The file or folder at a path, as a running process sees it."""
         return self._find(str(path))
 
     def flip(self, path: Path, offset: int, bits: int) -> None:
-        """Bits of a byte of a file rot, on the disk and in the page cache."""
+        """Flip bits of a byte of a file, on the disk and in the page cache."""
         file = self._find(str(path))
         assert isinstance(file, File)
         assert not any(at <= offset < at + len(data or b"") for at, data in file.pending)
@@ -205,7 +205,7 @@ class DroppingDisk:
             real.seek(offset)
             real.write(bytes([file.durable[offset]]))
 
-    # ---- in front of the operating system
+    # ---- replacements of system calls
 
     @contextmanager
     def watching(self) -> Iterator[DroppingDisk]:
@@ -266,7 +266,7 @@ class DroppingDisk:
             found.pending.append((length, None))
 
     def _os_fsync(self, fd: int) -> None:
-        """Not handed on: the kernel's promise is not what is tested."""
+        """Not called: the kernel's promise is not tested."""
         if fd not in self._descriptors:
             self._real["fsync"](fd)
             return
@@ -307,7 +307,7 @@ class DroppingDisk:
         node = folder.entries[entry]
         if folder is new_folder:
             folder.change({entry: None, new_entry: node})
-        else:  # two folders, two changes
+        else:  # two folders, so two changes
             new_folder.change({new_entry: node})
             folder.change({entry: None})
 
@@ -346,7 +346,7 @@ class DroppingDisk:
     # ---- names
 
     def _below(self, path: Any, options: Mapping[str, Any] = MappingProxyType({})) -> str | None:
-        """The path, if it is one of ours."""
+        """The path, if it is below the root."""
         if isinstance(path, int) or self._is_aside:
             return None
         name = os.fspath(path)
@@ -384,13 +384,13 @@ class DroppingDisk:
 
 
 def write_tree(folder: Folder, path: Path) -> None:
-    """`folder`, at a new path."""
+    """Write `folder` to a new path."""
     path.mkdir()
     _rewrite(path, {}, folder)
 
 
 def _rewrite(path: Path, before: dict[str, File | Folder], after: Folder) -> None:
-    """From what a folder has, make what it shall have: what is the same is left alone."""
+    """Change the content of a folder into another one; equal parts are not touched."""
     for name, node in before.items():
         if name not in after.entries or isinstance(node, File) != isinstance(
             after.entries[name], File
@@ -443,7 +443,7 @@ def _change(entries: dict[str, File | Folder], names: dict[str, File | Folder | 
 
 
 def _apply(content: bytearray, at: int, data: bytes | None) -> None:
-    """Bytes at an offset; without any, `at` is the new length."""
+    """Write bytes at an offset; without bytes, `at` is the new length."""
     if data is None:
         if at < len(content):
             del content[at:]

@@ -1,9 +1,9 @@
-"""`InterpreterProbe`: how long something holds the interpreter, so that no other thread can run.
+"""`InterpreterProbe`: how long a thread holds the interpreter, so that no other thread can run.
 
-A thread that wants to run every millisecond sees how long it had to wait. A busy machine makes it
-wait, too; but a thread that holds the interpreter uses the processor meanwhile. So of each wait
-only the processor time counts that the watched thread used in it: no more than it held, and all of
-that if nothing else ran. Waiting for the disk does not hold the interpreter.
+A thread that wants to run every millisecond measures its waits. A busy machine also makes it wait,
+but a thread that holds the interpreter uses the processor meanwhile. So of each wait only the CPU
+time of the watched thread counts: this is at most the time of the hold, and all of it if nothing
+else ran. Waiting for the disk does not hold the interpreter.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class InterpreterProbe:
 
 
 def assert_bounds(action: Callable[[], object], make: Callable[[], object]) -> str:
-    """Its memory and its longest hold are within bounds, each time after a `make`. Returns both,
-    as a text."""
+    """Its memory and its longest hold are within limits, each time after a `make`. Returns both, as
+    a text."""
     make()
     tracemalloc.start()
     try:
@@ -73,10 +73,10 @@ def assert_bounds(action: Callable[[], object], make: Callable[[], object]) -> s
 def longest_hold(
     action: Callable[[], object], make: Callable[[], object] = lambda: None, enough: float = 0.0
 ) -> float:
-    """In seconds; the median of TRIES, each after a `make`. When so many are below `enough` that
-    it is, the others are not made.
+    """In seconds; the median of TRIES, each after a `make`. If enough of them are below `enough`,
+    the others are skipped.
 
-    What holds the interpreter in most of them is seen; what a busy machine makes of one is not.
+    A hold in most of them counts; a single one may be caused by a busy machine.
     """
     found: list[float] = []
     while len(found) < TRIES and sum(held < enough for held in found) <= TRIES // 2:

@@ -12,17 +12,18 @@ from tests.wal_log import PG_VERSION, SYSTEM_ID, WAL_SEG_SIZE
 
 SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
 TIMELINE = TimelineId(b"tenant".ljust(16, b"\0"), b"timeline".ljust(16, b"\0"))
-#: Of the data directory that the timeline is in.
+#: Of the data directory that contains the timeline.
 INSTANCE = b"instance"
 
 
 def first_membership(*members: int) -> Membership:
-    """Of a timeline that was just created; who the members are is not known yet."""
+    """The membership of a timeline that was just created; the identities of the members are unknown
+    yet."""
     return Membership(Stamp.FIRST, members)
 
 
 def new_control_state(membership: Membership, server: ServerFacts = SERVER) -> ControlState:
-    """What its creation writes: a log that begins with the second segment, and is empty."""
+    """The state after its creation: an empty log that begins with the second segment."""
     start_lsn = server.wal_seg_size
     return ControlState(
         timeline=TIMELINE,

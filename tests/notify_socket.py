@@ -1,4 +1,4 @@
-"""The socket of a service manager, which a service tells how it is."""
+"""The socket of a service manager, which receives the state of a service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def notify_socket(path: Path, timeout_seconds: float) -> Iterator[socket.socket]:
-    """What is sent to `path` is received within so long."""
+    """A socket at `path`; each message must arrive within the timeout."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(path))
         sock.settimeout(timeout_seconds)

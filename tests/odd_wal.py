@@ -1,7 +1,8 @@
-"""`OddWal`: a `WalLog` with everything a server may leave behind, for the tests of the readers.
+"""`OddWal`: a `WalLog` with everything that a server may leave behind, for the tests of the
+readers.
 
-Records of any resource manager and any body, records that a crash cut and the next start made
-void, stale pages behind an XLOG_SWITCH. What it wrote is listed whole in `records`.
+Records of any resource manager and any body, records that a crash cut and the next start made void,
+stale pages after an XLOG_SWITCH. `records` lists everything written.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _XLOG_OVERWRITE_CONTRECORD = 0xD0
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A whole record as it went out; ends as Postgres counts them."""
+    """A whole record as written; positions as Postgres counts them."""
 
     start_lsn: int
     end_lsn: int
@@ -41,7 +42,7 @@ class Written:
 
 
 class OddWal(WalLog):
-    """Never cut: `records` go with the whole log."""
+    """Never cut: `records` covers the whole log."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class OddWal(WalLog):
         return start_lsn
 
     def abandon(self, length: int, pages: int) -> int:
-        """A record that a crash cut after `pages` page ends, and the one that makes it void."""
+        """A record that a crash cut after `pages` page ends, and the record that makes it void."""
         self._open_page()
         void_lsn = self.lsn
         keep = void_lsn - void_lsn % PAGE + pages * PAGE - self.start_lsn
@@ -103,7 +104,8 @@ class OddWal(WalLog):
 
 
 def random_log(rng: random.Random, length: int) -> OddWal:
-    """A log of at least `length` bytes with every shape of record, the odd ones far too often."""
+    """A log of at least `length` bytes with every kind of record, the odd ones far more often than
+    in practice."""
     log = OddWal(2 * MIB - 3 * PAGE)
     while log.lsn - log.start_lsn < length:
         shape = rng.random()

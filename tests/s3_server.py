@@ -1,4 +1,4 @@
-"""S3 as a process: `moto_server`, which answers as Amazon's does and keeps all in memory."""
+"""S3 as a process: `moto_server`, which answers as Amazon's does and keeps everything in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = "s3cr3t-4cc3ss-k3y"
 
 
 class S3Server(ServiceProcess):
-    """A context manager; every store of it has a bucket of its own."""
+    """A context manager; every store of it has its own bucket."""
 
     def __init__(self, log_path: Path) -> None:
         port = free_port()
@@ -53,7 +53,7 @@ class S3Server(ServiceProcess):
         }
 
     def new_bucket(self) -> str:
-        """The URL of an empty one."""
+        """The URL of an empty bucket."""
         name = f"bucket-{next(self._numbers)}"
         request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
         with urllib.request.urlopen(request, timeout=10):

@@ -1,6 +1,7 @@
-"""`timeline_with_segments`: a timeline whose whole segments lie on disk, of any size, in no time.
+"""`timeline_with_segments`: quickly creates a timeline whose whole segments are on disk, of any
+size.
 
-Each segment is a file with a hole: bytes that differ at its begin and at its end, zeros between;
+Each segment is a file with a hole: different bytes at its start and at its end, zeros between;
 beside it are its checksums, as a safekeeper saves them.
 """
 
@@ -25,7 +26,7 @@ TLI = 1
 
 
 def edge(segno: int, wal_seg_size: int, offset: int) -> bytes:
-    """What is at the begin of a segment (`offset` 0), and at its end."""
+    """The bytes at the start of a segment (`offset` 0), and at its end."""
     return random.Random(f"{segno} {wal_seg_size} {offset}").randbytes(EDGE_BYTES)
 
 
@@ -38,7 +39,7 @@ def segment_pieces(segno: int, wal_seg_size: int) -> Iterator[bytes]:
 
 
 def timeline_with_segments(folder: Path, wal_seg_size: int, count: int) -> Timeline:
-    """Its log is `count` segments, from the second one of all on; all is committed."""
+    """Its log is `count` segments, from the second one on; everything is committed."""
     for name in ("wal", "checksums"):
         (folder / name).mkdir(parents=True)
     for segno in range(1, count + 1):

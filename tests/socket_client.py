@@ -1,6 +1,6 @@
 """A client on one end of a socket pair, in the same thread as the server on the other end.
 
-Everything fits into the socket buffers, so the client may speak first and listen later.
+All messages fit into the socket buffers, so the client may send first and receive later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SocketClient:
         self.socket.sendall(self.connection.send(*messages))
 
     def receive(self) -> Message | None:
-        """The server's next message; None when it has closed."""
+        """The server's next message; None if it has closed the connection."""
         while not isinstance(message := self.connection.next(), Message):
             data = self.socket.recv(65536)
             if not data:
@@ -46,7 +46,7 @@ class SocketClient:
         return messages
 
     def receive_all(self) -> list[Message]:
-        """Until the server closes."""
+        """All messages until the server closes the connection."""
         return list(iter(self.receive, None))
 
     def start(self, config: ServerConfig = CONFIG) -> Session:

@@ -21,7 +21,7 @@ def framed(payloads: Iterable[bytes | memoryview]) -> bytearray:
 def receive_batch(
     timeline: Timeline, connection: int, payloads: Sequence[bytes | memoryview]
 ) -> tuple[list[bytes], bool]:
-    """The answers' payloads, and whether the steady path gave them."""
+    """The payloads of the answers, and whether the steady path returned them."""
     steady = timeline.steady_path(connection)
     if steady is not None:
         frames = framed(payloads)

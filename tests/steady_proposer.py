@@ -1,4 +1,4 @@
-"""A proposer core that takes by the steady path what it can, as its shell does.
+"""A proposer core that uses the steady path where it can, as its process does.
 
 WalReceived   -> frames 'w' -> SteadyLeader.take_wal     -> the Append for each follower
 PeerMessage   -> a frame    -> SteadyLeader.take_answers -> ReportFlushed
@@ -28,7 +28,7 @@ from tests.steady_batch import HEADER_BYTES, framed
 
 
 class SteadyProposer(Proposer):
-    """The leader is told after each event (`is_patient` False) or when something is odd."""
+    """The leader is informed after each event (`is_patient` False) or when something is unusual."""
 
     def __init__(
         self,

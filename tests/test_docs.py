@@ -1,4 +1,4 @@
-"""The docs tell the truth: what they name exists, and what exists is named."""
+"""The docs are correct: what they name exists, and what exists is named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def symbols_of(path: Path) -> set[str]:
 
 JOURNEY_TEXT = (ROOT / "docs/journey.md").read_text()
 JOURNEY = _STEP.findall(JOURNEY_TEXT)
-#: What a byte crosses from the primary to the disks, and its answer back, on either path.
+#: The modules that a byte crosses from the primary to the disks, and its answer back, on either
+#: path.
 PATH_OF_A_COMMIT = {
     *(f"pgwire/{name}.py" for name in ("copy_calls", "copy_stream", "framing", "transport")),
     *(f"storage/{name}.py" for name in ("big_endian", "durable")),
@@ -61,7 +62,7 @@ def test_each_step_of_the_journey_names_where() -> None:
 
 
 def test_the_journey_passes_each_module_of_the_path_of_a_commit() -> None:
-    """Those that every byte crosses."""
+    """The modules that every byte crosses."""
     files = {file for file, _ in JOURNEY}
     assert sorted(PATH_OF_A_COMMIT - files) == []
 

@@ -1,4 +1,4 @@
-"""House style that a machine can judge: sizes, docstrings, names, leftovers, and honest docs."""
+"""Style rules that a program can check: sizes, docstrings, names, leftovers, and correct docs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINE_COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
 
-# Names that say nothing about what a thing is.
+# Names without a meaning.
 BANNED_NAMES = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
 BANNED_WORDS = ("FIX" + "ME", "TO" + "DO", "XX" + "X")
 
@@ -39,6 +39,24 @@ PYTHON = tracked(".py")
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
+
+
+#: In these modules one thread decodes.
+ONE_THREAD = ("benchmarks/", "spark/", "tests/", "safekeeper/data_directory.py")
+_DECODES_A_TYPE = re.compile(r"\bdecode\([^)]*\btype=(?!dict|list)|msgspec\.convert\(")
+
+
+def test_types_that_threads_decode_are_prepared() -> None:
+    """msgspec prepares a type at its first use. Two threads that do so at once crash the process
+    (msgspec 0.22); a decoder that the import makes has prepared it."""
+    texts = {name_of(path): path.read_text() for path in PYTHON}
+    unprepared = [
+        name
+        for name, text in texts.items()
+        if _DECODES_A_TYPE.search(text) and not name.startswith(ONE_THREAD)
+        if not re.search(r"^_PREPARED = ", text, re.MULTILINE)
+    ]
+    assert unprepared == []
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=name_of)
@@ -72,7 +90,8 @@ def test_sizes_docstring_and_leftovers(path: Path) -> None:
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:
-    """Folders of tests are no packages: pytest takes a second file of a name for the first."""
+    """Folders of tests are no packages: pytest takes a second file with the same name for the
+    first."""
     names = Counter(path.name for path in PYTHON if path.name.startswith("test_"))
     assert [name for name, count in names.items() if count > 1] == []
 
@@ -92,14 +111,14 @@ def test_no_swallowed_exceptions() -> None:
     assert not problems, "\n".join(problems)
 
 
-#: The cores, and who executes their actions: a case that nobody thought of is an error of mypy's.
+#: The cores, and the code that executes their actions: mypy reports a missing case as an error.
 CLOSED = (*ROOT.glob("walproposer/stream/*.py"), ROOT / "safekeeper/acceptor.py")
 CLOSED += (ROOT / "safekeeper/timeline.py",)
 
 
 @pytest.mark.parametrize("path", CLOSED, ids=name_of)
 def test_a_match_of_a_core_names_every_case(path: Path) -> None:
-    """A wildcard may only say that it is never reached; without one mypy demands every case."""
+    """A wildcard may only assert that it is never reached; without one mypy demands every case."""
     problems = [
         f"{path}:{case.pattern.lineno}"
         for node in ast.walk(ast.parse(path.read_text()))
@@ -129,7 +148,7 @@ def test_links_in_docs_lead_somewhere() -> None:
     assert not problems, "\n".join(problems)
 
 
-#: Where a pause is what the test is about, and not a wait for something that has no condition.
+#: Pauses that are the subject of the test, and not a wait for something without a condition.
 PAUSES = {
     "tests/contract/objectstore/faulty_store.py": "a store that answers late",
     "tests/integration/qsync_client/test_qsync_cancellations.py": "the moment of a cancellation",
@@ -187,7 +206,7 @@ INSIDES_LEFT = {
     "tests/unit/safekeeper/test_checked_wal.py": 5,
     "tests/unit/safekeeper/test_control_file.py": 1,
     "tests/unit/safekeeper/test_quiet_stream.py": 2,
-    "tests/unit/safekeeper/test_refusal_log.py": 1,
+    "tests/unit/access/test_refusal_log.py": 1,
     "tests/unit/safekeeper/test_sleep.py": 2,
     "tests/unit/safekeeper/test_steady_path.py": 6,
     "tests/unit/safekeeper/test_steady_stream.py": 4,
@@ -220,7 +239,7 @@ def private_uses(path: Path) -> int:
 
 
 def test_tests_use_public_interfaces() -> None:
-    """Bugs are planted inside (bugs_of_*); all else goes through what others may call, too."""
+    """Bugs are planted inside (bugs_of_*); everything else uses public interfaces."""
     uses = {
         name: count
         for path in PYTHON
@@ -230,7 +249,7 @@ def test_tests_use_public_interfaces() -> None:
     assert uses == INSIDES_LEFT
 
 
-#: The package of users' imports; by any other name a module would be loaded twice.
+#: Users import from this package; by any other name a module would be loaded twice.
 OURS = tuple(link.name for link in (ROOT / "quorum_wal").iterdir() if link.is_symlink())
 
 

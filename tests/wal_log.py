@@ -27,7 +27,7 @@ WAL_SEG_SIZE = 1024 * 1024
 PG_VERSION = 160004
 SYSTEM_ID = 7_123_456_789_012_345_678
 START_LSN = WAL_SEG_SIZE
-#: A record takes this much, header included, unless it says otherwise.
+#: The default size of a record, header included.
 RECORD_BYTES = 64
 #: Of a record, and of a page that does not begin a segment.
 HEADER_BYTES = 24
@@ -39,10 +39,10 @@ CONTRECORD, LONG_HEADER, OVERWRITE_CONTRECORD = 0x0001, 0x0002, 0x0008
 _PAGE_MAGIC = {13: 0xD106, 14: 0xD10D, 15: 0xD110, 16: 0xD113, 17: 0xD116, 18: 0xD118}
 _PAGE = struct.Struct("<HHIQI4x")
 _LONG = struct.Struct("<QII")
-#: A record's header: total length, xid, the record before, info, resource manager; the checksum.
+#: A record's header: total length, xid, the previous record, info, resource manager; the checksum.
 HEAD = struct.Struct("<IIQBBH")
 _CRC = struct.Struct("<I")
-#: Ends a name; what follows is the name again.
+#: Ends a name; the name is repeated after it.
 _END_OF_NAME = b"."
 
 
@@ -90,8 +90,8 @@ class WalLog:
         self.append(name, room if room > 64 else room + PAGE_SIZE - HEADER_BYTES)
 
     def switch(self, padding: bytes = b"\0") -> int:
-        """XLOG_SWITCH, to whose end the rest of the segment belongs: `padding`, repeated. Returns
-        its start."""
+        """XLOG_SWITCH, which covers the rest of the segment: `padding`, repeated. Returns its
+        start."""
         start_lsn = self.write(b"", rmgr_id=XLOG, info=SWITCH)
         missing = -self.lsn % self.wal_seg_size
         self.wal += (padding * (missing // len(padding) + 1))[:missing]
@@ -125,7 +125,7 @@ class WalLog:
             rest = rest[room:]
 
     def _open_page(self, info: int = 0, rest: int = 0) -> None:
-        """Its header, if the log ends where one begins; `rest` of a record will follow it."""
+        """The header, if the log ends at a page boundary; `rest` of a record will follow it."""
         if self.lsn % PAGE_SIZE:
             return
         is_first = self.lsn % self.wal_seg_size == 0
@@ -161,7 +161,7 @@ class WalLog:
 
 @dataclass(frozen=True, slots=True)
 class NamedRecord:
-    """One that `WalLog.append` wrote."""
+    """A record that `WalLog.append` wrote."""
 
     name: str
     start_lsn: int

@@ -35,6 +35,9 @@ OUTSIDE_PATH = "/members/outside"
 #: The loop takes a request between two events. If the loop is stalled, the client should ask again.
 ANSWER_SECONDS = 5.0
 
+#: What parsing a body raises: UnicodeDecodeError for a text that is not UTF-8, RecursionError for
+#: one that is nested too deeply.
+NOT_A_REQUEST = (MessageError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 NO_LEADER = "no proposer leads this timeline now: it is waiting for its primary or for safekeepers"
 
 
@@ -63,7 +66,7 @@ class ChangeRequests:
     def _request(self, body: bytes) -> Answer:
         try:
             request = request_of_page(msgspec.json.decode(body))
-        except (MessageError, msgspec.DecodeError) as error:
+        except NOT_A_REQUEST as error:
             return _refusal(HTTPStatus.BAD_REQUEST, str(error))
         return self._on_loop(lambda incarnation: _take(incarnation, request))
 
@@ -73,7 +76,7 @@ class ChangeRequests:
     def _name_outsider(self, body: bytes) -> Answer:
         try:
             host, port = outsider_of_page(msgspec.json.decode(body))
-        except (MessageError, msgspec.DecodeError) as error:
+        except NOT_A_REQUEST as error:
             return _refusal(HTTPStatus.BAD_REQUEST, str(error))
         return self._on_loop(lambda incarnation: _add_outsider(incarnation, host, port))
 

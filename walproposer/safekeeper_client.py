@@ -28,6 +28,11 @@ from quorum_wal.walproposer.connection import connecting, port_number, server_er
 from quorum_wal.walproposer.errors import Unreachable, WalProposerError
 
 DEFAULT_PORT = 5454
+#: For an answer that the safekeeper has in memory. Other commands write files.
+ANSWER_SECONDS_MAX = 30.0
+#: Objects and lists in the status of a timeline: see AnswerLimits in `timelines/status_page.py`. A
+#: replica is one, a slot another.
+STATUS_PARTS_MAX = 10_000
 
 #: The text of libpq for a server that does not request the authentication that `require_auth`
 #: demands.
@@ -116,21 +121,35 @@ class SafekeeperClient:
         with closing(self.address.connect()) as connection:
             yield connection
 
-    def command(self, name: str, options: Mapping[str, str] | None = None) -> list[dict[str, str]]:
-        """The rows of one of our commands, by column name."""
+    def command(
+        self,
+        name: str,
+        options: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> list[dict[str, str]]:
+        """The rows of one of our commands, by column name. `timeout` in seconds; None waits as long
+        as the connection lasts."""
         with self._open() as connection, self.address.answering():
-            return ask(connection.pgconn, format_option_command(name, options))
+            return ask(connection.pgconn, format_option_command(name, options), timeout)
 
     def identify(self) -> dict[str, str]:
         """safekeeper_id, version, http (host:port of its status page), instance (of its data
         directory: 8 bytes in hex), site (its location; or "")."""
-        return self.command("IDENTIFY_SAFEKEEPER")[0]
+        return self.command("IDENTIFY_SAFEKEEPER", timeout=ANSWER_SECONDS_MAX)[0]
 
     def timelines(self) -> list[dict[str, Any]]:
         """The status of every timeline, as on the status page. For a timeline that the safekeeper
         cannot open only `folder`, `state` and `stopped_reason`."""
-        rows = self.command("LIST_TIMELINES")
-        return [msgspec.json.decode(row["status"]) for row in rows]
+        rows = self.command("LIST_TIMELINES", timeout=ANSWER_SECONDS_MAX)
+        return [self._decoded(row["status"]) for row in rows]
+
+    def _decoded(self, status: str) -> Any:
+        if status.count("[") + status.count("{") > STATUS_PARTS_MAX:
+            raise Unreachable(
+                f"{self.address} does not answer like a safekeeper: the status of a timeline has "
+                f"more than {STATUS_PARTS_MAX} objects and lists"
+            )
+        return msgspec.json.decode(status)
 
     def join(self, timeline: TimelineId, offer: TimelineOffer) -> None:
         """Begin the timeline at the position in the offer. A leader streams to it from there on."""

@@ -27,7 +27,8 @@ _COMMIT, _PREPARE, _ABORT, _COMMIT_PREPARED, _ABORT_PREPARED = 0x00, 0x10, 0x20,
 _HAS_INFO = 0x80
 
 _HAS_DBINFO, _HAS_SUBXACTS, _HAS_RELATIONS, _HAS_INVALIDATIONS = 1, 2, 4, 8
-_HAS_TWOPHASE, _HAS_GID, _HAS_DROPPED_STATS = 16, 128, 256
+_HAS_TWOPHASE, _HAS_ORIGIN, _HAS_GID, _HAS_DROPPED_STATS = 16, 32, 128, 256
+_ORIGIN_SIZE = 16
 
 #: 2000-01-01, Postgres's epoch, in microseconds of Unix
 _EPOCH_US = 946_684_800_000_000
@@ -35,8 +36,8 @@ _EPOCH_US = 946_684_800_000_000
 #: the facts of an end, as columns of an array
 (
     ROW, TIME_US, TOP_XID, SUBXIDS_AT, SUBXIDS, GID_AT, GID_LENGTH, INVALIDATIONS_AT, INVALIDATIONS,
-    ENDS,
-) = range(10)  # fmt: skip
+    RELATIONS_AT, RELATIONS, ENDS,
+) = range(12)  # fmt: skip
 
 
 class XactFormat(NamedTuple):
@@ -58,7 +59,7 @@ def read_ends(
     data: Bytes, at: Numbers, main_length: Numbers, rows: Numbers, form: XactFormat, ends: Numbers
 ) -> tuple[Int, Int]:
     """Fills `ends` with one line for each of `rows` that ends a transaction. Returns their number,
-    and the row that is shorter than it says, or -1."""
+    and the row that has another length than it says, or -1."""
     count = 0
     for row in rows:
         begin = at[row]
@@ -82,7 +83,7 @@ def is_end(data: Bytes, begin: Int) -> bool:
 def read_end(
     data: Bytes, begin: Int, main_at: Int, end: Int, form: XactFormat, found: Numbers
 ) -> bool:
-    """Fills `found`. Returns False if the record at `begin` is shorter than it says."""
+    """Fills `found`. Returns False if the record at `begin` has another length than it says."""
     if data[begin + 16] & _OPMASK == _PREPARE:
         return bool(_read_prepare(data, main_at, end, form, found))
     return bool(_read_commit(data, begin, main_at, end, form, found))
@@ -105,7 +106,7 @@ def _read_commit(
     found[TIME_US] = np.int64(load_u64(data, main_at)) + _EPOCH_US
     # An ABORT may be of a subtransaction, and does not say so.
     found[TOP_XID] = load_u32(data, begin + 4) if operation == _COMMIT else 0
-    found[SUBXIDS] = found[GID_LENGTH] = found[INVALIDATIONS] = 0
+    found[SUBXIDS] = found[GID_LENGTH] = found[INVALIDATIONS] = found[RELATIONS] = 0
     if xinfo & _HAS_DBINFO:
         at += 8
     if xinfo & _HAS_SUBXACTS:
@@ -113,6 +114,8 @@ def _read_commit(
         found[SUBXIDS] = _count(data, at, end)
         at = _behind_items(data, at, end, 4)
     if xinfo & _HAS_RELATIONS:
+        found[RELATIONS_AT] = at + 4
+        found[RELATIONS] = _count(data, at, end)
         at = _behind_items(data, at, end, 12)
     if xinfo & _HAS_DROPPED_STATS and form.stats_item_size > 0:
         at = _behind_items(data, at, end, form.stats_item_size)
@@ -129,7 +132,9 @@ def _read_commit(
             at += 1
         found[GID_LENGTH] = at - found[GID_AT]
         at += 1
-    return bool(at <= end)
+    if xinfo & _HAS_ORIGIN:
+        at += _ORIGIN_SIZE
+    return bool(at == end)
 
 
 @njit(cache=True, nogil=True)
@@ -155,7 +160,7 @@ def _read_prepare(data: Bytes, main_at: Int, end: Int, form: XactFormat, found: 
     found[SUBXIDS] = load_u32(data, main_at + 28)
     gid_length = np.int64(load_u16(data, main_at + form.gid_length_offset))
     found[GID_AT] = gid_at
-    found[INVALIDATIONS] = 0
+    found[INVALIDATIONS] = found[RELATIONS] = 0
     found[GID_LENGTH] = max(0, gid_length - 1)  # it ends with a zero byte
     found[SUBXIDS_AT] = gid_at + (gid_length + 7 & ~7)
     return bool(found[SUBXIDS_AT] + found[SUBXIDS] * 4 <= end)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -29,7 +30,8 @@ from quorum_wal.cluster.page.timeline_page import (
 )
 from quorum_wal.cluster.timeline_view import TimelineView, timeline_views
 from quorum_wal.cluster.verdict import judge
-from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.errors import MessageError
+from quorum_wal.consensus.ids import NodeId, TimelineId
 from quorum_wal.telemetry.page.chart import Chart, chart
 from quorum_wal.telemetry.page.history import History
 from quorum_wal.telemetry.page.page_view import Headline, PageView, Setting, WebPage
@@ -117,13 +119,23 @@ def _is_own(named: Mapping[str, Any], where: str, status: Mapping[str, Any], htt
 
 def own_view(discovery: Discovery, status: Mapping[str, Any]) -> TimelineView | None:
     """None while no safekeeper has reported the timeline."""
-    for view in timeline_views(discovery):
-        timeline = view.timeline
-        if timeline.timeline_id.hex() == status.get("timeline_id") and (
-            timeline.tenant_id.hex() == status.get("tenant_id")
-        ):
-            return view
-    return None
+    try:
+        own = TimelineId.parse(f"{status.get('tenant_id')}/{status.get('timeline_id')}")
+    except MessageError:
+        return None  # it has not found its timeline yet
+    reports = tuple(_about(own, report) for report in discovery.safekeepers)
+    views = timeline_views(replace(discovery, safekeepers=reports))
+    return next((view for view in views if view.timeline == own), None)
+
+
+def _about(timeline: TimelineId, report: SafekeeperReport) -> SafekeeperReport:
+    """Without other timelines: there may be thousands, and each view of the page takes time of the
+    interpreter that commits need."""
+    return replace(
+        report,
+        timelines={t: status for t, status in report.timelines.items() if t == timeline},
+        left={t: status for t, status in report.left.items() if t == timeline},
+    )
 
 
 def _headline(

@@ -40,8 +40,13 @@ from quorum_wal.telemetry.page.tone import Tone
 from quorum_wal.telemetry.recent_events import RECENT_EVENTS
 from quorum_wal.telemetry.size import bytes_text
 from quorum_wal.walproposer.errors import WalProposerError
-from quorum_wal.walproposer.timelines.discovery import Discovery, ProposerReport, SafekeeperReport
-from quorum_wal.walproposer.timelines.status_page import PageAccess, PageAddress, read_status_page
+from quorum_wal.walproposer.timelines.discovery import (
+    Discovery,
+    ProposerReport,
+    SafekeeperReport,
+    read_proposer,
+)
+from quorum_wal.walproposer.timelines.status_page import PageAccess, PageAddress
 
 CHOICES_MAX = 50
 #: Of timelines, each with some numbers.
@@ -176,7 +181,7 @@ def checked_view(
             judge(view)
             cluster_picture(view)
             tables_of(view, {})
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         reason = f"its page is not that of a proposer: {error!r}"
         without = {h: replace(r, page=None, error=reason) for h, r in proposers.items()}
         return own_view(status, timeline, own, without)
@@ -213,13 +218,22 @@ def own_view(
 # ---- the proposer's page
 
 
+@dataclass(frozen=True, slots=True)
+class KeptPage:
+    """A report, and the moment until which it is shown again."""
+
+    report: ProposerReport
+    good_until: float
+
+
 class ProposerPages:
-    """Reads the page of a proposer at most every ASK_SECONDS. Thread-safe."""
+    """Reads the page of a proposer at most every ASK_SECONDS, and for at most STATUS_SHARE of the
+    time: a proposer that does not answer delays one view of many. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._known: tuple[str, float, ProposerReport] | None = None
+        self._kept: KeptPage | None = None
 
     def of(self, timeline: Status, now: datetime) -> dict[str, ProposerReport]:
         """Of the proposer that streams to this timeline; by the address of its page."""
@@ -235,13 +249,13 @@ class ProposerPages:
             error = f"this safekeeper does not ask a page at another host than {reached_host}"
             return {str(page): ProposerReport(str(page), None, error, now)}
         with self._lock:
-            known = self._known
-            is_known = known is not None and known[0] == str(page)
-            if known is not None and is_known and self._clock() - known[1] < ASK_SECONDS:
-                return {str(page): known[2]}
-            report = _read(page, now)
-            self._known = str(page), self._clock(), report
-            return {str(page): report}
+            kept, begun = self._kept, self._clock()
+            if kept is None or kept.report.http != str(page) or begun >= kept.good_until:
+                report = read_proposer(page, PageAccess())
+                ended = self._clock()
+                pause_seconds = max(ASK_SECONDS, (ended - begun) / STATUS_SHARE)
+                kept = self._kept = KeptPage(report, ended + pause_seconds)
+            return {str(page): kept.report}
 
 
 def host_of(address: str) -> str:
@@ -252,13 +266,6 @@ def host_of(address: str) -> str:
 def may_ask(host: str, reached_host: str) -> bool:
     """The law of this file."""
     return host == reached_host or (is_loopback(host) and is_loopback(reached_host))
-
-
-def _read(page: PageAddress, now: datetime) -> ProposerReport:
-    try:
-        return ProposerReport(str(page), read_status_page(page, PageAccess()), "", now)
-    except WalProposerError as error:
-        return ProposerReport(str(page), None, str(error), now)
 
 
 # ---- the headline

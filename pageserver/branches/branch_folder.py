@@ -87,7 +87,7 @@ class BranchFolder:
         if branch is None:
             raise BranchError(
                 f"branch {self.name} is incomplete: its creation was interrupted",
-                hint=f"Remove it with sk branch drop {self.name}.",
+                hint=f"Remove it: sk branch drop {self.name}",
             )
         return branch
 
@@ -184,7 +184,7 @@ class BranchFolder:
         if self.record() is not None:
             return BranchError(
                 f"branch {self.name} already exists",
-                hint=f"Remove it with sk branch drop {self.name}.",
+                hint=f"Remove it: sk branch drop {self.name}",
             )
         if self.is_locked():
             return BranchError(
@@ -192,7 +192,7 @@ class BranchFolder:
             )
         return BranchError(
             f"branch {self.name} already exists, but is incomplete: its creation was interrupted",
-            hint=f"Remove it with sk branch drop {self.name}.",
+            hint=f"Remove it: sk branch drop {self.name}",
         )
 
 

@@ -57,6 +57,10 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     fresh_databases: list[tuple[int, int]]
 
 
+#: Prepared by the import: msgspec crashes if several threads use a type first.
+_DECODER = msgspec.msgpack.Decoder(Footer)
+
+
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """The WAL range of a layer: its pages are as of `end_lsn`, changed after `redo_lsn`."""
@@ -279,7 +283,7 @@ class LayerPart:
             raise self._damaged("the footer has a wrong checksum")
         try:
             content = zstandard.ZstdDecompressor().decompress(packed, FOOTER_BYTES_MAX)
-            return msgspec.msgpack.decode(content, type=Footer)
+            return _DECODER.decode(content)
         except (zstandard.ZstdError, msgspec.MsgspecError) as error:
             raise self._damaged(f"could not decode the footer: {error}") from error
 

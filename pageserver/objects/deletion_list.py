@@ -131,6 +131,10 @@ def decode_header(data: bytes, key: str) -> QueueHeader:
     return QueueHeader(page.incarnation, page.validated_seq, invalid)
 
 
+#: msgspec prepares a type when it is first used, which is not thread-safe.
+_PREPARED = tuple(msgspec.json.Decoder(kind) for kind in (_Format, _Claim, _List, _Header))
+
+
 def _decode(data: bytes, key: str, kind: type[T]) -> T:
     content = unseal(data, key)
     try:

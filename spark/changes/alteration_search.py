@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.pgwal.versions import wal_version
 from quorum_wal.spark.changes.alterations import Alterations, CatalogKeys
 from quorum_wal.spark.changes.catalog import Catalog
 from quorum_wal.spark.changes.heap_scan import scan_heap
+from quorum_wal.spark.errors import WalInputError
 from quorum_wal.spark.inputs.wal_input import LostWal, WalInput
 from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
@@ -66,6 +68,9 @@ def _search(
     for piece in read_indexes(wal_input, facts, part, on_damage):
         if isinstance(piece, Gap):
             found.unseen.append((piece.lsn, piece.end_lsn))
-        else:
+            continue
+        try:
             found.add(scan_heap(piece, version, with_images=False), keys)
+        except WalFormatError as error:
+            raise WalInputError(str(error)) from error
     return found

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_rows import NO_TABLE, UNDECODED, ChangeRows
-from quorum_wal.spark.changes.change_schema import CHANGES_SCHEMA, typed_schema
+from quorum_wal.spark.changes.change_schema import CHANGES_SCHEMA, Note, typed_schema
 from quorum_wal.spark.changes.change_set import COMMIT
 from quorum_wal.spark.changes.datum import Datums
 from quorum_wal.spark.changes.heap_scan import (
@@ -29,6 +29,7 @@ from quorum_wal.spark.changes.heap_scan import (
     OLD_LENGTH,
     OLD_OFFSET,
     OPERATION,
+    SEQ,
     TRUNCATE,
     UPDATE,
 )
@@ -81,9 +82,14 @@ class ChangeBatches:
             end = min(begin + ROWS_PER_BATCH, len(rows))
             yield _Batch(self, rows, begin, end, data, commits, toast).build()
 
-    def note(self, lsn: int, detail: str) -> pa.RecordBatch:
-        """A row without a transaction, with a note in `detail`."""
-        values = {"lsn": lsn, "operation": _OPERATIONS[UNDECODED], "detail": detail}
+    def note(self, kind: Note, lsn: int, detail: str) -> pa.RecordBatch:
+        """A row without a transaction, with a note in `detail`. Its `seq` is its kind."""
+        values = {
+            "lsn": lsn,
+            "seq": kind.value,
+            "operation": _OPERATIONS[UNDECODED],
+            "detail": detail,
+        }
         columns = [pa.array([values.get(each.name)], each.type) for each in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -139,6 +145,7 @@ class _Batch:
         commit = changes[COMMIT]
         columns = [
             pa.array(changes[LSN]),
+            pa.array(changes[SEQ].astype(np.int32)),
             pa.array(self.commits.lsn[commit]),
             pa.array(self.commits.time_us[commit]).cast(pa.timestamp("us", tz="UTC")),
             pa.array(self.commits.xid[commit]),
@@ -199,9 +206,14 @@ class _Batch:
         is_typed = self.batches.is_typed
         cells = self._cells(form, mine, has_new, _NEW, form.live_columns, is_typed=is_typed)
         new = self.batches.row_array(cells)
-        self._take_notes(cells, rows[has_new], "")
         for place, names in cells.unchanged.items():
-            self.unchanged[int(rows[has_new[place]])] = names
+            if mine[OPERATION, has_new[place]] == INSERT:  # it writes all its values
+                cells.notes.setdefault(place, []).extend(
+                    f"column {name}: its out-of-line value is not in the WAL" for name in names
+                )
+            else:
+                self.unchanged[int(rows[has_new[place]])] = names
+        self._take_notes(cells, rows[has_new], "")
         return _spread(new, has_new, len(rows))
 
     def _old(self, form: TableFormat, mine: Array, rows: Array, has_old: Array) -> pa.Array:

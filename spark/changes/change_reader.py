@@ -11,7 +11,7 @@ Laws. A transaction belongs to the range in which its commit record starts, so e
 WAL gives the same changes. A range is read without knowledge of earlier reads: an offset is one
 LSN. Memory grows with the window and the transactions that commit in it, not with the history.
 Reading backwards ends only where no older WAL exists. Damage before the range fails, or is skipped
-and reported, like damage in the range.
+and reported, like damage in the range. No reader gets rows past `undecoded_rows.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.pgwal.versions import wal_version
 from quorum_wal.spark.changes.alteration_search import find_alterations
@@ -37,7 +38,9 @@ from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_batches import ChangeBatches
 from quorum_wal.spark.changes.change_files import FileMap
 from quorum_wal.spark.changes.change_rows import NO_TABLE, ChangeRows, arrange, is_stale
+from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
+from quorum_wal.spark.changes.datum_varlena import DatumError
 from quorum_wal.spark.changes.heap_pages import HeapPages
 from quorum_wal.spark.changes.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
 from quorum_wal.spark.changes.toast_chunks import ToastChunks
@@ -49,7 +52,8 @@ from quorum_wal.spark.changes.transaction_progress import (
     last_redo,
 )
 from quorum_wal.spark.changes.transaction_summary import TransactionSummary
-from quorum_wal.spark.errors import CatalogError
+from quorum_wal.spark.changes.undecoded_rows import UndecodedPolicy
+from quorum_wal.spark.errors import CatalogError, WalInputError
 from quorum_wal.spark.inputs.wal_input import LostWal, WalInput
 from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 from quorum_wal.walrecords.record_index import Array, RecordIndex
@@ -62,13 +66,14 @@ WINDOW_BYTES = 16 << 20
 class ChangeOptions:
     """`table` is the only table, with typed columns. `refresh` takes a new catalog, if the WAL has
     files or columns that the catalog lacks, or a table was altered. `alterations` are those before
-    the range, if they are known."""
+    the range, if they are known. `undecoded` decides about rows that could not be decoded."""
 
     catalog: Catalog
     table: Table | None = None
     refresh: Callable[[], Catalog] | None = field(default=None, repr=False)
     alterations: Alterations | None = field(default=None, repr=False)
     is_compiled: bool = True
+    undecoded: UndecodedPolicy = field(default_factory=UndecodedPolicy)
 
 
 def read_changes(
@@ -77,15 +82,23 @@ def read_changes(
     options: ChangeOptions,
     on_damage: OnDamage = OnDamage.FAIL,
 ) -> Iterator[pa.RecordBatch]:
-    """The changes of transactions that commit in the range, ordered by commit, then by LSN. No
-    batch is empty.
+    """The changes of transactions that commit in the range, ordered by commit, then by LSN, then by
+    `seq`. No batch is empty.
 
-    Raises WalInputError, CatalogError.
+    Raises WalInputError, CatalogError, and the errors of `options.undecoded`.
     """
     facts = wal_input.facts()
     _check_catalog(options.catalog, facts)
     reader = _ChangeReader(wal_input, facts, wal_range, options, on_damage)
-    return reader.read()
+    return options.undecoded.apply(_checked(reader.read()), wal_range)
+
+
+def _checked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A record whose checksum is right, but whose format is wrong, is an error of the input."""
+    try:
+        yield from batches
+    except (WalFormatError, DatumError) as error:
+        raise WalInputError(str(error)) from error
 
 
 def restart_lsn(
@@ -95,7 +108,10 @@ def restart_lsn(
     `lsn`, a record boundary. Raises WalInputError."""
     facts = wal_input.facts()
     reader = _ChangeReader(wal_input, facts, WalRange(lsn, lsn, lsn), options, on_damage)
-    return reader.restart_lsn()
+    try:
+        return reader.restart_lsn()
+    except WalFormatError as error:
+        raise WalInputError(str(error)) from error
 
 
 def _check_catalog(catalog: Catalog, facts: ServerFacts) -> None:
@@ -128,6 +144,7 @@ class _ChangeReader:
         self._on_older = on_damage if on_damage is OnDamage.SKIP else OnDamage.FAIL
         self._gaps: dict[int, Gap] = {}
         self._reported: set[int] = set()
+        self._is_incomplete_reported = False
         self._is_refreshed = False
         self._open = OpenTransactions(wal_range.start_lsn)
         self._alterations = Alterations(wal_range.start_lsn)
@@ -168,9 +185,10 @@ class _ChangeReader:
         commits: Commits,
     ) -> Iterator[pa.RecordBatch]:
         """The changes that commit in the window. Empties `scans`, to free their memory."""
-        start_lsn, incomplete = self._find_start(window, summaries, commits)
-        if incomplete:
-            yield self._report_incomplete(start_lsn, window, incomplete)
+        start_lsn, is_incomplete = self._find_start(window, summaries, commits)
+        if is_incomplete and not self._is_incomplete_reported:
+            self._is_incomplete_reported = True
+            yield self._report_incomplete(start_lsn)
         pages_lsn = self._with_pages(start_lsn)
         yield from self._report_gaps(min(start_lsn, self._open.since_lsn))
         gathered = self._gather_known(pages_lsn, window, scans, commits)
@@ -223,11 +241,12 @@ class _ChangeReader:
             else:
                 self._gaps.setdefault(found.lsn, found)
 
-    def _report_incomplete(self, lsn: int, window: WalRange, count: int) -> pa.RecordBatch:
+    def _report_incomplete(self, lsn: int) -> pa.RecordBatch:
         return self._batches.note(
+            Note.INCOMPLETE,
             lsn,
-            f"the WAL begins at {format_lsn(lsn)} and does not list the open transactions: for "
-            f"{count} that commit before {format_lsn(window.end_lsn)}, changes may be missing",
+            f"the WAL begins at {format_lsn(lsn)} and does not list the open transactions: changes "
+            "of transactions that began before are missing",
         )
 
     def _report_gaps(self, from_lsn: int) -> Iterator[pa.RecordBatch]:
@@ -238,6 +257,7 @@ class _ChangeReader:
                 continue
             self._reported.add(gap.lsn)
             yield self._batches.note(
+                Note.LOST_WAL,
                 gap.lsn,
                 f"the WAL from {format_lsn(gap.lsn)} to {format_lsn(gap.end_lsn)} is lost, with it "
                 f"changes, also of transactions that commit later: {gap.reason}",
@@ -247,17 +267,17 @@ class _ChangeReader:
 
     def _find_start(
         self, window: WalRange, summaries: list[TransactionSummary], commits: Commits
-    ) -> tuple[int, int]:
-        """(start of their changes, number of transactions with changes before all WAL)."""
+    ) -> tuple[int, bool]:
+        """(start of their changes, whether transactions may have changes before all WAL)."""
         first_lsn = self._open.first_lsn(commits.member_xids.tolist(), window.start_lsn)
         early = self._open.begun_before(commits) & ~begun_later(summaries, commits)
-        incomplete = 0
+        is_incomplete = False
         if early.any():
             backwards = self._backwards(self._open.since_lsn)
             found = last_list_without(frozenset(commits.xid[early].tolist()), backwards)
             first_lsn = self._oldest_lsn() if found is None else found
-            incomplete = int(early.sum()) if found is None else 0
-        return first_lsn, incomplete
+            is_incomplete = found is None
+        return first_lsn, is_incomplete
 
     def _oldest_lsn(self) -> int:
         begins = [begin_lsn for begin_lsn, _ in self._backwards(self._open.since_lsn)]
@@ -293,7 +313,7 @@ class _ChangeReader:
         )
         self._alterations = known.joined(Alterations(start_lsn))
         for lsn, end_lsn in known.unseen:
-            yield self._batches.note(lsn, unseen_note(lsn, end_lsn))
+            yield self._batches.note(Note.NOT_SEARCHED, lsn, unseen_note(lsn, end_lsn))
 
     def _altered_rows(self, tables: Array, lsns: Array) -> Iterator[tuple[int, int, Array]]:
         """(table, LSN of its alteration, its rows that commit from there on)."""

@@ -3,7 +3,8 @@
     removed     TOAST chunks, which are part of their rows; speculative insertions that failed
     summarized  all changes of a file that is not in the catalog; all of a rewritten table
 
-Rows are ordered by the commits of their transactions, then by LSN.
+Rows are ordered by the commits of their transactions, then by LSN, then by `seq`. A row that
+summarizes others has the place of the first.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from quorum_wal.spark.changes.heap_scan import (
     CREATE_FILE,
     DAMAGED,
     DELETE,
+    DROP_FILE,
     FLAGS,
     INSERT,
+    IS_LOGICAL,
     IS_SUPER,
     LSN,
     NEW_AT,
@@ -55,8 +58,18 @@ _REPLACED = (
     "the table was given a new file, by TRUNCATE or by a rewrite; "
     "the inserts from here on are all of its rows"
 )
+_DROPPED = (
+    "the file of the table was deleted: the table was dropped, or given a new file that the "
+    "catalog does not have, by TRUNCATE or by a rewrite: take a new catalog, or add the one of "
+    "that time"
+)
 _PAGES = "whole pages of the table were written; their rows are not decoded"
 _NO_OLD_ROW = "the deleted row is not in the WAL"
+_NO_UPDATED_ROW = "the row before the update is not in the WAL"
+_UNKNOWN_TRUNCATED = (
+    "the table with oid {}, which the catalog does not have, was truncated: take a new catalog, or "
+    "add the one of that time"
+)
 _DAMAGED = "the record does not have the format of its kind"
 
 
@@ -100,8 +113,7 @@ class _Arrangement:
         self._summarize_files()
         self._summarize_unknown()
         self._shown &= operation != CREATE_FILE
-        is_lost = self._shown & (operation == DELETE) & (changes[OLD_LENGTH] == 0)
-        self._notes.update(dict.fromkeys(np.flatnonzero(is_lost).tolist(), _NO_OLD_ROW))
+        self._note_lost_rows()
         has_none = (operation == INSERT) | (operation == UPDATE)
         has_none &= (changes[NEW_LENGTH] == 0) & self._shown
         for row in np.flatnonzero(has_none).tolist():
@@ -114,6 +126,18 @@ class _Arrangement:
         notes = {int(place): self._notes[int(order[place])] for place in noted}
         return ChangeRows(changes[:, order], self._table[order], notes)
 
+    def _note_lost_rows(self) -> None:
+        """Old rows that are unknown. An update for logical decoding omits an unchanged identity."""
+        changes, operation = self._changes, self._changes[OPERATION]
+        is_lost = self._shown & (changes[OLD_LENGTH] == 0)
+        is_update = (operation == UPDATE) & (changes[FLAGS] & IS_LOGICAL == 0)
+        for lost, note in (
+            (is_lost & (operation == DELETE), _NO_OLD_ROW),
+            (is_lost & is_update, _NO_UPDATED_ROW),
+        ):
+            for row in np.flatnonzero(lost).tolist():
+                self._notes.setdefault(row, note)
+
     def _undecoded(self, row: int, note: str) -> None:
         self._changes[OPERATION, row] = UNDECODED
         self._notes[row] = note
@@ -124,16 +148,21 @@ class _Arrangement:
         self._undecoded(row, f"{name}: {self._notes.get(row, 'the record has no row')}")
 
     def _assign_truncated(self) -> None:
-        """A partitioned table has no file; its partitions are truncated."""
+        """A partitioned table has no file; its partitions are truncated. TRUNCATE names oids, so a
+        table that the catalog does not have is another one than `only`."""
         numbers = {
             table.oid: number
             for number, table in enumerate(self._catalog.tables)
             if table.relfilenode and (self._only is None or table.oid == self._only.oid)
         }
         for row in np.flatnonzero(self._changes[OPERATION] == TRUNCATE).tolist():
-            number = numbers.get(int(self._changes[OID, row]))
+            oid = int(self._changes[OID, row])
+            number = numbers.get(oid)
             self._shown[row] = number is not None
             self._table[row] = NO_TABLE if number is None else number
+            if self._only is None and oid not in self._catalog.by_oid:
+                self._shown[row] = True
+                self._undecoded(row, _UNKNOWN_TRUNCATED.format(oid))
 
     def _remove_speculative(self) -> None:
         """Removes the insertion of an INSERT ... ON CONFLICT that found its conflict too late."""
@@ -171,6 +200,19 @@ class _Arrangement:
                 rows = np.flatnonzero(same & (operation == NEW_PAGE))
                 self._summarize(rows.tolist() or [row], _PAGES if len(rows) else _REPLACED)
         self._summarize_pages(replaced)
+        self._note_dropped(replaced)
+
+    def _note_dropped(self, replaced: Iterable[tuple[int, int]]) -> None:
+        """Tables whose file was deleted in a transaction that created an unknown one."""
+        changes, operation = self._changes, self._changes[OPERATION]
+        is_created = (operation == CREATE_FILE) & (changes[CODE] == UNKNOWN)
+        commits = set(changes[COMMIT, is_created].tolist())
+        for row in np.flatnonzero(operation == DROP_FILE).tolist():
+            commit, number = int(changes[COMMIT, row]), int(self._table[row])
+            newest = self._number_of(self._catalog.tables[number].oid)
+            self._shown[row] = commit in commits and (commit, newest) not in replaced
+            if self._shown[row]:
+                self._undecoded(row, _DROPPED)
 
     def _summarize_pages(self, replaced: Iterable[tuple[int, int]]) -> None:
         changes = self._changes
@@ -209,11 +251,14 @@ class _Arrangement:
 
 
 def is_stale(gathered: Gathered, catalog: Catalog) -> bool:
-    """Whether there are changes of files that the catalog does not have, or rows with more columns
-    than it has."""
+    """Whether there are changes of files that the catalog does not have, rows with more columns
+    than it has, or tables that may have been given a new file."""
     changes, data = gathered.changes, gathered.data
     is_change = changes[OPERATION] <= DELETE
     if ((changes[CODE] == UNKNOWN) & is_change).any():
+        return True
+    is_created = (changes[OPERATION] == CREATE_FILE) & (changes[CODE] == UNKNOWN)
+    if is_created.any() and (changes[OPERATION] == DROP_FILE).any():
         return True
     whole = is_change & (changes[CODE] & 1 == 0) & (changes[NEW_LENGTH] > 0)
     at, code = changes[NEW_AT, whole], changes[CODE, whole]

@@ -5,6 +5,8 @@ All columns are nullable, as Spark requires. LSNs and transaction ids are bigint
 
 from __future__ import annotations
 
+from enum import Enum
+
 import pyarrow as pa
 
 from quorum_wal.spark.changes import datum
@@ -13,8 +15,10 @@ from quorum_wal.spark.changes.datum import Datums
 from quorum_wal.spark.errors import CatalogError
 
 _COMMIT_FIELDS = (
-    #: the start of the record of the change; changes of one record keep their order
+    #: the start of the record of the change
     pa.field("lsn", pa.int64()),
+    #: the number of the change in its record; (commit_lsn, lsn, seq) is a total order
+    pa.field("seq", pa.int32()),
     #: the start of the commit record of the transaction
     pa.field("commit_lsn", pa.int64()),
     pa.field("commit_time", pa.timestamp("us", tz="UTC")),
@@ -46,6 +50,16 @@ CHANGES_SCHEMA = pa.schema(
         *_PLACE_FIELDS,
     ]
 )
+
+
+class Note(Enum):
+    """What a row without a transaction reports about the WAL. The value is the row's `seq`, so rows
+    with equal `lsn` and `seq` are equal. Several tasks may return the same row."""
+
+    LOST_WAL = 0
+    INCOMPLETE = 1
+    NOT_SEARCHED = 2
+
 
 _PRECISION_MAX = 38
 #: of money: the digits of an int64

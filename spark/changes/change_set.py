@@ -25,10 +25,16 @@ from quorum_wal.spark.changes.heap_scan import (
     CHANGE_FIELDS,
     DATABASE,
     DELETE,
+    DROP_FILE,
+    DROPPED,
+    DROPPED_AT,
     FLAGS,
     HAS_IMAGE,
     HAS_OLD_IMAGE,
     INSERT,
+    LSN,
+    MARK_LSN,
+    MARK_XID,
     NEW_AT,
     NEW_LENGTH,
     NEW_PAGE,
@@ -42,6 +48,7 @@ from quorum_wal.spark.changes.heap_scan import (
     PREFIX,
     RECORD,
     RELFILENODE,
+    SEQ,
     SUFFIX,
     TRUNCATE,
     UPDATE,
@@ -57,6 +64,7 @@ from quorum_wal.walrecords.record_index import Array, RecordIndex
 COMMIT, CODE, OID, FIELDS = CHANGE_FIELDS, CHANGE_FIELDS + 1, CHANGE_FIELDS + 2, CHANGE_FIELDS + 3
 
 _ROOM = 16
+_FILE = np.dtype([("tablespace", "<u4"), ("database", "<u4"), ("relfilenode", "<u4")])
 _NO_TUPLE = "the row is not in the record, and its page has not been seen before"
 
 
@@ -107,6 +115,8 @@ class ChangeSet:
         truncated = np.flatnonzero((operation == TRUNCATE) & is_ours)
         if len(truncated):
             self._add_truncated(scan, truncated, commits)
+        if self._pages is not None:
+            self._add_dropped(scan)
 
     def gathered(self) -> Gathered:
         """The whole set; call it once, because it empties the set."""
@@ -188,7 +198,24 @@ class ChangeSet:
             oids = oids[: int.from_bytes(main_data[4:8], "little")]
             rows = np.zeros((FIELDS, len(oids)), np.int64)
             rows[:CHANGE_FIELDS] = scan.changes[:, row : row + 1]
-            rows[COMMIT], rows[OID] = commits[row], oids
+            rows[COMMIT], rows[OID], rows[SEQ] = commits[row], oids, np.arange(len(oids))
+            self._append(rows, np.empty(0, np.uint8))
+
+    def _add_dropped(self, scan: HeapScan) -> None:
+        """Files of tables that commits delete. Without logical decoding nothing else may show that
+        a table was truncated."""
+        marks = scan.marks[:, scan.marks[DROPPED] > 0]
+        numbers = self._commits.numbers_of(marks[MARK_XID])
+        for place in np.flatnonzero(numbers >= 0).tolist():
+            at, count = int(marks[DROPPED_AT, place]), int(marks[DROPPED, place])
+            files = scan.index.data[at : at + _FILE.itemsize * count].view(_FILE)
+            codes = self._files.codes_of(
+                files["database"].astype(np.int64), files["relfilenode"].astype(np.int64)
+            )
+            dropped = np.flatnonzero((codes >= 0) & (codes & 1 == 0))
+            rows = np.zeros((FIELDS, len(dropped)), np.int64)
+            rows[LSN], rows[OPERATION], rows[SEQ] = marks[MARK_LSN, place], DROP_FILE, dropped
+            rows[COMMIT], rows[CODE] = numbers[place], codes[dropped]
             self._append(rows, np.empty(0, np.uint8))
 
 

@@ -57,6 +57,7 @@ from quorum_wal.spark.changes.datum_time import (
     timetz_text,
 )
 from quorum_wal.spark.changes.datum_tsearch import tsquery_text, tsvector_text
+from quorum_wal.spark.changes.datum_varlena import DatumError
 
 
 def _integer(letter: str) -> Printer:
@@ -76,6 +77,13 @@ def _char(data: bytes) -> str:
     """`"char"`: a byte above 127 as three octal digits, zero as the empty string."""
     byte = data[0]
     return f"\\{byte:03o}" if byte > 127 else chr(byte) if byte else ""
+
+
+def _text(data: bytes) -> str:
+    """Raises DatumError, UnicodeDecodeError."""
+    if b"\0" in data:
+        raise DatumError("a text has a zero byte")
+    return data.decode()
 
 
 def _name(data: bytes) -> str:
@@ -121,7 +129,7 @@ def _plain_vector(length: int, reader: Reader) -> Reader:
     return replace(_array(element), text=partial(plain_vector_text, element=element))
 
 
-_TEXT = string_reader(bytes.decode)
+_TEXT = string_reader(_text)
 _INT2 = number_reader(_integer("h"))
 _U32 = string_reader(_integer("I"))
 
@@ -149,7 +157,7 @@ _READERS: Mapping[int, Reader] = {
     28: _U32,  # xid
     29: _U32,  # cid
     30: _plain_vector(4, _U32),  # oidvector
-    JSON: Reader(bytes.decode, bytes.decode),
+    JSON: Reader(_text, _text),
     XML: _TEXT,
     194: _TEXT,  # pg_node_tree
     600: string_reader(point_text),

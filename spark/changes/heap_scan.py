@@ -25,6 +25,8 @@ from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
 from quorum_wal.walrecords.record_index import Array, RecordIndex
 from quorum_wal.walrecords.transaction import (
     ENDS,
+    RELATIONS,
+    RELATIONS_AT,
     TIME_US,
     TOP_XID,
     XactFormat,
@@ -39,11 +41,13 @@ from quorum_wal.walrecords.transaction import SUBXIDS_AT as ENDS_AT
 #: rows of `HeapScan.changes`
 (
     LSN, XID, OPERATION, DATABASE, RELFILENODE, BLOCK, OFFSET, OLD_BLOCK, OLD_OFFSET,
-    FLAGS, NEW_AT, NEW_LENGTH, OLD_AT, OLD_LENGTH, PREFIX, SUFFIX, RECORD, CHANGE_FIELDS,
-) = range(18)  # fmt: skip
+    FLAGS, NEW_AT, NEW_LENGTH, OLD_AT, OLD_LENGTH, PREFIX, SUFFIX, RECORD, SEQ, CHANGE_FIELDS,
+) = range(19)  # fmt: skip
 
 #: operations of changes
-INSERT, UPDATE, DELETE, TRUNCATE, CREATE_FILE, NEW_PAGE, PAGE_IMAGE, DAMAGED = range(1, 9)
+INSERT, UPDATE, DELETE, TRUNCATE, CREATE_FILE, NEW_PAGE, PAGE_IMAGE, DAMAGED, DROP_FILE = range(
+    1, 10
+)
 
 #: flags of changes
 OLD_IS_KEY = 1  #: the old tuple has only the columns that identify the row
@@ -56,14 +60,16 @@ IS_HOT = 32
 #: rows of `HeapScan.marks`: ends of transactions, and records that list open ones, in order
 (
     MARK_LSN, MARK_XID, MARK_KIND, MARK_TIME_US, SUBXIDS_AT, SUBXIDS, INVALIDATIONS_AT,
-    INVALIDATIONS, MARK_RECORD, MARK_FIELDS,
-) = range(10)  # fmt: skip
+    INVALIDATIONS, DROPPED_AT, DROPPED, MARK_RECORD, MARK_FIELDS,
+) = range(12)  # fmt: skip
 
 #: kinds of marks
 COMMIT, COMMIT_PREPARED, ABORT, RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE = range(1, 7)
 
 _RM_XLOG, _RM_XACT, _RM_SMGR, _RM_STANDBY, _RM_HEAP2, _RM_HEAP = 0, 1, 2, 8, 9, 10
 _MAX_BLOCKS = 33
+#: the end of the year 9999, as in `datetime`
+_TIME_US_MAX = 253_402_300_799_999_999
 
 #: the headers of one record: these fields, followed by BLOCK_COUNT rows of BLOCK_FIELDS
 _MAIN_AT, _MAIN_LENGTH, _BLOCK_COUNT, _FIRST_BLOCK = range(4)
@@ -126,7 +132,7 @@ def _damaged(index: RecordIndex, version: WalVersion, number: int) -> WalFormatE
         HeapScan(index, version.major, _NOTHING, _NOTHING).body(number)
     except WalFormatError as error:
         return error
-    return WalFormatError(lsn, f"record is shorter than those of its kind at {format_lsn(lsn)}")
+    return WalFormatError(lsn, f"record at {format_lsn(lsn)} does not have the format of its kind")
 
 
 @njit(cache=True, nogil=True)
@@ -142,7 +148,7 @@ def _scan(
         info, rmgr = data[at[i] + 16] & 0xF0, data[at[i] + 17]
         if rmgr == _RM_HEAP or (rmgr == _RM_HEAP2 and info & 0x70 == 0x50):
             is_whole = _parse(data, at[i], image_apply, body)
-            if not is_whole or body[_MAIN_LENGTH] < _main_length_min(data, rmgr, info, body):
+            if not is_whole or not _has_main_data(data, rmgr, info, body):
                 counts[2] = i + 1
                 return
             before = counts[0]
@@ -170,7 +176,9 @@ def _scan(
                 _images(body, changes, counts, fills)
             _identify(data, at[i], i, start_lsn[i], before, changes, counts, fills)
         elif rmgr == _RM_XACT:
-            _ending(data, at[i], i, start_lsn[i], form, body, end_of, marks, counts, fills)
+            if not _ending(data, at[i], i, start_lsn[i], form, body, end_of, marks, counts, fills):
+                counts[2] = i + 1
+                return
         elif rmgr == _RM_STANDBY and info == 0x10:
             _mark(i, RUNNING_XACTS, start_lsn[i], marks, counts, fills)
 
@@ -180,11 +188,11 @@ def _identify(
     data: Bytes, at: Int, number: Int, lsn: Int, before: Int, changes: Numbers, counts: Numbers,
     fills: bool,
 ) -> None:  # fmt: skip
-    """Sets LSN, xid and record of all rows that the record has added."""
+    """Sets LSN, xid and record of all rows that the record has added, and numbers them."""
     if fills:
         for row in range(before, counts[0]):
             changes[LSN, row], changes[XID, row] = lsn, load_u32(data, at + 4)
-            changes[RECORD, row] = number
+            changes[RECORD, row], changes[SEQ, row] = number, row - before
 
 
 @njit(cache=True, nogil=True)
@@ -248,20 +256,36 @@ def _parse(data: Bytes, record_at: Int, image_apply: Int, body: Numbers) -> bool
 
 
 @njit(cache=True, nogil=True)
-def _main_length_min(data: Bytes, rmgr: Int, info: Int, body: Numbers) -> Int:
-    """The least length of a heap record's main data; 0 for operations that are not decoded."""
+def _has_main_data(data: Bytes, rmgr: Int, info: Int, body: Numbers) -> bool:
+    """Whether a heap record's main data is as long as its operation, its flags and its count say.
+    True for operations that are not decoded."""
+    main, length = body[_MAIN_AT], body[_MAIN_LENGTH]
     if rmgr == _RM_HEAP2:
-        if info & 0x80 or body[_MAIN_LENGTH] < _MULTI_SIZE:
-            return np.int64(_MULTI_SIZE)
-        return _MULTI_SIZE + 2 * np.int64(load_u16(data, body[_MAIN_AT] + 2))
+        if length < _MULTI_SIZE:
+            return False
+        tuples = np.int64(load_u16(data, main + 2))
+        return bool(tuples > 0 and length == _MULTI_SIZE + (0 if info & 0x80 else 2 * tuples))
     operation = np.int64(info & 0x70)
     if operation == 0x00:
-        return np.int64(_INSERT_SIZE)
+        return bool(length == _INSERT_SIZE)
     if operation == 0x10:
-        return np.int64(_DELETE_SIZE)
+        return bool(length >= _DELETE_SIZE) and _has_old(
+            data[main + 7] & 0x06, length, _DELETE_SIZE
+        )
     if operation in (0x20, 0x40):
-        return np.int64(_UPDATE_SIZE)
-    return np.int64(_TRUNCATE_SIZE if operation == 0x30 else 0)
+        return bool(length >= _UPDATE_SIZE) and _has_old(
+            data[main + 7] & 0x0C, length, _UPDATE_SIZE
+        )
+    if operation == 0x30:
+        size = np.int64(_TRUNCATE_SIZE)
+        return bool(length >= size and length == size + 4 * np.int64(load_u32(data, main + 4)))
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _has_old(flags: Int, length: Int, size: Int) -> bool:
+    """Whether the old tuple follows `size` bytes of main data exactly if the flags say so."""
+    return bool(length > size + _HEAP_HEADER if flags else length == size)
 
 
 @njit(cache=True, nogil=True)
@@ -392,6 +416,8 @@ def _multi_insert(
             continue
         changes[NEW_AT, row], changes[NEW_LENGTH, row] = at + 2, length
         at += 2 + length
+    if at != end:  # there are more tuples than the record counts
+        changes[OPERATION, row] = DAMAGED
 
 
 @njit(cache=True, nogil=True)
@@ -436,22 +462,29 @@ def _images(body: Numbers, changes: Numbers, counts: Numbers, fills: bool) -> No
 def _ending(
     data: Bytes, at: Int, number: Int, lsn: Int, form: XactFormat, body: Numbers, end_of: Numbers,
     marks: Numbers, counts: Numbers, fills: bool,
-) -> None:  # fmt: skip
+) -> bool:  # fmt: skip
+    """Returns False if the record does not have its format: its transaction would be lost."""
     operation = data[at + 16] & 0x70
     if operation not in (0x00, 0x20, 0x30, 0x40):
-        return
+        return True
     kind = COMMIT if operation == 0x00 else COMMIT_PREPARED if operation == 0x30 else ABORT
     row = counts[1]
     _mark(number, kind, lsn, marks, counts, fills)
+    end = at + np.int64(load_u32(data, at))
+    if not _parse(data, at, 0, body):
+        return False
+    if not read_end(data, at, body[_MAIN_AT], end, form, end_of):
+        return False
+    if end_of[TIME_US] < 0 or end_of[TIME_US] > _TIME_US_MAX:
+        return False
     if fills:
-        _parse(data, at, 0, body)
-        end = at + np.int64(load_u32(data, at))
-        if read_end(data, at, body[_MAIN_AT], end, form, end_of):
-            xid = end_of[TOP_XID] if operation != 0x20 else np.int64(load_u32(data, at + 4))
-            marks[MARK_XID, row], marks[MARK_TIME_US, row] = xid, end_of[TIME_US]
-            marks[SUBXIDS_AT, row], marks[SUBXIDS, row] = end_of[ENDS_AT], end_of[ENDS_SUBXIDS]
-            marks[INVALIDATIONS_AT, row] = end_of[ENDS_INVALIDATIONS_AT]
-            marks[INVALIDATIONS, row] = end_of[ENDS_INVALIDATIONS]
+        xid = end_of[TOP_XID] if operation != 0x20 else np.int64(load_u32(data, at + 4))
+        marks[MARK_XID, row], marks[MARK_TIME_US, row] = xid, end_of[TIME_US]
+        marks[SUBXIDS_AT, row], marks[SUBXIDS, row] = end_of[ENDS_AT], end_of[ENDS_SUBXIDS]
+        marks[INVALIDATIONS_AT, row] = end_of[ENDS_INVALIDATIONS_AT]
+        marks[INVALIDATIONS, row] = end_of[ENDS_INVALIDATIONS]
+        marks[DROPPED_AT, row], marks[DROPPED, row] = end_of[RELATIONS_AT], end_of[RELATIONS]
+    return True
 
 
 @njit(cache=True, nogil=True)

@@ -49,11 +49,12 @@ class ToastChunks:
         self._data = data
         self._is_whole = is_whole
         values = lay_out(data, at, length, _COLUMNS)
-        whole = (values.state == PLAIN).all(axis=0)
+        whole = (values.state == PLAIN).all(axis=0) & values.fits
         ids, numbers = (
             _u32(data, values.at[column][whole]) for column in range(2)
         )  # fmt: skip
         self._at, self._length = values.at[2][whole], values.length[2][whole]
+        self._number = numbers
         self._commit, self._toast_oid = commit[whole], toast_oid[whole]
         order = np.lexsort((numbers, ids, self._toast_oid, self._commit))
         self._order = order
@@ -79,6 +80,10 @@ class ToastChunks:
         if bounds is None:
             raise UnchangedToastError("the value is older than the transaction")
         rows = self._order[bounds[0] : bounds[1]]
+        if (self._number[rows] != np.arange(len(rows))).any():
+            raise DatumError(
+                f"the chunks of out-of-line value {found.value_id} are not consecutive"
+            )
         stored = b"".join(
             self._data[at : at + length].tobytes()
             for at, length in zip(self._at[rows], self._length[rows], strict=True)

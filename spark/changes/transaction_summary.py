@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quorum_wal.pgwal.errors import WalFormatError
+from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.heap_scan import (
     CHECKPOINT_ONLINE,
     CHECKPOINT_SHUTDOWN,
@@ -30,6 +32,7 @@ from quorum_wal.walrecords.record_index import Array
 
 _RUNNING = struct.Struct("<iiB3xIII")
 _REDO = struct.Struct("<Q")
+_XID = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +58,17 @@ class TransactionSummary:
 
     @classmethod
     def at(cls, scan: HeapScan) -> TransactionSummary:
-        """Raises WalFormatError, struct.error."""
+        """Raises WalFormatError."""
         lists, redo_lsn = [], None
         kinds = (RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE)
         listing = scan.marks[:, np.isin(scan.marks[MARK_KIND], kinds)]
         for lsn, kind, record in listing[[MARK_LSN, MARK_KIND, MARK_RECORD]].T.tolist():
             main_data = scan.body(record).main_data
             if kind == RUNNING_XACTS:
-                lists.append(OpenList(lsn, _running(main_data)))
+                lists.append(OpenList(lsn, _running(lsn, main_data)))
                 continue
+            if len(main_data) < _REDO.size:
+                raise WalFormatError(lsn, f"checkpoint record at {format_lsn(lsn)} is too short")
             (redo_lsn,) = _REDO.unpack_from(main_data)
             if kind == CHECKPOINT_SHUTDOWN:
                 lists.append(OpenList(lsn, None))
@@ -71,6 +76,16 @@ class TransactionSummary:
         return cls(tuple(lists), redo_lsn, ended_xids(scan), xids, scan.changes[LSN][places])
 
 
-def _running(main_data: bytes) -> frozenset[int]:
-    count, subxids, *_ = _RUNNING.unpack_from(main_data)
-    return frozenset(struct.unpack_from(f"<{count + subxids}I", main_data, _RUNNING.size))
+def _running(lsn: int, main_data: bytes) -> frozenset[int]:
+    """Raises WalFormatError unless the list is as long as the record says."""
+    count = -1
+    if len(main_data) >= _RUNNING.size:
+        transactions, subtransactions, *_ = _RUNNING.unpack_from(main_data)
+        count = transactions + subtransactions
+    if count < 0 or len(main_data) != _RUNNING.size + _XID.size * count:
+        raise WalFormatError(
+            lsn,
+            f"list of open transactions at {format_lsn(lsn)} has {len(main_data)} bytes, which "
+            f"does not fit {count} transactions",
+        )
+    return frozenset(xid for (xid,) in _XID.iter_unpack(main_data[_RUNNING.size :]))

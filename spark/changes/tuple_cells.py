@@ -219,8 +219,20 @@ class _CellReader:
         for number in columns:
             if not table.columns[number].is_dropped:
                 self._read_column(number, table.columns[number])
+        self._omit_misfits()
         if self._texts:
             self._cells.texts = np.frombuffer(b"".join(self._texts), np.uint8)
+
+    def _omit_misfits(self) -> None:
+        """The values of a tuple that does not fit may be those of other columns."""
+        table = self._cells.format.table
+        for row in np.flatnonzero(~self._values.fits).tolist():
+            self._cells.state[:, row] = OMIT
+            self._cells.unchanged.pop(row, None)
+            self._cells.notes[row] = [
+                f"the row does not have the columns of table {table}: take a new catalog, or the "
+                "row is damaged"
+            ]
 
     def _read_column(self, number: int, column: Column) -> None:
         cells, found = self._cells, self._values.state[number]

@@ -3,8 +3,10 @@
     | infomask2 2 | infomask 2 | hoff 1 | bitmap of values not NULL | padding | values, aligned |
 
 The padding ends `hoff` bytes after the start of the whole tuple, which is 18 bytes before the data
-here. A value of variable length with a one-byte header is not aligned. Source: Postgres
-`htup_details.h`, `heap_deform_tuple` in `heaptuple.c`, `varatt.h`.
+here. A value of variable length with a one-byte header is not aligned. Padding is zero, and the
+last value ends where the tuple ends. If this does not hold, the tuple is damaged, or the columns
+are not those of its table; all its values are then in doubt. Source: Postgres `htup_details.h`,
+`heap_form_tuple` and `heap_deform_tuple` in `heaptuple.c`, `varatt.h`.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ class Values(NamedTuple):
     length: Array  # int64
     #: the number of columns of each tuple
     columns: Array  # int16
+    #: whether the values fill the tuple exactly, with zeros between them; if the tuple has more
+    #: columns than the catalog, its end is not checked
+    fits: Array  # bool
 
 
 def lay_out(data: Array, at: Array, length: Array, columns: Sequence[Column]) -> Values:
@@ -48,6 +53,7 @@ def lay_out(data: Array, at: Array, length: Array, columns: Sequence[Column]) ->
         np.empty(shape, np.int64),
         np.empty(shape, np.int64),
         np.empty(len(at), np.int16),
+        np.empty(len(at), np.bool_),
     )
     lengths = np.array([column.length for column in columns], np.int64)
     aligns = np.array([column.align for column in columns], np.int64)
@@ -58,7 +64,7 @@ def lay_out(data: Array, at: Array, length: Array, columns: Sequence[Column]) ->
 @njit(cache=True, nogil=True)
 def _lay_out(
     data: Bytes, at: Numbers, length: Numbers, column_length: Numbers, column_align: Numbers,
-    state: Numbers, value_at: Numbers, value_length: Numbers, counts: Numbers,
+    state: Numbers, value_at: Numbers, value_length: Numbers, counts: Numbers, fits: Numbers,
 ) -> None:  # fmt: skip
     for i in range(len(at)):
         begin = at[i]
@@ -68,11 +74,13 @@ def _lay_out(
         base = begin + data[begin + 4] - _LEFT_OUT
         counts[i] = count
         offset = np.int64(0)
-        shown = count if count < len(column_length) else np.int64(len(column_length))
-        bitmap = (shown + 7) // 8 if has_null else np.int64(0)
-        if length[i] < _HEADER_SIZE + bitmap:
+        bitmap = (count + 7) // 8 if has_null else np.int64(0)
+        header_size = _LEFT_OUT + _HEADER_SIZE + bitmap + 7 & ~7
+        if data[begin + 4] != header_size or begin + header_size - _LEFT_OUT > end:
             state[:, i], value_at[:, i], value_length[:, i] = DAMAGED, 0, 0
+            fits[i] = False
             continue
+        is_padded = True
         for column in range(len(column_length)):
             value_at[column, i] = value_length[column, i] = 0
             if column >= count:
@@ -86,7 +94,9 @@ def _lay_out(
                 state[column, i] = DAMAGED
                 continue
             if size != -1 or data[base + offset] == 0:
-                offset += -offset & (column_align[column] - 1)
+                for _ in range(-offset & (column_align[column] - 1)):
+                    is_padded &= base + offset < end and data[base + offset] == 0
+                    offset += 1
             header = np.int64(0)
             state[column, i] = PLAIN
             if size == -1:
@@ -105,6 +115,7 @@ def _lay_out(
             if column_length[column] != -2:
                 value_length[column, i] = size - header
             offset += size
+        fits[i] = is_padded and (count > len(column_length) or base + offset == end)
 
 
 @njit(cache=True, nogil=True)

@@ -50,7 +50,35 @@ def is_printable(kind: Int, data: Bytes, at: Int, length: Int) -> bool:
     if kind == NUMERIC:
         weight, scale, begin = _numeric_head(data, at, length)
         return bool(begin > 0 and -_WEIGHT_MAX <= weight <= _WEIGHT_MAX and scale <= _SCALE_MAX)
+    if kind in (TEXT, RAW):
+        return bool(_is_text(data, at, length))
     return bool(kind not in (NO_KIND, FLOAT4, FLOAT8))
+
+
+@njit(cache=True, nogil=True)
+def _is_text(data: Bytes, at: Int, length: Int) -> bool:
+    """Whether it is UTF-8 without a zero byte, as all text of a UTF-8 database is (RFC 3629)."""
+    end = at + length
+    while at < end:
+        first = data[at]
+        if first < 0x80:
+            if first == 0:
+                return False
+            at += 1
+            continue
+        size = np.int64(2 if first < 0xE0 else 3 if first < 0xF0 else 4)
+        if first < 0xC2 or first > 0xF4 or at + size > end:
+            return False
+        second = data[at + 1]
+        if (first == 0xE0 and second < 0xA0) or (first == 0xED and second > 0x9F):
+            return False
+        if (first == 0xF0 and second < 0x90) or (first == 0xF4 and second > 0x8F):
+            return False
+        for i in range(1, size):
+            if data[at + i] & 0xC0 != 0x80:
+                return False
+        at += size
+    return True
 
 
 @njit(cache=True, nogil=True)

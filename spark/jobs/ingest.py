@@ -19,6 +19,7 @@ from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.errors import LakeError
 from quorum_wal.spark.jobs.lake import Batch, CommittedBatch, Job, Lake, LakeFile
 from quorum_wal.spark.jobs.lake_writer import write_range
+from quorum_wal.spark.sources.shown_errors import shown_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +90,8 @@ class RangeTask:
         store = open_store(self.lake_url, dict(self.lake_options))
         batches = self.rows.read(self.batch, *lsns)
         rows = self.rows
-        return write_range(store, batches, rows.schema, lsns, rows.time_column, rows.dropped)
+        with shown_errors():
+            return write_range(store, batches, rows.schema, lsns, rows.time_column, rows.dropped)
 
 
 class Ingest:

@@ -11,8 +11,9 @@ import structlog
 
 from quorum_wal.spark.changes.alteration_search import find_alterations
 from quorum_wal.spark.changes.alterations import unseen_note
+from quorum_wal.spark.changes.change_batches import ChangeBatches
 from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
-from quorum_wal.spark.changes.change_schema import CHANGES_SCHEMA
+from quorum_wal.spark.changes.change_schema import CHANGES_SCHEMA, Note
 from quorum_wal.spark.inputs.wal_reader import WalRange
 from quorum_wal.spark.jobs.ingested_wal import IngestedRange, hold_slot, range_of
 from quorum_wal.spark.jobs.lake import Batch
@@ -43,15 +44,21 @@ class IngestedChanges(IngestedRange):
         return frozenset()
 
     def for_batch(self, batch: Batch) -> Self:
-        """A copy that knows the tables altered before the batch. A note about unseen WAL goes to
-        the log and not into a file, because a file depends on its range alone."""
+        """A copy that knows the tables altered before the batch. A note about unseen WAL that
+        passes goes to the log and not into a file, because a file depends on its range alone.
+        Raises WalInputError, and the errors of `changes.undecoded`."""
         starts = WalRange(batch.start_lsn, batch.ranges[-1][0], batch.end_lsn)
         known = find_alterations(
             self.options.wal_input, self.changes.catalog, starts, self.options.on_damage,
             self.changes.alterations,
         )  # fmt: skip
-        for lsn, end_lsn in known.unseen:
-            log.warning("a catalog may be too old", reason=unseen_note(lsn, end_lsn))
+        rows = ChangeBatches(self.changes.catalog)
+        notes = [
+            rows.note(Note.NOT_SEARCHED, lsn, unseen_note(lsn, end_lsn))
+            for lsn, end_lsn in known.unseen
+        ]
+        for note in self.changes.undecoded.apply(notes, starts):
+            log.warning("a catalog may be too old", reason=note["detail"][0].as_py())
         return replace(self, changes=replace(self.changes, alterations=replace(known, unseen=[])))
 
     def hold(self, start_lsn: int) -> None:

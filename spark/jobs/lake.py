@@ -84,7 +84,16 @@ class Lake:
         if self.store.create(JOB, msgspec.json.encode(job)):
             return job
         found = self._read(JOB, Job)
-        if (found.rows, found.system_id, found.columns) != (job.rows, job.system_id, job.columns):
+        is_ours = (found.rows, found.system_id) == (job.rows, job.system_id)
+        missing = [name for name in job.columns if name not in found.columns]
+        if is_ours and missing:
+            raise LakeError(
+                f"lake {self.store.url} is of another job: it lacks the columns "
+                f"{', '.join(missing)}",
+                hint="A job with other columns or of an earlier version wrote it. It is still "
+                "readable. Name another lake for new rows.",
+            )
+        if not is_ours or found.columns != job.columns:
             raise LakeError(
                 f"lake {self.store.url} is of another job: expected {job}, found {found}",
                 hint="A lake has the rows of one cluster, with one set of columns. Name another.",

@@ -5,9 +5,9 @@
     state      for each key, the row after these changes in commit order
 
 Laws. The snapshot decides which transactions had committed, not LSNs. A change that could not be
-decoded is an error, because the table might be wrong. The state at an LSN includes all transactions
-whose commit record starts before it. The state at a time includes those whose commit time is before
-it.
+decoded, or lost WAL, is an error, because the table might be wrong. The state at an LSN includes
+all transactions whose commit record starts before it. The state at a time includes those whose
+commit time is before it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.catalog import Table
+from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.datum import (
     BOOL,
     FLOAT4,
@@ -30,7 +31,7 @@ from quorum_wal.spark.changes.datum import (
     OID,
     Datums,
 )
-from quorum_wal.spark.errors import SparkWalError
+from quorum_wal.spark.errors import UndecodedChange
 from quorum_wal.spark.jobs.table_base import Snapshot, TableBase, read_base
 
 if TYPE_CHECKING:
@@ -48,24 +49,24 @@ _TYPES = {
 _STATE = """
 WITH events AS (
     SELECT {key_of_row} AS key, NULL AS old_key, -1L AS commit_lsn, -1L AS lsn,
-           'insert' AS operation, row
+           0 AS seq, 'insert' AS operation, row
     FROM base
     UNION ALL
     SELECT {key_of_new}, CASE WHEN old IS NULL THEN NULL ELSE {key_of_old} END, commit_lsn, lsn,
-           operation, new
+           seq, operation, new
     FROM changes WHERE operation IN ('insert', 'update')
     UNION ALL
-    SELECT {key_of_key}, NULL, commit_lsn, lsn, operation, NULL
+    SELECT {key_of_key}, NULL, commit_lsn, lsn, seq, operation, NULL
     FROM changes WHERE operation = 'delete'
 ), truncates AS (
-    SELECT max(struct(commit_lsn, lsn)) AS last FROM changes WHERE operation = 'truncate'
+    SELECT max(struct(commit_lsn, lsn, seq)) AS last FROM changes WHERE operation = 'truncate'
 ), kept AS (
     SELECT coalesce(family, events.key) AS family, events.*
     FROM events CROSS JOIN truncates LEFT JOIN families ON families.key = events.key
-    WHERE last IS NULL OR struct(events.commit_lsn, events.lsn) > last
+    WHERE last IS NULL OR struct(events.commit_lsn, events.lsn, events.seq) > last
 ), folded AS (
     SELECT aggregate(
-        array_sort(collect_list(struct(commit_lsn, lsn, operation, key, old_key, row))),
+        array_sort(collect_list(struct(commit_lsn, lsn, seq, operation, key, old_key, row))),
         CAST(MAP() AS MAP<STRING, MAP<STRING, STRING>>),
         (state, event) -> map_concat(
             map_filter(state, (key, _) ->
@@ -87,14 +88,13 @@ SELECT {columns} FROM rows
 """
 _EVENT_ROW = "from_json(event.row, 'MAP<STRING, STRING>')"
 
+#: Notes have no transaction. The snapshot saw the transactions that began before the base.
+_CONCERNING_NOTE = f"(xid IS NULL AND seq <> {Note.INCOMPLETE.value})"
+
 _MOVES = """
 SELECT DISTINCT {key_of_old} AS old_key, {key_of_new} AS key FROM changes
 WHERE operation = 'update' AND old IS NOT NULL AND {key_of_old} <> {key_of_new}
 """
-
-
-class UndecodedChange(SparkWalError):
-    """The table is unknown, because one of its changes cannot be decoded from the WAL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,16 @@ class ReplayedTable:
 def replay_table(
     session: SparkSession, base: Path, changes: DataFrame, table: Table, datums: Datums
 ) -> ReplayedTable:
-    """`changes` are rows of `pg_changes` from the base's `lsn` to the requested moment. Raises
-    CatalogError, UndecodedChange."""
+    """`changes` are rows of `pg_changes` with on_unknown=pass, from the base's `lsn` to the
+    requested moment. Raises CatalogError, UndecodedChange."""
     found = read_base(base)
     name = f"{table.schema}.{table.name}"
     of_table = f"schema = '{_escaped(table.schema)}' AND table = '{_escaped(table.name)}'"
     # A file that is not in the catalog may belong to this table; after a TRUNCATE it does.
     unseen = (
-        changes.where(f"{of_table} OR table IS NULL").where(is_unseen(found.snapshot)).persist()
+        changes.where(f"{of_table} OR table IS NULL")
+        .where(f"({is_unseen(found.snapshot)}) OR {_CONCERNING_NOTE}")
+        .persist()
     )
     try:
         _check_decoded(unseen, name)

@@ -86,7 +86,7 @@ def parse_options(
             databases=_numbers(given, "database"),
             xids=_numbers(given, "xid"),
         ),
-        on_damage=_choice(given, "on_damage", OnDamage.FAIL),
+        on_damage=parse_choice(given, "on_damage", OnDamage.FAIL),
         start_lsn=None if start in ("", "earliest", "latest") else _lsn("start_lsn", start),
         end_lsn=_lsn("end_lsn", given["end_lsn"]) if "end_lsn" in given else None,
         start_time=_time(given, "start_time"),
@@ -240,7 +240,8 @@ def _size(given: Mapping[str, str], name: str) -> int | None:
     return size
 
 
-def _choice(given: Mapping[str, str], name: str, default: E) -> E:
+def parse_choice(given: Mapping[str, str], name: str, default: E) -> E:
+    """The member of an Enum with this value. Raises OptionError."""
     kind = type(default)
     try:
         return kind(given.get(name, default.value).lower())

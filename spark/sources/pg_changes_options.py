@@ -1,21 +1,29 @@
-"""Options of `pg_changes`: the catalog, the table, and the options of `pg_wal` not about records.
+"""Options of `pg_changes`: the catalog, the table, what to do with rows that could not be decoded,
+and the options of `pg_wal` not about records.
 
 Law: an option without an effect is an error, as in `input_options.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
+from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.objectstore.store import open_store
 from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions
+from quorum_wal.spark.changes.undecoded_rows import OnUnknown, UndecodedPolicy
 from quorum_wal.spark.errors import OptionError
-from quorum_wal.spark.sources.input_options import InputOptions, parse_options
+from quorum_wal.spark.inputs.wal_reader import OnDamage
+from quorum_wal.spark.sources.input_options import InputOptions, parse_choice, parse_options
 
 #: only of this source
 CHANGE_OPTIONS = ("catalog", "dsn", "table")
+#: options of the dead letter's store are given as dead_letter.endpoint, dead_letter.region, ...
+DEAD_LETTER_PREFIX = "dead_letter."
+_UNDECODED_OPTIONS = ("on_unknown", "dead_letter_path")
 #: only of `pg_wal`: they are about records
 _RECORD_OPTIONS = ("columns", "rmgr", "relation", "database", "xid")
 
@@ -33,7 +41,49 @@ def parse_change_options(options: Mapping[str, str]) -> ChangeOptions:
     refresh = partial(take_catalog, dsn) if dsn else None
     catalog = load_catalog(paths) if paths else take_catalog(dsn or "")
     table = catalog.table_named(given["table"]) if given.get("table") else None
-    return ChangeOptions(catalog, table, refresh)
+    return ChangeOptions(catalog, table, refresh, undecoded=parse_undecoded(given))
+
+
+def undecoded_options(names: Iterable[str]) -> list[str]:
+    """Those of the names that `parse_undecoded` reads."""
+    return [
+        name
+        for name in names
+        if name.lower() in _UNDECODED_OPTIONS or name.lower().startswith(DEAD_LETTER_PREFIX)
+    ]
+
+
+def parse_undecoded(options: Mapping[str, str]) -> UndecodedPolicy:
+    """What to do with rows that could not be decoded. Raises OptionError."""
+    given = {name.lower(): text.strip() for name, text in options.items()}
+    on_unknown = parse_choice(given, "on_unknown", OnUnknown.FAIL)
+    if on_unknown is OnUnknown.FAIL and given.get("on_damage", "").lower() == OnDamage.SKIP.value:
+        raise OptionError(
+            "on_damage=skip and on_unknown=fail contradict each other: lost WAL is reported as a "
+            "row that could not be decoded",
+            hint="Set on_unknown=dead_letter or on_unknown=pass.",
+        )
+    if on_unknown is not OnUnknown.DEAD_LETTER:
+        for name in given:
+            if name == "dead_letter_path" or name.startswith(DEAD_LETTER_PREFIX):
+                raise OptionError(f"option {name} needs on_unknown=dead_letter")
+        return UndecodedPolicy(on_unknown)
+    url = given.get("dead_letter_path", "")
+    if not url:
+        raise OptionError(
+            "on_unknown=dead_letter needs option dead_letter_path",
+            hint="A folder that all executors share, or a URL such as s3://bucket/dead-letter.",
+        )
+    store = {
+        name.removeprefix(DEAD_LETTER_PREFIX): text
+        for name, text in given.items()
+        if name.startswith(DEAD_LETTER_PREFIX)
+    }
+    try:
+        open_store(url, store)
+    except ObjectStoreError as error:
+        raise OptionError(f"option dead_letter_path: {error}", hint=error.hint) from error
+    return UndecodedPolicy(on_unknown, url, tuple(sorted(store.items())))
 
 
 def parse_input_options(options: Mapping[str, str], *, is_stream: bool = False) -> InputOptions:
@@ -41,4 +91,5 @@ def parse_input_options(options: Mapping[str, str], *, is_stream: bool = False) 
     for name in options:
         if name.lower() in _RECORD_OPTIONS:
             raise OptionError(f'option "{name}" is only for pg_wal', hint="Use table=.")
-    return parse_options(options, known=CHANGE_OPTIONS, is_stream=is_stream)
+    known = (*CHANGE_OPTIONS, *map(str.lower, undecoded_options(options)))
+    return parse_options(options, known=known, is_stream=is_stream)

@@ -5,6 +5,9 @@
     POST /login   the form: returns a cookie for the token
     POST /logout  ends the cookie's session
 
+Law: the work for browsers is bounded. Requests for the same view share it, and while
+VIEWS_AT_ONCE_MAX views are made, further ones are refused. Otherwise requests of clients that do
+not wait for the answer would queue up without a limit, and take the processor from commits.
 Law: a cookie allows reading and nothing else. A request that changes something needs the token
 itself (`status_pages.py`). The Content-Security-Policy allows the page's own script and style, by a
 nonce, and nothing from other servers.
@@ -16,6 +19,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -31,6 +35,7 @@ from quorum_wal.telemetry.page.sign_in import (
     cookie_name,
     parse_token_form,
 )
+from quorum_wal.telemetry.request_body import read_body
 
 if TYPE_CHECKING:
     from quorum_wal.telemetry.status_server import HttpListener
@@ -39,6 +44,7 @@ PAGE_PATH, BODY_PATH, LOGIN_PATH, LOGOUT_PATH = "/", "/body", "/login", "/logout
 SIGN_IN_PATHS = (LOGIN_PATH, LOGOUT_PATH)
 FORM = "application/x-www-form-urlencoded"
 FORM_BYTES_MAX = 4096
+VIEWS_AT_ONCE_MAX = 4
 NONCE_BYTES = 16
 WRONG_TOKEN = "This is not the token of this HTTP port."
 
@@ -55,6 +61,7 @@ class PageHandlers:
         self._sessions = Sessions()
         self._cookie = cookie_name(port, is_encrypted=listener.tls is not None)
         self._sample_problem = ""
+        self._views: dict[str, asyncio.Task[PageView]] = {}  # in the making, by what is asked for
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get(PAGE_PATH, self.page)
@@ -101,7 +108,23 @@ class PageHandlers:
         return _html(render_body(await self._view(request)), "")
 
     async def _view(self, request: web.Request) -> PageView:
-        return await asyncio.to_thread(self._page.view, request.query.get("timeline", ""))
+        """Raises HTTPServiceUnavailable."""
+        asked_for = request.query.get("timeline", "")
+        task = self._views.get(asked_for)
+        if task is None:
+            if len(self._views) >= VIEWS_AT_ONCE_MAX:
+                raise web.HTTPServiceUnavailable(
+                    text="too many pages are being made, try again\n", headers={"Retry-After": "1"}
+                )
+            task = asyncio.create_task(asyncio.to_thread(self._page.view, asked_for))
+            self._views[asked_for] = task
+            task.add_done_callback(partial(self._made_view, asked_for))
+        return await asyncio.shield(task)  # others wait for it, too
+
+    def _made_view(self, asked_for: str, task: asyncio.Task[PageView]) -> None:
+        del self._views[asked_for]
+        if not task.cancelled():
+            task.exception()  # no client may be left that asyncio could report it to
 
     # ---- signing in and out
 
@@ -133,7 +156,7 @@ class PageHandlers:
                 FORM_BYTES_MAX, text=f"expected a form of at most {FORM_BYTES_MAX} bytes\n"
             )
         try:
-            given = parse_token_form(await request.read())
+            given = parse_token_form(await read_body(request))
         except ValueError as error:
             raise web.HTTPBadRequest(text="expected a form with one field, token\n") from error
         cookie = self._sessions.open(given, self._tokens(), time.monotonic())
@@ -147,11 +170,16 @@ class PageHandlers:
         return response
 
     async def logout(self, request: web.Request) -> web.Response:
-        self._sessions.close(request.cookies.get(self._cookie, ""))
+        """A page of another site can send this request, but not the cookie. Such a request must not
+        remove the cookie either."""
         response = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": PAGE_PATH})
-        response.del_cookie(
-            self._cookie, httponly=True, samesite="Strict", secure=self._listener.tls is not None
-        )
+        cookie = request.cookies.get(self._cookie)
+        if cookie is not None:
+            self._sessions.close(cookie)
+            response.del_cookie(
+                self._cookie, httponly=True, samesite="Strict",
+                secure=self._listener.tls is not None,
+            )  # fmt: skip
         return response
 
     def _tokens(self) -> list[str]:
@@ -165,10 +193,5 @@ def _html(text: str, nonce: str) -> web.Response:
         f"default-src 'none'; script-src {allowed}; style-src {allowed}; img-src data:; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
-    headers = {
-        "Content-Security-Policy": policy,
-        "Cache-Control": "no-store",
-        "Referrer-Policy": "no-referrer",
-        "X-Content-Type-Options": "nosniff",
-    }
+    headers = {"Content-Security-Policy": policy}
     return web.Response(text=text, content_type="text/html", headers=headers)

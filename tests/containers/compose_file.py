@@ -1,7 +1,8 @@
 """`ComposeStack`: the services of compose.yaml, started as `docker compose up` would start them.
 
-It knows the keys that our file uses, and refuses every other: so what the file says is what runs.
-Networks and volumes are the stack's own; a service is reached by its name there.
+It implements the keys that our file uses, and refuses every other, so the test runs exactly what
+the file describes. The stack has its own networks and volumes; a service is reached by its name
+there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _SECONDS = re.compile(r"(\d+)s")
 
 
 class ComposeStack:
-    """A context manager: all services are up inside the block, in the order of their needs."""
+    """A context manager: all services run inside the block, in the order of their dependencies."""
 
     def __init__(
         self, client: docker.DockerClient, variables: Mapping[str, str], path: Path = COMPOSE_FILE
@@ -48,7 +49,7 @@ class ComposeStack:
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        with self._open:  # until all has gone well
+        with self._open:  # until everything has succeeded
             self._open.enter_context(self._network)
             for name, service in self.file["services"].items():
                 container = self._container(name, service)
@@ -77,7 +78,7 @@ class ComposeStack:
             service.wait_healthy()
 
     def down(self) -> dict[str, int]:
-        """`docker compose down`: the volumes stay. The exit code of every service."""
+        """`docker compose down`: the volumes remain. Returns the exit code of every service."""
         codes = {}
         for name in reversed(self.start_order()):
             service = self.services[name]
@@ -89,7 +90,7 @@ class ComposeStack:
         return codes
 
     def start_order(self) -> list[str]:
-        """Every service after those that it depends on."""
+        """Every service after its dependencies."""
         order: list[str] = []
         while len(order) < len(self.services):
             for name, service in self.file["services"].items():
@@ -109,7 +110,7 @@ class ComposeStack:
             self._network,
             HOST_FIRST + len(self.services),
             service["image"],
-            service.get("command", []),  # none: the image's own
+            service.get("command", []),  # none: that of the image
             name=name,
             volume_path=volume_path,
             env=service.get("environment"),
@@ -148,7 +149,7 @@ def order_covers(order: list[str], needed: Iterable[str]) -> bool:
 
 
 def healthcheck(table: dict[str, Any] | None) -> dict[str, Any] | None:
-    """As the engine wants it; None: the image's own."""
+    """In the form of the engine; None: that of the image."""
     if table is None:
         return None
     known(table, HEALTHCHECK_KEYS)
@@ -161,7 +162,7 @@ def healthcheck(table: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def published(text: str) -> tuple[str, tuple[str, int]]:
-    """`ADDRESS:PORT:CONTAINER_PORT`, as docker-py wants it."""
+    """`ADDRESS:PORT:CONTAINER_PORT`, in the form of docker-py."""
     address, port, container_port = text.split(":")
     return container_port, (address, int(port))
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-# Before testcontainers is imported: its reaper's image may not be had, and what is left behind is
-# removed here; containers are reached by their own addresses.
+# Before testcontainers is imported: the image of its reaper may be unavailable, and this ring
+# removes its own leftovers; containers are reached by their own addresses.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 os.environ.setdefault("TESTCONTAINERS_CONNECTION_MODE", "docker_host")
 
@@ -36,7 +36,7 @@ from quorum_wal.pg_fixtures.ledger import Ledger
 from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
 
 FOLDER_VARIABLE = "SK_CONTAINERS_DIR"  # kept, so that the next run finds its images again
-BUILD_TIMEOUT = 600  # seconds; an engine is silent while it pulls or unpacks
+BUILD_TIMEOUT = 600  # seconds; an engine sends nothing while it pulls or unpacks
 TIMEOUT = 120.0
 CLIENTS = 3
 
@@ -46,7 +46,7 @@ _numbers = count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The time limit is for the test: making an engine and images has limits of its own."""
+    """The time limit is for the test; the engine and the images have their own limits."""
     for item in items:
         if item.path.parent == RING:
             item.add_marker(pytest.mark.timeout(func_only=True))
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def containers_dir() -> Iterator[Path]:
-    """What the ring keeps on disk. With a short name: sockets are below it."""
+    """The folder of this ring. Its name is short, because paths of sockets are below it."""
     kept = os.environ.get(FOLDER_VARIABLE)
     if kept:
         Path(kept).mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def containers_dir() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def engine(containers_dir: Path) -> Iterator[Engine]:
-    """An engine that runs already, or one that this session starts and takes down."""
+    """A running engine, or one that this session starts and stops."""
     with ExitStack() as stack:
         with skip_if_unavailable():
             running = answering_host()

@@ -2,7 +2,7 @@
 
     10.213.N.10 the primary   .11 .12 .13 the safekeepers   .20 and up the proposers
 
-Faults come through the engine (pause, kill, disconnect) and through the host's packet filter.
+Faults are made by the engine (pause, kill, disconnect) and by the host's packet filter.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ PASSWORD = "from the environment"
 PGDATA = "/var/lib/postgresql/data"
 DATA_DIR = "/var/lib/sk"
 
-# The image lets clients in, but not replication clients: `all` databases are without that one.
+# The image accepts clients, but not replication clients: `all` databases does not include those.
 LET_REPLICATION_IN = 'echo "host replication all all scram-sha-256" >>"$PGDATA/pg_hba.conf"'
 
 
 class ContainerPostgres(Postgres):
-    """The surface of Postgres, as far as it needs no binaries and no files of this machine."""
+    """The interface of Postgres, without the parts that need binaries and files of this machine."""
 
     def __init__(self, client: docker.DockerClient, network: PinnedNetwork, image: str) -> None:
         self.server = self._server = ServiceContainer(
@@ -65,7 +65,7 @@ class ContainerPostgres(Postgres):
         self.ip = self.server.ip
 
     def init(self, *options: str) -> None:
-        """Make the data folder, at the first start of all."""
+        """Create the data folder, at the first start."""
         self.start()
         assert self.server.run("bash", "-c", LET_REPLICATION_IN) == (0, "")
         self.configure()
@@ -99,7 +99,7 @@ class ContainerPostgres(Postgres):
         return make_conninfo("", **{**keywords, **extra})
 
     def configure(self, **settings: Setting | None) -> None:
-        """By ALTER SYSTEM; new sessions have them on return."""
+        """By ALTER SYSTEM; new sessions have the settings on return."""
         (before,) = self.execute("SELECT pg_conf_load_time()")
         for name, value in settings.items():
             change = f"RESET {name}" if value is None else f"SET {name} = '{value}'"
@@ -110,7 +110,7 @@ class ContainerPostgres(Postgres):
         )
 
     def control_data(self) -> dict[str, str]:
-        """An engine with much to do may lose what a short command printed: then it is run again."""
+        """A busy engine may lose the output of a short command: then the command is repeated."""
 
         def printed() -> str:
             code, text = self.server.run("pg_controldata", PGDATA)
@@ -123,7 +123,7 @@ class ContainerPostgres(Postgres):
 
     @property
     def pg_wal(self) -> Path:
-        """A copy of it, as it is now."""
+        """A copy of its present state."""
         return self.server.copy_of(f"{PGDATA}/pg_wal")
 
 
@@ -140,7 +140,7 @@ class ContainerSafekeeper(ServiceContainer, SafekeeperProcess):
             network,
             SAFEKEEPER_HOST_FIRST - 1 + id,
             image,
-            # The network is ours alone.
+            # Only our containers are on the network.
             ["safekeeper", "run", "--id", str(id), "--insecure"],
             name=f"safekeeper-{id}",
             volume_path=DATA_DIR,
@@ -150,7 +150,7 @@ class ContainerSafekeeper(ServiceContainer, SafekeeperProcess):
 
     @property
     def data_dir(self) -> Path:  # type: ignore[override]
-        """A copy of it, as it is now."""
+        """A copy of its present state."""
         return self.copy_of(DATA_DIR)
 
 
@@ -187,7 +187,7 @@ class ContainerProposer(ServiceContainer, ProposerProcess):
 
 
 class ContainerCluster(QuorumCluster):
-    """A context manager, as QuorumCluster: streaming inside the block."""
+    """A context manager, as QuorumCluster: it streams inside the block."""
 
     def __init__(self, client: docker.DockerClient, sk_image: str, postgres_image: str) -> None:
         self.sk_image = sk_image
@@ -200,7 +200,7 @@ class ContainerCluster(QuorumCluster):
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        with self._open:  # until all has gone well
+        with self._open:  # until everything has succeeded
             self._open.enter_context(self.network)
             self._open.callback(self.firewall.heal)
             self.postgres = ContainerPostgres(self.client, self.network, self.postgres_image)
@@ -248,7 +248,7 @@ class ContainerCluster(QuorumCluster):
         self.start()
 
     def wait_connected(self, count: int, timeout: float = READY_TIMEOUT) -> None:
-        """Return when the proposer has so many safekeepers."""
+        """Return when the proposer has that many safekeepers."""
         wait_until(
             lambda: self.proposer.status()["quorum"]["connected"] == count,
             timeout,

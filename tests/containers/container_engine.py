@@ -1,7 +1,7 @@
-"""The container engine that the tests use: one that runs already, or one of their own.
+"""The container engine of the tests: a running one, or one of their own.
 
-One that answers at DOCKER_HOST, or else at the default socket, is used as it is. Otherwise root
-starts one, with everything below a folder of its own, and takes it down with all that it made.
+An engine that answers at DOCKER_HOST, or else at the default socket, is used as it is. Otherwise
+root starts one in a folder of its own, and stops it and removes everything that it created.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ HINT = "start an engine or name one in DOCKER_HOST; or as root: apt install dock
 START_TIMEOUT = 30.0  # seconds
 STOP_TIMEOUT = 60.0
 
-# On what testcontainers does not label itself.
+# For objects that testcontainers does not label itself.
 LABELS = {LABEL_SESSION_ID: SESSION_ID}
 
 
 def answering_host() -> str | None:
-    """The address of an engine that runs already. Raises Unavailable if the one named does not."""
+    """The address of a running engine. Raises Unavailable if the named one does not answer."""
     named = os.environ.get(HOST_VARIABLE)
     host = named or DEFAULT_HOST
     if answers(host):
@@ -78,7 +78,7 @@ def own_engine(root: Path) -> Iterator[str]:
             *("--data-root", root / "data"),
             *("--exec-root", root / "exec"),
             *("--pidfile", root / "dockerd.pid"),
-            "--bridge=none",  # every test has a network of its own
+            "--bridge=none",  # every test has its own network
             "--shutdown-timeout=5",
             "--log-level=warn",
         ],
@@ -101,7 +101,7 @@ def own_engine(root: Path) -> Iterator[str]:
 
 
 def unmount_below(root: Path) -> None:
-    """An engine leaves the mount of a network namespace, by which its folder cannot be removed."""
+    """An engine leaves the mount of a network namespace, which blocks the removal of its folder."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for mount in reversed(mounts):
         if Path(mount).is_relative_to(root):
@@ -109,9 +109,9 @@ def unmount_below(root: Path) -> None:
 
 
 def remove_leftovers(client: docker.DockerClient, *, of_all_sessions: bool) -> None:
-    """Remove the containers, networks and volumes of this session, or of all that ever were.
+    """Remove the containers, networks and volumes of this session, or of all sessions.
 
-    Images stay, for the next.
+    Images remain, for the next run.
     """
     label = LABEL_SESSION_ID if of_all_sessions else f"{LABEL_SESSION_ID}={SESSION_ID}"
     mine = {"label": label}
@@ -120,7 +120,7 @@ def remove_leftovers(client: docker.DockerClient, *, of_all_sessions: bool) -> N
     for network in client.networks.list(filters=mine):
         network.remove()
     for volume in client.volumes.list(filters=mine):
-        # A removed container's hold on its volume may end a moment later.
+        # A removed container may hold its volume a moment longer.
         wait_until(lambda volume=volume: removed(volume), STOP_TIMEOUT, f"{volume.name} to be free")
 
 

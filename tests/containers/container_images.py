@@ -1,8 +1,8 @@
 """The images under test: ours from the Dockerfile, and a stock Postgres, both on one base image.
 
-With an engine that reaches a registry the base is the Dockerfile's own default, and packages come
-from their index while the image is built: as on a user's machine. Otherwise the base is a bare
-Debian, made by debootstrap, and Python packages are downloaded before the build.
+If the engine reaches a registry, the base is the Dockerfile's default, and packages come from their
+index during the build, as on a user's machine. Otherwise the base is a minimal Debian from
+debootstrap, and Python packages are downloaded before the build.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Images:
 
 
 def find_base(client: docker.DockerClient, folder: Path, *, may_pull: bool) -> Base:
-    """The base image, made in `folder` if need be. Raises Unavailable, ProgramFailed."""
+    """The base image, built in `folder` if needed. Raises Unavailable, ProgramFailed."""
     if may_pull and has_or_pulls(client, PUBLIC_BASE):
         return Base(PUBLIC_BASE, None)
     with ThreadPoolExecutor() as pool:
@@ -100,9 +100,9 @@ def import_debian(client: docker.DockerClient, folder: Path) -> None:
             f"{PUBLIC_BASE} cannot be pulled, and no base image can be made here", hint=HINT
         )
     root = folder / "debian"
-    shutil.rmtree(root, ignore_errors=True)  # an interrupted one cannot be gone on with
+    shutil.rmtree(root, ignore_errors=True)  # an interrupted one cannot be continued
     run_program(["debootstrap", "--variant=minbase", OWN_BASE_SUITE, root], timeout=BUILD_TIMEOUT)
-    # What is installed into an image need not survive a power failure.
+    # The content of an image need not survive a power failure.
     (root / "etc/dpkg/dpkg.cfg.d/unsafe-io").write_text("force-unsafe-io\n")
     command = ["tar", "-C", root, "--exclude=./var/cache/apt/*", "-c", "."]
     archive = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -114,7 +114,7 @@ def import_debian(client: docker.DockerClient, folder: Path) -> None:
 
 
 def download_wheels(folder: Path) -> Path:
-    """What pip needs to build and install this project with the base's Python, in a folder."""
+    """Download what pip needs to build and install this project with the base's Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
     digest = hashlib.sha256("\n".join(needed).encode()).hexdigest()

@@ -1,6 +1,6 @@
 """`PinnedNetwork`: a bridge network on which every container keeps its address.
 
-Without names: on a network that has just broken a name would fail at once, an address goes silent.
+It uses no names: on a broken network a name fails at once, an address gives no answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PinnedNetwork:
             network = Network(docker_network_kw={"ipam": IPAMConfig(pool_configs=[pool])})
             try:
                 self._network = network.create()
-            except APIError as error:  # somebody else's network is there
+            except APIError as error:  # that is the network of another process
                 network._docker.client.close()
                 if not subnets or "overlap" not in str(error):
                     raise
@@ -63,17 +63,17 @@ class PinnedNetwork:
         return str(self._subnet[host])
 
     def endpoint(self, host: int, *aliases: str) -> dict[str, Any]:
-        """What a container is created with to be on this network, with that address."""
+        """The settings to create a container with that address on this network."""
         settings = EndpointConfig(
             self._client.api.api_version, ipv4_address=self.address(host), aliases=list(aliases)
         )
         return {"network": self.name, "networking_config": {self.name: settings}}
 
     def disconnect(self, container_id: str) -> None:
-        """Pull its cable: open connections stall, and nobody tells the other side."""
+        """Disconnect it: open connections stall, and the other side is not notified."""
         self._client.networks.get(self.name).disconnect(container_id)
 
     def connect(self, container_id: str, host: int) -> None:
-        """Put the cable back, with the same address: open connections go on."""
+        """Connect it again, with the same address: open connections continue."""
         network = self._client.networks.get(self.name)
         network.connect(container_id, ipv4_address=self.address(host))

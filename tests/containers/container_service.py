@@ -1,8 +1,8 @@
 """`ServiceContainer`: a `ServiceProcess` whose process is the first one of a container.
 
-What it does to processes it does through the engine: so the fixtures and the reckoning that were
-written for processes serve here, too. kill() and start() are of one container, with its volume;
-replace() is a new container, maybe of another image, with the old one's volume and address.
+It sends signals through the engine, so the fixtures and checks for processes work here, too. kill()
+and start() act on one container with its volume; replace() creates a new container, possibly of
+another image, with the same volume and address.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from quorum_wal.pg_fixtures.processes import ServiceProcess
 from quorum_wal.pg_fixtures.waiting import wait_until
 
 STATE_TIMEOUT = 30.0  # seconds
-READY_TIMEOUT = 180.0  # a Postgres of a busy machine lets nobody in for long
+READY_TIMEOUT = 180.0  # a Postgres on a busy machine accepts no client for long
 
 
 class ServiceContainer(ServiceProcess):
-    """`host` is its number on the network. What is below `volume_path` outlives the container.
+    """`host` is its number on the network. The content of `volume_path` outlives the container.
 
-    `files` are put into it, as root's, with `files_mode`; `ports` of it are published at an address
+    `files` are added to it, as root's, with `files_mode`; its `ports` are published at an address
     and port of this machine; `options` are those of docker-py's `containers.create`.
     """
 
@@ -96,9 +96,9 @@ class ServiceContainer(ServiceProcess):
         self.start()
 
     def remove(self) -> None:
-        """Remove the container, dead or alive; its volume stays. Legal when there is none."""
+        """Remove the container, dead or alive; its volume remains. Allowed if there is none."""
         if self._docker_container is not None:
-            self._docker_container.stop(delete_volume=True)  # that is: anonymous ones
+            self._docker_container.stop(delete_volume=True)  # that is, anonymous volumes
             self._docker_container = None
 
     def discard(self) -> None:
@@ -111,14 +111,14 @@ class ServiceContainer(ServiceProcess):
 
     @property
     def container(self) -> Container:
-        """As it was when last looked at."""
+        """Its state at the last call of the engine."""
         if self._docker_container is None:
             raise ProcessEnded(f"{self.name} was not started")
         return self._docker_container.get_wrapped_container()
 
     @property
     def engine_state(self) -> dict[str, Any]:
-        """What the engine says about it now: Status, Running, Paused, ExitCode, Health, Pid."""
+        """The present state from the engine: Status, Running, Paused, ExitCode, Health, Pid."""
         self.container.reload()
         state: dict[str, Any] = self.container.attrs["State"]
         return state
@@ -146,7 +146,7 @@ class ServiceContainer(ServiceProcess):
             self.wait(STATE_TIMEOUT)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To the first process; SIGKILL is to them all."""
+        """To the first process; SIGKILL to all processes."""
         if not self.alive:
             raise ProcessEnded(self._end_text())
         self.container.kill(int(number))
@@ -176,7 +176,7 @@ class ServiceContainer(ServiceProcess):
     def connect(self) -> None:
         self._network.connect(self.container.id, self._host)
 
-    # ---- what is inside
+    # ---- the inside
 
     @property
     def health(self) -> str:
@@ -184,11 +184,11 @@ class ServiceContainer(ServiceProcess):
         return str(self.engine_state["Health"]["Status"])
 
     def wait_healthy(self, timeout: float = READY_TIMEOUT) -> None:
-        """Return when the image's own health check says so. Raises ProcessEnded."""
+        """Return when the image's own health check succeeds. Raises ProcessEnded."""
         self.wait_until(lambda: self.health == "healthy", timeout, "the health check to succeed")
 
     def wait_well(self, timeout: float = READY_TIMEOUT) -> None:
-        """As wait_healthy(), but without waiting for the turn of the engine's next check."""
+        """As wait_healthy(), but without waiting for the engine's next check."""
         self.wait_until(lambda: self.check_health()[0] == 0, timeout, "the health check to succeed")
 
     def check_health(self) -> tuple[int, str]:
@@ -202,7 +202,7 @@ class ServiceContainer(ServiceProcess):
         return int(result.exit_code), result.output.decode(errors="replace").strip()
 
     def copy_of(self, path: str) -> Path:
-        """A file or folder of the container, as it is now, copied out to a folder of ours."""
+        """A copy of a file or folder of the container, in a folder of ours."""
         if self._copies is None:
             self._copies = tempfile.TemporaryDirectory(prefix="sk-copy-")
         target = Path(self._copies.name) / Path(path).name
@@ -213,7 +213,7 @@ class ServiceContainer(ServiceProcess):
         return target
 
     def write_file(self, path: str, content: bytes) -> None:
-        """Replace a file of the container; its owner and mode stay."""
+        """Replace a file of the container; its owner and mode remain."""
         before, _ = self.container.get_archive(path)
         with tarfile.open(fileobj=io.BytesIO(b"".join(before))) as archive:
             (entry,) = archive.getmembers()

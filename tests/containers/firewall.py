@@ -1,7 +1,7 @@
-"""Packets dropped between containers, by the host's iptables; and what an engine leaves there.
+"""Drops packets between containers with the host's iptables, and cleans up after an engine.
 
-The chain DOCKER-USER comes before the engine's own rules and is the user's to fill. A dropped
-packet is neither answered nor refused: an open connection stalls, as it does on a broken network.
+The chain DOCKER-USER is evaluated before the engine's own rules and is reserved for users. A
+dropped packet is neither answered nor refused: an open connection stalls, as on a broken network.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
 class Firewall:
-    """Rules of ours in DOCKER-USER; heal() takes them all away."""
+    """Our rules in DOCKER-USER; heal() removes all of them."""
 
     def __init__(self) -> None:
         self._rules: list[tuple[str, ...]] = []
 
     def drop(self, source: str, destination: str) -> None:
-        """From now on nothing gets from one address to the other. Raises Unavailable."""
+        """From now on no packet passes from one address to the other. Raises Unavailable."""
         if os.geteuid() != 0:
             raise Unavailable("only root can drop packets", hint="run as root, on Linux")
         rule = ("--source", source, "--destination", destination, "--jump", "DROP")
@@ -33,7 +33,8 @@ class Firewall:
         self._rules.append(rule)
 
     def partition(self, one_side: list[str], other_side: list[str]) -> None:
-        """Nothing gets from any address of one side to any of the other, in either direction."""
+        """No packet passes between an address of one side and one of the other, in either
+        direction."""
         for one in one_side:
             for other in other_side:
                 self.drop(one, other)
@@ -52,7 +53,7 @@ class Firewall:
 
 
 class FirewallBefore:
-    """The host's packet filter as it was before an engine of ours was started."""
+    """The host's packet filter before our engine was started."""
 
     def __init__(self) -> None:
         self._ip_forward = IP_FORWARD.read_text()
@@ -60,7 +61,7 @@ class FirewallBefore:
         self._forward_policy = rules[0].split()[-1]  # -P FORWARD ACCEPT
 
     def restore(self) -> None:
-        """Remove the chains that a stopped engine leaves behind, and set its policy back."""
+        """Remove the chains that a stopped engine leaves, and restore its policy."""
         iptables("--policy", "FORWARD", self._forward_policy)
         for table in TABLES:
             rules = [line.split() for line in iptables("-t", table, "-S").splitlines()]

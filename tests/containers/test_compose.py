@@ -1,4 +1,4 @@
-"""compose.yaml does what it says: its services, as it names them, are run."""
+"""The services of compose.yaml, as the file describes them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_only_postgres_is_published_and_only_on_this_machine(
 def test_a_service_that_dies_is_started_again(
     stack: ComposeStack, ledger: Ledger, name: str
 ) -> None:
-    """kill -9 from outside, of which the engine knows nothing: as by the out-of-memory killer."""
+    """kill -9 from outside, without the engine, as by the out-of-memory killer."""
     if os.geteuid() != 0:
         pytest.skip("only root can kill a container's process behind the engine's back")
     service = stack.services[name]

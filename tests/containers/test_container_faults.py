@@ -20,7 +20,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("index", range(3))
-def test_one_safekeeper_is_missed_by_nobody_and_catches_up(
+def test_one_safekeeper_delays_no_commit_and_catches_up(
     cluster: ContainerCluster, ledger: Ledger, fault: str, index: int
 ) -> None:
     strike, undo = FAULTS[fault]
@@ -35,7 +35,7 @@ def test_one_safekeeper_is_missed_by_nobody_and_catches_up(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_two_safekeepers_hold_commits_until_one_is_back(
+def test_two_safekeepers_hold_commits_until_one_returns(
     cluster: ContainerCluster, ledger: Ledger, fault: str
 ) -> None:
     strike, undo = FAULTS[fault]
@@ -53,7 +53,7 @@ def test_two_safekeepers_hold_commits_until_one_is_back(
 
 
 def test_a_short_cut_breaks_no_connection(cluster: ContainerCluster, ledger: Ledger) -> None:
-    """Its packets vanish and are sent again; nobody was told that the other side is gone."""
+    """Its packets are lost and sent again; neither side was notified."""
     log_before = cluster.proposer.log_text()
     for safekeeper in cluster.safekeepers:
         safekeeper.disconnect()

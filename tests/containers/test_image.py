@@ -1,4 +1,4 @@
-"""The image by itself: who it runs as, what it refuses, when it is healthy, how it ends."""
+"""The image: its user, what it refuses, when it is healthy, how it ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_it_is_the_sk_command_of_this_release(sk: Callable[..., ServiceContainer
     assert labels["org.opencontainers.image.version"] == VERSION
 
 
-def test_it_runs_as_nobody_in_particular_and_writes_only_its_volume(
+def test_it_runs_without_privileges_and_writes_only_its_volume(
     sk: Callable[..., ServiceContainer],
 ) -> None:
     container = sk(
@@ -94,7 +94,7 @@ def test_it_is_healthy_behind_tls_and_a_token(sk: Callable[..., ServiceContainer
             "/etc/sk.users": f"ops:monitor:{VERIFIER}\n".encode(),
             "/etc/sk.token": b"0123456789abcdef0123456789abcdef\n",
         },
-        files_mode=0o440,  # of root, for its group: as an orchestrator mounts secrets
+        files_mode=0o440,  # root's, readable for its group, as mounted secrets are
         group_add=["0"],
     )
     container.wait_well()
@@ -108,7 +108,7 @@ def test_a_stop_ends_it_in_good_order(sk: Callable[..., ServiceContainer]) -> No
     assert container.exit_code == 0
 
 
-def test_the_check_fails_when_nobody_listens(sk: Callable[..., ServiceContainer]) -> None:
+def test_the_check_fails_without_a_listener(sk: Callable[..., ServiceContainer]) -> None:
     container = sk(*RUN, "--insecure", "--http", "127.0.0.1:9")
     container.wait_until(lambda: container.log_text(), TIMEOUT, "a first line of the log")
     code, text = container.check_health()

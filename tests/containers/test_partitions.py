@@ -1,4 +1,4 @@
-"""Packets that the network loses: one way, between pairs, and with a proposer on either side."""
+"""Lost packets: in one direction, between pairs, and with a proposer on either side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quorum_wal.pgwal.lsn import Lsn
 
 @pytest.fixture
 def cluster(cluster: ContainerCluster) -> Iterator[ContainerCluster]:
-    """With a primary that soon notices a silent standby; and where packets can be dropped."""
+    """The primary soon detects a silent standby; skipped where packets cannot be dropped."""
     with skip_if_unavailable():
         cluster.firewall.drop(cluster.network.address(254), cluster.network.address(253))
         cluster.firewall.heal()
@@ -32,7 +32,7 @@ def cluster(cluster: ContainerCluster) -> Iterator[ContainerCluster]:
 
 @pytest.mark.parametrize("way", ["to", "from", "both"])
 @pytest.mark.parametrize("index", range(3))
-def test_one_whose_packets_are_lost_is_missed_by_nobody(
+def test_one_safekeeper_whose_packets_are_lost_delays_no_commit(
     cluster: ContainerCluster, ledger: Ledger, way: str, index: int
 ) -> None:
     safekeeper, proposer = cluster.safekeepers[index], cluster.proposer
@@ -42,7 +42,7 @@ def test_one_whose_packets_are_lost_is_missed_by_nobody(
         cluster.firewall.drop(safekeeper.ip, proposer.ip)
     ledger.wait_for_progress(50, TIMEOUT)
     wait_until(lambda: any(cluster.firewall.dropped_packets), TIMEOUT, "packets to be lost")
-    if way != "from":  # then it may know as much as fits into a window that is never acknowledged
+    if way != "from":  # then it may lag by at most a window that is never acknowledged
         wait_until(lambda: is_behind(safekeeper, cluster), TIMEOUT, "the others to be ahead")
     cluster.firewall.heal()
     assert_nothing_lost(cluster, ledger)
@@ -50,7 +50,7 @@ def test_one_whose_packets_are_lost_is_missed_by_nobody(
 
 
 def is_behind(safekeeper: SafekeeperProcess, cluster: ContainerCluster) -> bool:
-    """By its own word; the proposer's page is as old as its last tick."""
+    """By its own report; the proposer's page is as old as its last tick."""
     timeline = safekeeper.timeline()
     assert timeline is not None
     return Lsn.parse(timeline["commit_lsn"]) < cluster.commit_lsn()
@@ -70,7 +70,7 @@ def test_with_one_reachable_commits_wait_for_another(
     assert_nothing_lost(cluster, ledger)
 
 
-def test_a_silent_safekeeper_is_given_up_and_taken_back(
+def test_a_silent_safekeeper_is_disconnected_and_connected_again(
     cluster: ContainerCluster, ledger: Ledger
 ) -> None:
     cluster.firewall.drop(cluster.safekeepers[1].ip, cluster.proposer.ip)
@@ -103,7 +103,8 @@ def test_a_proposer_cut_from_the_primary_attaches_again(
 def test_of_two_proposers_the_one_on_the_majoritys_side_wins(
     cluster: ContainerCluster, ledger: Ledger
 ) -> None:
-    """The old one and one safekeeper on one side; the primary, two safekeepers, a new one."""
+    """The old one and one safekeeper are on one side; the primary, two safekeepers and a new
+    proposer on the other."""
     first, second = cluster.proposer, cluster.new_proposer()
     left, *right = cluster.safekeepers
     cluster.firewall.partition(
@@ -128,7 +129,7 @@ def test_of_two_proposers_the_one_on_the_majoritys_side_wins(
 def test_a_primary_on_the_minoritys_side_acknowledges_nothing(
     cluster: ContainerCluster, ledger: Ledger
 ) -> None:
-    """An election on the other side, of two safekeepers, deposes its proposer without its help."""
+    """An election of two safekeepers on the other side deposes its proposer without its help."""
     left, *right = cluster.safekeepers
     elector = ServiceContainer(
         cluster.client,

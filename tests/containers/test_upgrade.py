@@ -1,4 +1,4 @@
-"""Safekeepers and proposers that are replaced while clients commit; their data outlives them."""
+"""Safekeepers and proposers are replaced while clients commit; their data remains."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NEWER_FORMAT = 99
 
 @pytest.fixture
 def older_cluster(engine: Engine, images: Images) -> Iterator[ContainerCluster]:
-    """All of it runs the older image."""
+    """All services run the older image."""
     with ContainerCluster(engine.client, images.older, images.postgres) as cluster:
         yield cluster
 
 
 def test_a_rolling_restart_fails_no_commit(cluster: ContainerCluster, ledger: Ledger) -> None:
-    """In good order, one after the other, each when all the others are there."""
+    """In good order, one after the other, each when all others follow."""
     for safekeeper in cluster.safekeepers:
         assert safekeeper.terminate(TIMEOUT) == 0
         ledger.wait_for_progress(20, TIMEOUT)
@@ -41,7 +41,8 @@ def test_a_rolling_restart_fails_no_commit(cluster: ContainerCluster, ledger: Le
 
 
 def test_a_rolling_upgrade_fails_no_commit(older_cluster: ContainerCluster, images: Images) -> None:
-    """New containers of a newer image on the volumes of the old ones; the proposer comes last."""
+    """New containers of a newer image on the volumes of the old ones; the proposer is the last
+    one."""
     cluster = older_cluster
     with Ledger(cluster.postgres.dsn(), clients=3) as ledger:
         ledger.wait_for_progress(50, TIMEOUT)
@@ -62,7 +63,7 @@ def test_a_rolling_upgrade_fails_no_commit(older_cluster: ContainerCluster, imag
 def test_a_control_file_of_a_newer_release_is_refused(
     cluster: ContainerCluster, ledger: Ledger
 ) -> None:
-    """As after a downgrade: that member says so and does not vote, the others serve on."""
+    """As after a downgrade: that member reports it and does not vote; the others continue."""
     safekeeper = cluster.safekeepers[0]
     timeline = safekeeper.timeline()
     assert timeline is not None
@@ -73,7 +74,7 @@ def test_a_control_file_of_a_newer_release_is_refused(
     safekeeper.write_file(path, of_newer_format(ours))
     safekeeper.start()
     wait_until(lambda: health(safekeeper)[0] == 503, TIMEOUT, "/healthz to say that it is damaged")
-    # The engine writes a container's log behind what the container does.
+    # The engine writes a container's log with a delay.
     for said in (
         f"has format version {NEWER_FORMAT}, expected {FORMAT_VERSION}",
         "Another release wrote it",
@@ -89,7 +90,7 @@ def test_a_control_file_of_a_newer_release_is_refused(
 
 
 def of_newer_format(control_file: bytes) -> bytes:
-    """With a right checksum, so that nothing but the version is wrong."""
+    """With a correct checksum, so that only the version is wrong."""
     body = bytearray(control_file[:-4])
     struct.pack_into("!I", body, VERSION_OFFSET, NEWER_FORMAT)
     return bytes(body) + struct.pack("!I", crc32c.crc32c(bytes(body)))

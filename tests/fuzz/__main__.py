@@ -1,7 +1,7 @@
 """The command: `python -m tests.fuzz --minutes 10 --only pgwire --seed 7`.
 
-Every row of the table in turn, until the time is over. A case that fails is made smaller and kept
-in the corpus; then the exit code is 1.
+It runs every row of the table in turn, until the time is over. A case that fails is reduced and
+saved in the corpus; then the exit code is 1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _turn(row: Parser | Stream, generator: Random, failed: dict[str, str]) -> int:
-    """Cases for a second, or until one fails; returns how many."""
+    """Run cases for a second, or until one fails; returns how many."""
     end = time.monotonic() + TURN_SECONDS
     cases = 0
     while time.monotonic() < end:

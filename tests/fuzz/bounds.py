@@ -1,7 +1,7 @@
-"""`bounded`: a call that may take time and memory in proportion to its input, and no more.
+"""`bounded`: a call that may take time and memory only in proportion to its input.
 
-A length that lies must not be allocated, a loop must end. Memory is what Python's allocators gave
-at one moment; processor time is counted, so that a busy machine fails no test.
+A wrong length must not be allocated, and a loop must end. Memory is the peak of Python's
+allocators; time is CPU time, so that a busy machine fails no test.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 BYTES_CONSTANT = 512 << 10
-BYTES_PER_UNIT = 1024  # a unit is a byte, or a character: it may become a dict of its own
+BYTES_PER_UNIT = 1024  # a unit is a byte or a character: each may become a dict
 SECONDS_CONSTANT = 2.0
 SECONDS_PER_UNIT = 50e-6
 SECONDS_ENDLESS = 30.0
 
 
 class Excess(AssertionError):
-    """More time or memory than the input is worth."""
+    """More time or memory than is allowed for the input."""
 
 
 def bounded(read: Callable[[], T], length: int) -> T:
-    """Call `read`, of an input of `length` units. Raises Excess, and what `read` raises."""
+    """Call `read` with an input of `length` units. Raises Excess, and the errors of `read`."""
     tracemalloc.start()
     begun = time.thread_time()
     try:
@@ -46,7 +46,7 @@ def bounded(read: Callable[[], T], length: int) -> T:
 
 @contextmanager
 def _end_of_patience() -> Iterator[None]:
-    """A loop without an end is interrupted."""
+    """Interrupts a loop without an end."""
 
     def interrupt(_: int, __: FrameType | None) -> None:
         raise Excess(f"not done after {SECONDS_ENDLESS:g} s")

@@ -1,6 +1,6 @@
-"""Cases that once failed: `corpus/<row of the table>/<what it is>`, one file each, raw bytes.
+"""Cases that once failed: `corpus/<row of the table>/<description>`, one file each, raw bytes.
 
-Texts are kept as UTF-8, with surrogates as they are.
+Texts are stored as UTF-8, with surrogates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def kept_cases() -> list[tuple[str, Path]]:
 
 
 def try_case(row: Parser | Stream, case: bytes, seed: int) -> None:
-    """Raises whatever must not be."""
+    """Raises every error that is a defect."""
     if isinstance(row, Stream):
         row.try_case(case, Random(seed))
     else:
@@ -34,7 +34,7 @@ def try_case(row: Parser | Stream, case: bytes, seed: int) -> None:
 
 
 def failure(row: Parser | Stream, case: bytes, seed: int) -> str:
-    """What it is that must not be; "" when all is well."""
+    """The defect; "" if there is none."""
     try:
         try_case(row, case, seed)
     except UnicodeDecodeError as error:
@@ -45,7 +45,7 @@ def failure(row: Parser | Stream, case: bytes, seed: int) -> str:
 
 
 def _is_no_text(row: Parser | Stream, case: bytes) -> bool:
-    """Bytes that making it smaller has cut inside a character."""
+    """Bytes that the reduction has cut inside a character."""
     try:
         case.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
@@ -54,7 +54,7 @@ def _is_no_text(row: Parser | Stream, case: bytes) -> bool:
 
 
 def minimise(case: bytes, fails: Callable[[bytes], bool]) -> bytes:
-    """Less and less of it, for as long as it fails."""
+    """Remove parts of it, as long as it fails."""
     size = max(1, len(case) // 2)
     while True:
         at = 0
@@ -70,7 +70,7 @@ def minimise(case: bytes, fails: Callable[[bytes], bool]) -> bytes:
 
 
 def keep(row: Parser | Stream, case: bytes) -> Path:
-    """Write it to the corpus; its name is to be changed by who mends the parser."""
+    """Write it to the corpus; the developer who repairs the parser renames it."""
     folder = CORPUS / row.name
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / hashlib.sha256(case).hexdigest()[:12]

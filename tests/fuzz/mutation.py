@@ -1,6 +1,6 @@
-"""Accidents that happen to valid encodings: of bytes and of texts, and lies about numbers.
+"""Mutations of valid encodings: of bytes and of texts, and wrong numbers.
 
-Everything is drawn from the `Random` that is given: a seed is a case.
+Everything is drawn from the given `Random`: a seed determines a case.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ODD_TEXTS = (
 
 
 def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:
-    """One of the seeds with a few accidents; now and then noise, or a seed as it is."""
+    """One of the seeds with a few mutations; sometimes noise, or an unchanged seed."""
     dice = random.random()
     if dice < 0.05:
         return random.randbytes(random.choice((0, 1, 2, 8, 40, 300)))
@@ -45,42 +45,42 @@ def mutate(random: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def mutate_bytes(random: Random, data: bytearray, others: Sequence[bytes] = (b"",)) -> None:
-    """One accident."""
+    """One mutation."""
     at = random.randrange(len(data) + 1)
     match random.randrange(8):
-        case 0:  # one bit
+        case 0:  # flip one bit
             if at < len(data):
                 data[at] ^= 1 << random.randrange(8)
-        case 1:  # some bytes
+        case 1:  # change some bytes
             for _ in range(random.randint(1, 8)):
                 if data:
                     data[random.randrange(len(data))] = random.randrange(256)
-        case 2:  # the end is missing
+        case 2:  # cut the end
             del data[at:]
-        case 3:  # a part is there twice
+        case 3:  # repeat a part
             data[at:at] = data[at : at + random.randint(1, 64)]
-        case 4:  # a part is missing
+        case 4:  # remove a part
             del data[at : at + random.randint(1, 64)]
-        case 5:  # noise
+        case 5:  # insert noise
             data[at:at] = random.randbytes(random.randint(1, 32))
-        case 6:  # a number lies
+        case 6:  # change a number
             number = random.choice(NUMBERS)
             lie = random.choice(LIES) & ((1 << 8 * number.size) - 1)
             data[at : at + number.size] = number.pack(lie)
-        case 7:  # the rest is somebody else's
+        case 7:  # take the rest from another seed
             other = random.choice(others)
             data[at:] = other[random.randrange(len(other) + 1) :]
 
 
 def _grow(random: Random, data: bytearray) -> None:
-    """A part of it many times over: what takes more than linear time takes long now."""
+    """Repeat a part many times: parsers with more than linear time take long now."""
     begin = random.randrange(len(data) + 1)
     part = data[begin : begin + random.randint(1, 64)] or b"\0"
     data[begin:begin] = part * (GROWN_LENGTH_MAX // len(part))
 
 
 def mutate_text(random: Random, seeds: Sequence[str]) -> str:
-    """As mutate(), of characters; half of the time the words of one seed meet another's."""
+    """As mutate(), on characters; half of the time words of another seed are inserted."""
     dice = random.random()
     text = random.choice(seeds)
     for _ in range(random.randint(0, ACCIDENTS_MAX)):
@@ -96,9 +96,9 @@ def _mutate_text_once(random: Random, text: str, seeds: Sequence[str]) -> str:
     at = random.randrange(len(text) + 1)
     size = random.randint(1, 16)
     match random.randrange(7):
-        case 0:  # something odd comes in
+        case 0:  # insert an odd character
             return text[:at] + random.choice(ODD_TEXTS) + text[at:]
-        case 1:  # in place of something
+        case 1:  # replace a part
             return text[:at] + random.choice(ODD_TEXTS) + text[at + size :]
         case 2:
             return text[:at]
@@ -106,9 +106,9 @@ def _mutate_text_once(random: Random, text: str, seeds: Sequence[str]) -> str:
             return text[:at] + text[at + size :]
         case 4:
             return text[:at] + text[at : at + size] + text[at:]
-        case 5:  # a letter of the other case
+        case 5:  # change the case of a letter
             return text[:at] + text[at : at + 1].swapcase() + text[at + 1 :]
-        case _:  # the rest is somebody else's
+        case _:  # take the rest from another seed
             other = random.choice(seeds)
             return text[:at] + other[random.randrange(len(other) + 1) :]
 

@@ -1,7 +1,7 @@
-"""The table: every parser of bytes and texts from outside, and all that it may raise.
+"""The table: every parser of outside bytes and texts, and the errors that it may raise.
 
-`covers` names the functions that a row stands for; `tests/unit/test_fuzz.py` fails when a public
-parse or decode function is in no row. Parsers that are fed piece by piece: `streams.py`.
+`covers` names the functions of a row; `tests/unit/test_fuzz.py` fails if a public parse or decode
+function is in no row. Parsers that get their input in pieces: `streams.py`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ Exceptions = tuple[type[Exception], ...]
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """One row. Exactly one of `seeds` and `texts`; `reseal` makes a checksum right again."""
+    """One row. Exactly one of `seeds` and `texts`; `reseal` corrects a checksum."""
 
     name: str
     read: Callable[[Any], object]
@@ -131,7 +131,7 @@ class Parser:
     reseal: Callable[[bytes], bytes] = bytes
 
     def case(self, random: Random) -> bytes:
-        """As the corpus keeps it: a text is UTF-8, with surrogates as they are."""
+        """In the form of the corpus: a text is UTF-8, with surrogates."""
         if self.texts:
             return mutate_text(random, self.texts).encode("utf-8", "surrogatepass")
         case = mutate(random, self.seeds)
@@ -141,7 +141,7 @@ class Parser:
         return [*self.seeds, *(text.encode("utf-8", "surrogatepass") for text in self.texts)]
 
     def try_case(self, case: bytes) -> bool:
-        """Whether it was accepted. Raises Excess, and what is not declared."""
+        """Whether it was accepted. Raises Excess, and undeclared errors."""
         given = case.decode("utf-8", "surrogatepass") if self.texts else case
         try:
             bounded(lambda: self.read(given), len(given))
@@ -155,18 +155,18 @@ def _crc_big_endian(data: bytes) -> bytes:
 
 
 def _reseal_object(data: bytes) -> bytes:
-    """The seal's own checksum; what it says of the content may still be a lie."""
+    """Corrects the seal's own checksum; its statement about the content may still be wrong."""
     head = data[-sealed.SEAL.size : -4]
     return data[:-4] + crc32c(head).to_bytes(4, "little")
 
 
 def _reseal_content(data: bytes) -> bytes:
-    """All of it is the content of a sound object: what is behind the seal is parsed."""
+    """All of it becomes the content of a valid object: the content is parsed."""
     return sealed.seal(data[: -sealed.SEAL.size], None)
 
 
 def _compare_page(case: bytes) -> object:
-    """As a page of a heap, and of the visibility map of a heap that is such a page."""
+    """As a page of a heap, and of the visibility map of a heap with that page."""
     page = case[:PAGE_BYTES].ljust(PAGE_BYTES, b"\0")
     expected = Expectation(
         seeds.HEAP_PAGE, 1 << 40, are_bits_valid=lambda _, bits: are_bits_valid(bits, page)
@@ -184,13 +184,13 @@ def _reseal_map(data: bytes) -> bytes:
 
 
 def file_of(content: bytes | str) -> Any:
-    """In place of its path."""
+    """The content, instead of the path."""
     return _File(content)
 
 
 class _File:
     def __init__(self, content: bytes | str) -> None:
-        encode = "utf-8", "surrogatepass"  # a surrogate is not UTF-8: what reads it will say so
+        encode = "utf-8", "surrogatepass"  # a surrogate is not UTF-8: the parser must report it
         self._content = content if isinstance(content, bytes) else content.encode(*encode)
 
     def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
@@ -198,7 +198,7 @@ class _File:
 
 
 class _Secret:
-    """A file that nobody else can read, and that has no name."""
+    """A file without a name that no other process can read."""
 
     def __init__(self) -> None:
         self._descriptor = os.memfd_create("secret")
@@ -242,7 +242,7 @@ def _scram_client_verify(case: bytes) -> None:
 
 
 _CONTEXT = click.Context(cli)
-# Loaded here, and not within the bounds of the first case that names one.
+# Loaded here, so that the first case that needs one does not exceed its limits.
 _COMMANDS = [cli.get_command(_CONTEXT, name) for name in cli.list_commands(_CONTEXT)]
 
 

@@ -1,4 +1,4 @@
-"""Valid encodings of everything: what the accidents happen to."""
+"""Valid encodings of everything, as input of the mutations."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ _NAMES = (*(layer.name for layer in _INDEX.layers), IndexName(_SUFFIX, 1), _INDE
 
 
 def _raw(data: bytes) -> bytes:
-    """The same object, not compressed, so that a mutation changes what it says."""
+    """The same object, not compressed, so that a mutation changes its content."""
     return seal(unseal(data, "key"), None)
 
 
@@ -183,7 +183,7 @@ SERVER_FIRST = _SCRAM_SERVER.first(CLIENT_FIRST)
 CLIENT_FINAL = _SCRAM_CLIENT.respond(SERVER_FIRST)
 SERVER_FINAL = _SCRAM_SERVER.final(CLIENT_FINAL)
 BOUND_FIRST = b"p=tls-server-end-point,,n=,r=client-nonce"
-# As far as its signature: SEQUENCE { SEQUENCE {}, SEQUENCE { RSASSA-PSS, { [0] { { SHA-256 }}}}}.
+# Up to its signature: SEQUENCE { SEQUENCE {}, SEQUENCE { RSASSA-PSS, { [0] { { SHA-256 }}}}}.
 CERTIFICATE = (
     b"-----BEGIN CERTIFICATE-----\n"
     + base64.b64encode(

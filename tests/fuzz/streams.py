@@ -1,4 +1,5 @@
-"""Parsers that are fed piece by piece: however the bytes are cut, the result must be the same."""
+"""Parsers that get their input in pieces: the result must be the same for all ways of cutting
+it."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ MAJOR = 16
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """`read` takes the pieces in order, and returns all that it understood and how it ended; it
-    raises nothing. `cut_matters` says why, where it may."""
+    """`read` takes the pieces in order, and returns everything that it understood and how it ended;
+    it raises nothing. `cut_matters` is the reason, if the cuts may matter."""
 
     name: str
     read: Callable[[Sequence[bytes]], Transcript]
@@ -40,8 +41,8 @@ class Stream:
         return mutate(random, self.seeds)
 
     def try_case(self, case: bytes, random: Random) -> Transcript:
-        """Whole, in small pieces and in random ones. Raises Excess, AssertionError, and whatever
-        the stream itself raises."""
+        """Whole, in small pieces and in random ones. Raises Excess, AssertionError, and the errors
+        of the stream."""
         size = self.piece_bytes
         whole = bounded(lambda: self.read([case]), len(case))
         small = [case[at : at + size] for at in range(0, len(case), size)]

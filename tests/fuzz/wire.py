@@ -1,4 +1,4 @@
-"""Both halves of the wire with somebody behind them who answers at once; their conversations."""
+"""Both halves of the wire with a peer that answers at once; their conversations."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ServerShell:
 
 
 class ClientShell:
-    """A client; it asks the same whatever comes back."""
+    """A client; it sends the same whatever it receives."""
 
     def __init__(self, policy: str) -> None:
         self.connection = ClientConnection()
@@ -149,11 +149,11 @@ class ClientShell:
         return message
 
     def last_words(self, error: Exception) -> None:
-        """A client has none."""
+        """A client has no last message."""
 
 
 class PortShell:
-    """The port of a coordinator, for a client that was greeted; every verb is answered at once."""
+    """The port of a coordinator, for an accepted client; every verb is answered at once."""
 
     def __init__(self) -> None:
         self.connection = ServerConnection()
@@ -193,13 +193,14 @@ Shell = ServerShell | ClientShell | PortShell
 
 
 def converse(shell: Shell, chunks: Iterable[bytes]) -> list[str]:
-    """Feed it all: what it understood, and the error that stopped it. Other errors fall through."""
+    """Feed everything; returns what it understood, and the error that stopped it. Other errors are
+    raised."""
     connection = shell.connection
     heard: list[str] = []
     for chunk in chunks:
         connection.feed(chunk)
         assert connection.buffered < MESSAGE_BYTES_MAX
-        steps_left = connection.buffered + 2  # each step eats a byte at least
+        steps_left = connection.buffered + 2  # each step consumes at least one byte
         try:
             while True:
                 steps_left -= 1
@@ -221,14 +222,14 @@ def converse(shell: Shell, chunks: Iterable[bytes]) -> list[str]:
 
 
 def text_of(message: object) -> str:
-    """With the bytes of a view: where it lies in memory says nothing."""
+    """With the bytes of a view instead of its address in memory."""
     if isinstance(message, XLogData):
         return f"{message.start_lsn} {message.end_lsn} {bytes(message.data)!r}"
     return repr(message)
 
 
 def conversation(policy: str) -> tuple[bytes, bytes]:
-    """From the first byte to goodbye: what the client said, what the server said."""
+    """A complete conversation: the bytes of the client, the bytes of the server."""
     server, client = ServerShell(policy), ClientShell(policy)
     client.start()
     to_server = to_client = b""

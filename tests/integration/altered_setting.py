@@ -1,4 +1,4 @@
-"""`altered`: a setting of a server, changed for the length of a block."""
+"""`altered`: changes a setting of a server inside a block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT = 60.0
 
 @contextmanager
 def altered(postgres: Postgres, name: str, value: str) -> Iterator[None]:
-    """ALTER SYSTEM, in force; undone at the end."""
+    """Run ALTER SYSTEM and reload; at the end of the block the setting is reset."""
     ((before,),) = postgres.execute(f"SHOW {name}")
     alter(postgres, name, value)
     try:

@@ -1,4 +1,4 @@
-"""An archive in a folder, which a test makes unavailable for a while."""
+"""Makes the folder of an archive unavailable for a while."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def take_away(folder: Path) -> Path:
-    """The store is gone: in place of its folder there is a file."""
+    """The store is unavailable: a file replaces its folder."""
     aside = folder.with_name("aside")
     folder.rename(aside)
     folder.write_text("in the way")

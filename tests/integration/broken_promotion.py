@@ -1,7 +1,7 @@
-"""`sk promote`, killed with kill -9 of itself: python broken_promotion.py STEP ARGUMENT...
+"""`sk promote` that kills itself with kill -9: python broken_promotion.py STEP ARGUMENT...
 
-STEP is the step that it begins to do; `half of RESOLVE`: one transaction is committed, others are
-not yet; `half of CLOSE`, `half of OPEN`: postgresql.auto.conf is written, and was not loaded.
+STEP is the step that it begins. `half of RESOLVE`: one transaction is committed, others are not
+yet. `half of CLOSE`, `half of OPEN`: postgresql.auto.conf is written, but not loaded.
 """
 
 from __future__ import annotations

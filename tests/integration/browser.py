@@ -24,8 +24,8 @@ import pytest
 from quorum_wal.pg_fixtures.processes import ServiceProcess
 from quorum_wal.pg_fixtures.waiting import wait_until
 
-TIMEOUT = 60.0  # seconds; a machine with other work starts it slowly
-#: A folder that keeps the screenshots; without it they are in the test's own.
+TIMEOUT = 60.0  # seconds; it starts slowly on a busy machine
+#: A folder that keeps the screenshots. By default they are in the folder of the test.
 ARTEFACTS_VARIABLE = "SK_ARTEFACTS"
 ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -36,7 +36,7 @@ COMPLAINTS = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICa
 
 
 def chromium() -> str:
-    """Where it is. Skips the test without it; with SK_REQUIRE_ALL=1 that fails."""
+    """The path of Chromium. Without it the test is skipped; with SK_REQUIRE_ALL=1 it fails."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None and os.environ.get("SK_REQUIRE_ALL") == "1":
         raise FileNotFoundError("chromium is not installed: apt-get install chromium")
@@ -46,7 +46,7 @@ def chromium() -> str:
 
 
 class Browser:
-    """A context manager; its profile lies under `folder`, and ends with it."""
+    """A context manager. Its profile is in `folder`, and is removed at the end."""
 
     def __init__(self, folder: Path) -> None:
         self._profile = folder / "browser"
@@ -85,10 +85,10 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self._send(f"{domain}.enable", {})
 
-    # ---- what a person does
+    # ---- actions of a user
 
     def look(self, *, width: int, dark: bool = False, scripts: bool = True) -> None:
-        """From now on: with a window of that many pixels, and so on."""
+        """Set the size of the window in pixels, and the other properties, for all later pages."""
         self._call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=900, deviceScaleFactor=1, mobile=width < 500,
@@ -98,14 +98,14 @@ class Browser:
         self._call("Emulation.setScriptExecutionDisabled", value=not scripts)
 
     def open(self, url: str) -> None:
-        """Returns when it is loaded."""
+        """Open the URL; returns when the page is loaded."""
         before = self._loaded
         answer = self._call("Page.navigate", url=url)
         assert "errorText" not in answer, answer
         self.wait_loaded(before)
 
     def wait_loaded(self, before: int) -> None:
-        """For one more page than had been loaded then."""
+        """Wait until one page more is loaded than before."""
         wait_until(lambda: self.evaluate("1") and self._loaded > before, TIMEOUT, "a page to load")
 
     @property
@@ -113,7 +113,7 @@ class Browser:
         return self._loaded
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression of JavaScript, also where the page's scripts are off."""
+        """The value of a JavaScript expression. This works even if scripts are off for the page."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -122,7 +122,7 @@ class Browser:
         return str(self.evaluate("document.body.innerText"))
 
     def screenshot(self, name: str) -> Path:
-        """Of the whole page, as NAME.png in the folder of artefacts."""
+        """A screenshot of the whole page, as NAME.png in the folder of artefacts."""
         answer = self._call("Page.captureScreenshot", captureBeyondViewport=True)
         self._artefacts.mkdir(parents=True, exist_ok=True)
         path = self._artefacts / f"{name}.png"

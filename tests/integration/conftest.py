@@ -1,4 +1,5 @@
-"""What this ring shares: a cluster for each file, ledgers, failovers, servers of the wire."""
+"""Shared fixtures of this ring: a cluster for each file, ledgers, failovers, servers of the
+wire."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def cluster_options() -> dict[str, Any]:
-    """Options of the shared cluster; a file with other wishes defines its own."""
+    """Options of the shared cluster. A file can override them."""
     return {}
 
 
@@ -61,13 +62,14 @@ def shared_cluster(
 def cluster(
     shared_cluster: SharedCluster[QuorumCluster], request: pytest.FixtureRequest
 ) -> Iterator[QuorumCluster]:
-    """Three safekeepers, 1 MB segments, everything running; a failed test's is not used again."""
+    """Three safekeepers, 1 MB segments, everything running. After a failed test a new one is
+    created."""
     yield from shared_cluster.lent(request)
 
 
 @pytest.fixture
 def ledger_of() -> Iterator[Callable[[QuorumCluster], Ledger]]:
-    """`ledger_of(cluster)`: started and committing, with a table of its own."""
+    """`ledger_of(cluster)` starts clients that commit to a table of their own."""
     ledgers: list[Ledger] = []
 
     def make(cluster: QuorumCluster, clients: int = CLIENTS) -> Ledger:
@@ -93,7 +95,8 @@ def failover_world(
     quorum_cluster: Callable[..., QuorumCluster],
     standby_factory: Callable[..., Postgres],
 ) -> Iterator[Callable[..., FailoverWorld]]:
-    """`failover_world()`: its standby follows the safekeepers, or whom `conninfo(cluster)` says."""
+    """`failover_world()`: its standby follows the safekeepers, or the server in
+    `conninfo(cluster)`."""
     with ExitStack() as stack:
 
         def make(
@@ -116,7 +119,7 @@ def failover_world(
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A folder that any account may enter: those of pytest are for one user."""
+    """A folder that any account may enter. The folders of pytest are only for one user."""
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -124,11 +127,11 @@ def open_path() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
-    """Of a secured installation, for a file of tests."""
+    """The files of a secured installation, for all tests of a file."""
     return write_secrets(tmp_path_factory.mktemp("secrets"))
 
 
-# ---- our half of the wire against libpq
+# ---- the server side of the wire, for libpq
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""etcd as a child process, alone, on loopback."""
+"""etcd as a child process: one member, on loopback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ START_TIMEOUT = 120.0  # seconds
 
 
 class EtcdServer(ServiceProcess):
-    """A context manager: it answers in the block. Raises Unavailable when it is not installed."""
+    """A context manager; it is ready inside the block. Raises Unavailable if it is not
+    installed."""
 
     def __init__(self, folder: Path) -> None:
         program = shutil.which("etcd")
@@ -38,7 +39,7 @@ class EtcdServer(ServiceProcess):
 
     @property
     def lock_url(self) -> str:
-        """For --lock."""
+        """The URL for --lock."""
         return f"etcd://{self.address}/locks/main"
 
     def __enter__(self) -> Self:

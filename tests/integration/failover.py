@@ -1,4 +1,4 @@
-"""A failover by hand: the primary stops, a standby that follows the safekeepers takes over."""
+"""A failover by hand: the primary stops, and a standby that follows the safekeepers takes over."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def failed_over(cluster: QuorumCluster, standby: Postgres) -> Iterator[ProposerP
 
 
 def elect_until_known(keepers: list[SafekeeperProcess]) -> bool:
-    """Complete the log's tail; an election ends when a quorum knows that it is committed."""
+    """Run elections until a quorum knows that the tail of the log is committed."""
     addresses = ",".join(k.address for k in keepers)
     done = run_sk("elect", "--safekeepers", addresses, timeout=TIMEOUT)
     assert done.returncode == 0, done.stderr

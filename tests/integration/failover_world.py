@@ -1,4 +1,4 @@
-"""A cluster to fail over: a standby, clients that know both servers, ways to lose the primary."""
+"""A cluster for failovers: a standby, clients that know both servers, ways to lose the primary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorum_wal.pg_fixtures.proxy import TcpProxy
 
 TIMEOUT = 180.0
 SEG_SIZE = 1 << 20
-# A standby looks for WAL again at once; pg_rewind needs the hints.
+# A standby retries WAL at once. pg_rewind needs the hints.
 SETTINGS: dict[str, Setting] = {"wal_log_hints": True, "wal_retrieve_retry_interval": "100ms"}
 
 
@@ -63,11 +63,12 @@ class FailoverWorld:
 
     @property
     def addresses(self) -> list[str]:
-        """Past the proxies, which only the old primary's proposer goes through."""
+        """The addresses of the safekeepers themselves; only the old primary's proposer uses the
+        proxies."""
         return [safekeeper.address for safekeeper in self.cluster.safekeepers]
 
     def promotion(self, *arguments: str) -> ProposerProcess:
-        """`sk promote` of the standby; not started."""
+        """`sk promote` of the standby, not started."""
         return ProposerProcess(
             self.standby.dsn(),
             self.addresses,

@@ -1,7 +1,7 @@
-"""A proposer written by hand: it says to one safekeeper whatever the test wants, lawful or not.
+"""A proposer under the control of a test: it sends any messages, lawful or not, to one safekeeper.
 
-It speaks through libpq and the project's codec, so what it sends is well-formed; only the order and
-the contents are the test's.
+It uses libpq and the project's codec, so each message is well-formed. The test chooses the order
+and the content.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ ANSWER_TIMEOUT = 30.0  # seconds
 
 
 class HandWrittenProposer:
-    """A context manager: in the middle of START_WAL_PUSH, and nothing was said yet.
+    """A context manager. It has run START_WAL_PUSH and sent no message.
 
-    Raises WalProposerError when the safekeeper refuses the command.
+    Raises WalProposerError if the safekeeper refuses the command.
     """
 
     def __init__(self, address: str, timeline: TimelineId) -> None:
@@ -70,12 +70,12 @@ class HandWrittenProposer:
         return self._answers.pop(0)
 
     def ask(self, message: ProposerMessage) -> SafekeeperMessage:
-        """Send one message, return its answer."""
+        """Send one message, and return the answer."""
         self.send(message)
         return self.receive()
 
     def refusal(self, *messages: ProposerMessage) -> WalProposerError:
-        """Send, and return the error that ends the stream; answers before it are passed over."""
+        """Send, and return the error that ends the stream; answers before it are ignored."""
         self.send(*messages)
         try:
             while True:
@@ -85,7 +85,8 @@ class HandWrittenProposer:
 
 
 def command(address: str, name: str, **options: str) -> list[dict[str, str]]:
-    """Run one command of ours on a safekeeper. Raises WalProposerError with its words."""
+    """Run one of our commands on a safekeeper. Raises WalProposerError with the text of the
+    error."""
     return SafekeeperClient(SafekeeperAddress.parse(address)).command(name, options)
 
 
@@ -95,12 +96,13 @@ def named(timeline: TimelineId) -> dict[str, str]:
 
 
 def first_membership(*members: int) -> Membership:
-    """Of a timeline that is created on these; nobody's instance and address is known."""
+    """The membership of a timeline that is created on these safekeepers, without instances and
+    addresses."""
     return Membership(Stamp.FIRST, members)
 
 
 def membership_of(status: dict[str, Any]) -> Membership:
-    """That of a timeline's status."""
+    """The membership in the status of a timeline."""
     return membership_of_page(status["membership"])
 
 
@@ -129,7 +131,7 @@ def create_timeline(
         command(address, "ACTIVATE_TIMELINE", **named(timeline))
 
 
-# ---- what a status says, as values
+# ---- values in a status
 
 
 def timeline_id(status: dict[str, Any]) -> TimelineId:
@@ -155,7 +157,7 @@ def lawful_greeting(status: dict[str, Any], **changes: Any) -> ProposerGreeting:
 
 
 def promise(safekeeper: SafekeeperProcess, timeline: TimelineId | None = None) -> NodeId:
-    """Whom a safekeeper has promised to follow."""
+    """The NodeId that a safekeeper has promised."""
     status = safekeeper.timeline(timeline.timeline_id.hex() if timeline else None)
     assert status is not None
     return node_id(status["promised"])

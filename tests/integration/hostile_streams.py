@@ -16,18 +16,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-CONNECTIONS_MAX = 24  # at once
-ANSWER_BYTES_MAX = 64 << 10  # kept of each
-STREAM_TIMEOUT = 60.0  # seconds until the service must have ended a connection whose client left
+CONNECTIONS_MAX = 24  # connections at once
+ANSWER_BYTES_MAX = 64 << 10  # bytes kept of each answer
+STREAM_TIMEOUT = 60.0  # seconds until the service must end a connection after its client has
 SSL_REQUEST = struct.pack("!II", 8, 80877103)
-LIES = (0, 1, 3, 4, 5, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)  # about a length
+LIES = (0, 1, 3, 4, 5, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)  # lengths that lie
 
 
 # ---- packets
 
 
 def split_packets(stream: bytes) -> list[bytes]:
-    """The packets of what a client said, from its first byte on; an incomplete last one is cut."""
+    """The packets that a client sent, from the first byte on. An incomplete last packet is cut
+    off."""
     packets = []
     at = 0
     while at + 8 <= len(stream):
@@ -61,20 +62,20 @@ def mutate(generator: random.Random, packets: list[bytes], others: list[list[byt
 def mutate_packets(generator: random.Random, packets: list[bytes], others: list[bytes]) -> None:
     at = generator.randrange(len(packets))
     match generator.randrange(6):
-        case 0:  # lose one
+        case 0:  # remove one
             if len(packets) > 1:
                 del packets[at]
-        case 1:  # say it twice
+        case 1:  # send it twice
             packets.insert(at, packets[at])
-        case 2:  # say it too early
+        case 2:  # send it too early
             packets.insert(generator.randrange(len(packets)), packets.pop(at))
-        case 3:  # say what somebody else said
+        case 3:  # insert a packet of another conversation
             packets[at:] = others[generator.randrange(len(others)) :]
-        case 4:  # lie about a length
+        case 4:  # change the length
             with_type = at > 0
             head, tail = packets[at][:with_type], packets[at][with_type + 4 :]
             packets[at] = head + struct.pack("!I", generator.choice(LIES)) + tail
-        case 5:  # change one byte of it, the first ones most of all
+        case 5:  # change one byte, most often one of the first
             packet = bytearray(packets[at])
             packet[generator.randrange(min(len(packet), 1 << generator.randrange(3, 9)))] ^= (
                 1 << generator.randrange(8)
@@ -85,26 +86,26 @@ def mutate_packets(generator: random.Random, packets: list[bytes], others: list[
 def mutate_bytes(generator: random.Random, stream: bytearray) -> None:
     at = generator.randrange(len(stream) + 1)
     match generator.randrange(5):
-        case 0:  # flip some
+        case 0:  # flip bits
             for _ in range(generator.randint(1, 16)):
                 if stream:
                     stream[generator.randrange(len(stream))] = generator.randrange(256)
-        case 1:  # hang up in the middle
+        case 1:  # truncate
             del stream[at:]
-        case 2:  # double a part
+        case 2:  # repeat a part
             stream[at:at] = stream[at : at + generator.randint(1, 64)]
-        case 3:  # lose a part
+        case 3:  # remove a part
             del stream[at : at + generator.randint(1, 64)]
-        case 4:  # put in noise
+        case 4:  # insert random bytes
             stream[at:at] = generator.randbytes(generator.randint(1, 64))
 
 
-# ---- throwing
+# ---- sending
 
 
 @dataclass(slots=True)
 class Throw:
-    """One connection: what is still to be sent, whether our half has ended, what came back."""
+    """One connection: the bytes left to send, whether our side has ended, and the answer."""
 
     sock: socket.socket
     rest: memoryview
@@ -114,10 +115,11 @@ class Throw:
 
 
 def throw(address: str, streams: Iterable[bytes], patience: float = 0.0) -> Iterator[bytes]:
-    """Send each stream on a connection of its own, end our half, and yield what came back.
+    """Send each stream on its own connection, end our side, and yield the answer.
 
-    Many at once, in no order. `patience` seconds are left for an answer before we end our half, to
-    a service that answers nobody who did. Raises TimeoutError when the service keeps a connection.
+    Many connections at once, in no order. Our side ends only after `patience` seconds, because a
+    service may not answer a client that has ended. Raises TimeoutError if the service keeps a
+    connection open.
     """
     host, _, port = address.rpartition(":")
     waiting = iter(streams)
@@ -140,7 +142,7 @@ def throw(address: str, streams: Iterable[bytes], patience: float = 0.0) -> Iter
 
 @contextmanager
 def hung_up_at_the_end(selector: selectors.BaseSelector) -> Iterator[None]:
-    """Whoever wants no more answers leaves no connection behind."""
+    """A caller that stops early leaves no connection open."""
     try:
         yield
     finally:
@@ -172,14 +174,14 @@ def go_on(selector: selectors.BaseSelector, connection: Throw, events: int) -> b
     except BlockingIOError:
         return False
     except OSError:
-        pass  # reset: the service did not want to hear the rest
+        pass  # reset: the service did not read the rest
     selector.unregister(connection.sock)
     connection.sock.close()
     return True
 
 
 def check_time(selector: selectors.BaseSelector, patience: float) -> None:
-    """End our half of those that have said everything, and waited for long enough."""
+    """End our side of the connections that have sent everything and waited long enough."""
     now = time.monotonic()
     for key in list(selector.get_map().values()):
         connection: Throw = key.data
@@ -191,4 +193,4 @@ def check_time(selector: selectors.BaseSelector, patience: float) -> None:
             try:
                 connection.sock.shutdown(socket.SHUT_WR)
             except OSError:
-                pass  # it was reset; reading will tell
+                pass  # it was reset; the next read reports it

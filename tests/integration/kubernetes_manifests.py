@@ -1,4 +1,4 @@
-"""packaging/kubernetes/ as tests read it: its objects, and the containers of their Pods."""
+"""packaging/kubernetes/ as tests read it: the objects, and the containers of their Pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGE = "registry.example/quorum-wal"
 POD_INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"
 
 _IMAGE_VARIABLE = re.compile(r"\b(SK_[A-Z_]+)=(\S+)")
-#: Of the kubelet, in arguments and in values.
+#: Placeholders of the kubelet, in arguments and in values.
 REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
@@ -40,7 +40,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container of a Pod of an object, also an init container."""
+    """A container of a Pod, or an init container."""
 
     manifest: Manifest
     spec: dict[str, Any]
@@ -55,13 +55,13 @@ class Container:
 
     @property
     def arguments(self) -> list[str]:
-        """Of `sk`, which is the entry point of the image."""
+        """The arguments of `sk`, the entry point of the image."""
         assert self.is_ours
         assert "command" not in self.spec
         return list(self.spec["args"])
 
     def environment(self, secrets: Mapping[str, str], pod_index: int = 1) -> dict[str, str]:
-        """Its variables, as the kubelet sets them; `secrets` by "secret/key". Raises KeyError."""
+        """The variables, as the kubelet sets them; `secrets` by "secret/key". Raises KeyError."""
         done: dict[str, str] = {}
         for entry in self.spec.get("env", []):
             source = entry.get("valueFrom", {})
@@ -77,7 +77,7 @@ class Container:
 
 
 def read_manifests() -> list[Manifest]:
-    """All objects, in the order of files and of the objects in them."""
+    """All objects, in the order of the files and within each file."""
     return [
         Manifest(path.stem, each)
         for path in sorted(FOLDER.glob("*.yaml"))

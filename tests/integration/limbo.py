@@ -1,5 +1,5 @@
-"""Transactions that are prepared under gids of ours, as a client of qsync leaves them when it dies;
-and looks at what is still prepared."""
+"""Prepared transactions with gids of qsync, as a client leaves them when it dies, and checks of the
+transactions that are still prepared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.qsync.gid import Gid, Policy, uuid7
 from quorum_wal.walproposer.primary.server_facts import START_US
 
-#: Long over, so that a coordinator may act on them at once.
+#: A deadline in the past, so that a coordinator can finish them at once.
 DEADLINE_MS = 1
 
 
@@ -22,7 +22,7 @@ def prepare(
     deadline_ms: int = DEADLINE_MS,
     **connection: str,
 ) -> str:
-    """The gid. The session is gone; no quorum need have it."""
+    """Prepare a transaction and return its gid. The session ends; it needs no quorum."""
     with postgres.connect(options="-c synchronous_commit=local", **connection) as session:
         session.execute("BEGIN")
         session.execute(statement)
@@ -41,5 +41,5 @@ def prepare(
 
 
 def prepared_gids(postgres: Postgres) -> set[str]:
-    """In all databases."""
+    """The gids in all databases."""
     return {gid for (gid,) in postgres.execute("SELECT gid FROM pg_prepared_xacts")}

@@ -1,4 +1,4 @@
-"""A cluster whose members come and go: real processes, `sk member` as an operator runs it."""
+"""A cluster whose members change: real processes, and `sk member` as an operator runs it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from quorum_wal.pg_fixtures.wal_comparison import WalComparison, compare_wal
 from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
-#: No commit may wait longer for a change itself.
+#: A change itself must not delay any commit longer than this.
 WAIT_SECONDS_MAX = 2.0
 
 
 class MembersWorld:
-    """`cluster.safekeepers` are those that the cluster began with; `keepers` all that were ever
+    """`cluster.safekeepers` are the first members; `keepers` are all safekeepers that were ever
     started, by id."""
 
     def __init__(self, cluster: QuorumCluster, stack: ExitStack) -> None:
@@ -35,11 +35,11 @@ class MembersWorld:
         self._stack = stack
         self._commands = count(1)
         self.keepers = {keeper.id: keeper for keeper in cluster.safekeepers}
-        #: --timeline, where safekeepers have several.
+        #: --timeline, if safekeepers have several.
         self.timeline: tuple[str, ...] = ()
 
     def new_keeper(self, id: int, *arguments: str, port: int | None = None) -> SafekeeperProcess:
-        """An empty safekeeper, which nobody knows of."""
+        """A new, empty safekeeper."""
         folder = self.cluster.root / f"safekeeper-{id}"
         keeper = SafekeeperProcess(id, folder, port=port, arguments=arguments)
         self.keepers[id] = self._stack.enter_context(keeper)
@@ -51,22 +51,22 @@ class MembersWorld:
     # ---- sk member
 
     def options(self, *known: int) -> tuple[str, str]:
-        """--safekeepers: those with these ids, or all that the cluster began with."""
+        """--safekeepers with these ids, or with the first members."""
         ids = known or tuple(keeper.id for keeper in self.cluster.safekeepers)
         return ("--safekeepers", ",".join(self.address(id) for id in ids))
 
     def member(self, command: str, *arguments: object, known: Sequence[int] = ()) -> Done:
-        """To its end, whatever that is."""
+        """Run `sk member` to its end, whatever the result."""
         return sk("member", command, *self.options(*known), *self.timeline, *arguments)
 
     def change(self, command: str, *arguments: object, known: Sequence[int] = ()) -> str:
-        """One that must work; returns what it printed."""
+        """Make a change that must succeed; returns the output."""
         done = self.member(command, *arguments, known=known)
         assert done.returncode == 0, done.stdout + done.stderr + self.cluster.proposer.log_tail()
         return done.stdout
 
     def begin(self, command: str, *arguments: object, known: Sequence[int] = ()) -> ServiceProcess:
-        """The same as a process that can be killed."""
+        """The same, as a process that can be killed."""
         number = next(self._commands)
         process = ServiceProcess(
             [
@@ -89,7 +89,7 @@ class MembersWorld:
         return list(self.listed(*known)["membership"]["members"])
 
     def wait_members(self, *ids: int, known: Sequence[int] = ()) -> None:
-        """Complete: on the disks of a quorum."""
+        """Wait until these are the members, and a quorum has the membership on disk."""
 
         def is_complete() -> bool:
             page = self.listed(*known)
@@ -98,7 +98,7 @@ class MembersWorld:
         wait_until(is_complete, TIMEOUT, f"the members to be {ids}")
 
     def state_on(self, id: int) -> str:
-        """Of the timeline there; "" when there is none."""
+        """The state of the timeline on that safekeeper; "" if there is no timeline."""
         timeline = self.keepers[id].timeline()
         return str(timeline["state"]) if timeline is not None else ""
 
@@ -108,15 +108,15 @@ class MembersWorld:
         )
 
     def wipe(self, id: int) -> None:
-        """Its machine dies, and its disk with it."""
+        """The machine dies, and its disk is lost."""
         self.keepers[id].kill()
         shutil.rmtree(self.keepers[id].data_dir)
 
-    # ---- the reckoning
+    # ---- the check at the end
 
     def reckon(self, ledger: Ledger, *ids: int, postgres: Postgres | None = None) -> None:
-        """Commits proceed, nothing acknowledged is lost, and these safekeepers have the primary's
-        log in equal bytes. Leaves the ledger paused."""
+        """Check that commits proceed, that no acknowledged row is lost, and that the WAL of these
+        safekeepers equals that of the primary. Leaves the ledger paused."""
         postgres = postgres or self.cluster.postgres
         ledger.wait_for_progress(10, TIMEOUT)
         ledger.pause()
@@ -139,7 +139,7 @@ class MembersWorld:
     def _compare(
         self, postgres: Postgres, ids: Sequence[int], end_lsn: Lsn
     ) -> WalComparison | None:
-        """None when a segment was removed while it was compared."""
+        """Returns None if a segment was removed during the comparison."""
         copies = {self.keepers[id].name: self.keepers[id].data_dir for id in ids}
         size = int(postgres.control_data()["Bytes per WAL segment"])
         try:
@@ -148,7 +148,7 @@ class MembersWorld:
             return None
 
     def change_state(self) -> str:
-        """What the proposer is at; "" when it is at nothing, or there is none."""
+        """The step of the proposer's member change; "" if there is no change or no proposer."""
         return change_state(self.cluster.proposer)
 
 
@@ -162,7 +162,7 @@ def change_state(proposer: ProposerProcess) -> str:
 
 @contextmanager
 def longest_wait(ledger: Ledger) -> Iterator[list[float]]:
-    """The longest that a commit waited inside the block, in the list at its end."""
+    """Measures the longest wait of a commit inside the block; it is in the list at the end."""
     since, longest = time.monotonic(), [0.0]
     yield longest
     longest[0] = ledger.longest_wait(since)

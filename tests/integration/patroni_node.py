@@ -28,7 +28,7 @@ from quorum_wal.pg_server.binaries import PostgresBinaries
 from quorum_wal.pg_server.postmaster_file import read_postmaster_file
 
 SCOPE = "quorum"
-#: Patroni's minimum for `ttl` is 20. The others are as short as it allows.
+#: Patroni's minimum for `ttl` is 20. The other times are as short as it allows.
 TTL_SECONDS = 20
 LOOP_WAIT_SECONDS = 1
 RETRY_TIMEOUT_SECONDS = 3
@@ -43,7 +43,7 @@ exec timeout 30 {sk} promote --no-promote --keep-ahead --http 127.0.0.1:0 \\
 
 
 class PatroniNode:
-    """One machine, `name`. Its folder belongs to the account that Postgres runs as."""
+    """One machine, `name`. Its folder belongs to the account that runs Postgres."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class PatroniNode:
             log_path=folder / f"{name}-patroni.log",
             account=account,
         )
-        # systemd's Restart=always
+        # as Restart=always of systemd
         attach = [*SK, "attach", "--supervise", self.data_dir, "--take-over", "--primary", self.dsn]
         attach += ["--safekeepers", ",".join(safekeepers), "--http", f"127.0.0.1:{free_port()}"]
         unit = f"while :; do {shlex.join(map(str, attach))}; sleep {RESTART_SECONDS}; done"
@@ -126,7 +126,7 @@ class PatroniNode:
         return make_conninfo(host="127.0.0.1", port=self.port, user="postgres", dbname="postgres")
 
     def request(self, method: str, path: str, body: object) -> str:
-        """Of Patroni's REST API; the answer. Raises OSError."""
+        """Call Patroni's REST API and return the answer. Raises OSError."""
         url = f"http://{self.rest_address}{path}"
         request = Request(url, json.dumps(body).encode(), method=method)
         with urlopen(request, timeout=REST_TIMEOUT_SECONDS) as answer:
@@ -134,7 +134,7 @@ class PatroniNode:
 
     @property
     def role(self) -> str:
-        """`primary`, `replica`, or "" while Patroni does not answer or its server does not run."""
+        """`primary`, `replica`, or "" if Patroni does not answer or its server does not run."""
         try:
             _, text = http_get(self.rest_address, "/patroni")
         except OSError:
@@ -148,21 +148,21 @@ class PatroniNode:
             lambda: self.role == role, ROLE_TIMEOUT_SECONDS, f"{self.name} to be {role}"
         )
 
-    # ---- what happens to it
+    # ---- faults
 
     def start(self) -> None:
         self.patroni.start()
         self.unit.start()
 
     def kill(self) -> None:
-        """kill -9 of Patroni and Postgres, as a power failure ends them. The proposer lives on."""
+        """kill -9 of Patroni and Postgres, as in a power failure. The proposer keeps running."""
         self.patroni.kill()
         postmaster = read_postmaster_file(self.data_dir)
         if postmaster is not None:
             crash_postmaster(postmaster.pid, self._data)
 
     def restart(self) -> None:
-        """Patroni again, if it was killed; it starts Postgres."""
+        """Start Patroni again if it was killed; Patroni starts Postgres."""
         if not self.patroni.alive:
             self.patroni.start()
 
@@ -172,7 +172,7 @@ class PatroniNode:
         self.kill()
 
     def freeze(self) -> None:
-        """SIGSTOP of all that runs on it."""
+        """SIGSTOP of all processes on it."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:

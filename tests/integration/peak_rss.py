@@ -1,4 +1,4 @@
-"""The most memory a process of ours ever had resident, by the kernel's own book-keeping."""
+"""The peak of the resident memory of a process, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from quorum_wal.pg_fixtures.processes import ServiceProcess
 
-#: What a proposer or a safekeeper may take, whatever the WAL is like: 200 MB.
+#: The limit for a proposer or a safekeeper, with any WAL: 200 MB.
 RSS_BYTES_MAX = 200 << 20
 
 
 def peak_rss_bytes(process: ServiceProcess) -> int:
-    """VmHWM of its /proc status; of this run of it, not of its children."""
+    """VmHWM in /proc/PID/status: of this run of the process, without its children."""
     text = Path(f"/proc/{process.pid}/status").read_text()
     found = re.search(r"^VmHWM:\s+(\d+) kB$", text, re.MULTILINE)
     assert found is not None

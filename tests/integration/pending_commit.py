@@ -1,4 +1,4 @@
-"""`PendingCommit`: a commit in a thread of its own, which may have to wait for the quorum."""
+"""`PendingCommit`: a commit in its own thread, because it may wait for the quorum."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import psycopg
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.waiting import wait_until
 
-# Has a transaction id, so its commit waits; needs no table.
+# It has a transaction id, so its commit waits. It needs no table.
 STATEMENT = "SELECT pg_logical_emit_message(true, 'pending', 'commit')"
 
 
 class PendingCommit:
-    """Begins when made. Its connection ends with the statement, or with the server."""
+    """Begins when created. Its connection ends with the statement, or with the server."""
 
     def __init__(self, postgres: Postgres, statement: str = STATEMENT) -> None:
         self._postgres = postgres
@@ -36,12 +36,12 @@ class PendingCommit:
 
     @property
     def has_returned(self) -> bool:
-        """In whatever way."""
+        """Also if it failed."""
         return not self._thread.is_alive()
 
     @property
     def is_blocked(self) -> bool:
-        """Postgres says that it waits for its synchronous standby."""
+        """Whether Postgres reports that it waits for its synchronous standby."""
         rows = self._postgres.execute(
             "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'", (self.pid,)
         )
@@ -49,16 +49,16 @@ class PendingCommit:
 
     @property
     def notices(self) -> list[str]:
-        """What Postgres told its client so far."""
+        """The notices that Postgres has sent to the client."""
         return list(self._notices)
 
     def wait_blocked(self, timeout: float) -> None:
-        """Return when it waits. Fails when it returns instead."""
+        """Return when the commit waits. Fails if it returns instead."""
         wait_until(lambda: self.has_returned or self.is_blocked, timeout, "a commit to wait")
         assert not self.has_returned, "the commit returned without a quorum"
 
     def wait_returned(self, timeout: float) -> None:
-        """Return when it has returned in good order. Raises what it raised."""
+        """Return when the commit has succeeded. Raises its error."""
         wait_until(lambda: self.has_returned, timeout, "a commit to return")
         if self._error is not None:
             raise self._error

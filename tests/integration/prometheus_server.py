@@ -1,4 +1,4 @@
-"""A real Prometheus, and its promtool: our alert rules over what it scrapes."""
+"""A real Prometheus and its promtool, with our alert rules."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from quorum_wal.pg_fixtures.processes import ServiceProcess
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "monitoring/alerts.yml"
 READY_TIMEOUT = 60.0
-#: Variables of the dashboard, as Grafana replaces them before it asks Prometheus.
+#: Variables of the dashboard. Grafana replaces them in each query to Prometheus.
 VARIABLES = {"$__rate_interval": "1m", "$proposer": ".*", "$timeline": ".*"}
 
 Rule = dict[str, Any]
 
 
 def program(name: str) -> str:
-    """Of Debian's package; skips the test without it."""
+    """The path of a program of Debian's package. Without it the test is skipped."""
     found = shutil.which(name)
     if found is None:
         pytest.skip("Prometheus is not installed: apt-get install prometheus")
@@ -36,13 +36,13 @@ def program(name: str) -> str:
 
 
 def promtool(*words: str | Path) -> None:
-    """Runs it; what it does not accept fails the test."""
+    """Run promtool. If it does not accept the input, the test fails."""
     done = subprocess.run([program("promtool"), *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def without_variables(expr: str) -> str:
-    """A query of the dashboard, for all proposers and timelines."""
+    """A query of the dashboard, with all variables replaced: for all proposers and timelines."""
     for name, value in VARIABLES.items():
         expr = expr.replace(name, value)
     assert "$" not in expr, expr
@@ -50,15 +50,15 @@ def without_variables(expr: str) -> str:
 
 
 def rules_by_name() -> dict[str, Rule]:
-    """The alert rules that we ship."""
+    """Our alert rules."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return {rule["alert"]: rule for group in groups for rule in group["rules"]}
 
 
 class PrometheusServer(ServiceProcess):
-    """A context manager: ready inside the block. It scrapes and evaluates each second.
+    """A context manager; ready inside the block. It scrapes and evaluates each second.
 
-    `targets` are addresses by job; `change` is done to each rule before it is loaded.
+    `targets` are addresses by job. `change` is applied to each rule before it is loaded.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class PrometheusServer(ServiceProcess):
             return False
 
     def query(self, expr: str) -> list[dict[str, Any]]:
-        """The series now; a query that Prometheus refuses fails the test."""
+        """The present series. If Prometheus refuses the query, the test fails."""
         code, body = http_get(self.address, f"/api/v1/query?{urlencode({'query': expr})}")
         assert code == 200, f"{expr}: {body}"
         result: list[dict[str, Any]] = json.loads(body)["data"]["result"]

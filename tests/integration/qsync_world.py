@@ -1,4 +1,4 @@
-"""A cluster with a coordinator, and clients of it written by hand: plain psycopg, no package."""
+"""A cluster with a coordinator, and clients without our package: plain psycopg."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from quorum_wal.walproposer.primary.server_facts import START_US
 
 TIMEOUT = 60.0
 SETTINGS: dict[str, Setting] = {"max_prepared_transactions": 20, "wal_level": "logical"}
-#: Of sessions that finish transactions themselves.
+#: The roles of sessions that finish transactions themselves.
 LOCAL = "-c synchronous_commit=local"
 GRACE_SECONDS = 0.5
 INSERT = "INSERT INTO accounts VALUES ('somebody', 1)"
@@ -51,7 +51,7 @@ class QsyncWorld:
     def postgres(self) -> Postgres:
         return self.cluster.postgres
 
-    # ---- the client's part
+    # ---- the client's side
 
     def prepare(
         self,
@@ -61,7 +61,7 @@ class QsyncWorld:
         seconds: float = 5.0,
         database: str = "postgres",
     ) -> Prepared:
-        """In a session of its own, which ends: `statement`, and PREPARE."""
+        """Run `statement` and PREPARE in a new session, which ends."""
         with self.postgres.connect(dbname=database) as connection:
             connection.execute("BEGIN")
             connection.execute("SET LOCAL synchronous_commit = local")
@@ -95,7 +95,7 @@ class QsyncWorld:
 
     @contextmanager
     def connected(self) -> Iterator[psycopg.Connection[Any]]:
-        """To the coordinator."""
+        """A connection to the coordinator."""
         with psycopg.connect(
             f"host=127.0.0.1 port={self.port} user=client dbname=qsync sslmode=disable",
             autocommit=True,
@@ -103,14 +103,14 @@ class QsyncWorld:
             yield connection
 
     def ask(self, text: str) -> tuple[Any, ...]:
-        """One verb on a connection of its own; the row that it is answered."""
+        """Send one verb on a new connection; returns the row of the answer."""
         with self.connected() as connection:
             row = connection.execute(text).fetchone()
         assert row is not None
         return row
 
     def wait(self, prepared: Prepared, seconds: float = 30.0) -> str:
-        """The verdict. The client is gone when it has got it."""
+        """Wait for the verdict. The client then disconnects."""
         timeout_ms = round(seconds * 1000)
         return str(
             self.ask(f"WAIT_LSN {prepared.lsn} TIMEOUT {timeout_ms} GID '{prepared.gid}'")[0]
@@ -119,7 +119,7 @@ class QsyncWorld:
     def outcome(self, prepared: Prepared) -> str:
         return str(self.ask(f"OUTCOME '{prepared.gid}' LSN {prepared.lsn}")[0])
 
-    # ---- what is seen
+    # ---- visible state
 
     def tli(self) -> int:
         ((name,),) = self.postgres.execute("SELECT pg_walfile_name(pg_current_wal_lsn())")
@@ -133,7 +133,7 @@ class QsyncWorld:
         return int(count)
 
     def status(self) -> dict[str, Any]:
-        """Of the coordinator, from the proposer's page."""
+        """The status of the coordinator, from the proposer's page."""
         status = self.cluster.proposer.status()["qsync"]
         return dict(status)
 

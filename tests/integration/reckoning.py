@@ -1,7 +1,7 @@
-"""What a test of faults ends with: nothing acknowledged is lost, and all copies are the same bytes.
+"""The check at the end of a test of faults: no acknowledged row is lost, and all copies are equal.
 
-The ledger's rows are read on the primary. The WAL is compared file by file: the safekeepers with
-each other over the whole log, and with the primary as far as its pg_wal still has it.
+The rows of the ledger are read on the primary. WAL is compared file by file: between the
+safekeepers over the whole log, and with the primary as far as its pg_wal reaches back.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_fixtures.wal_comparison import WalComparison, compare_wal
 from quorum_wal.pgwal.lsn import Lsn
 
-TIMEOUT = 120.0  # seconds; what is waited for takes a fraction of one on an idle machine
+TIMEOUT = 120.0  # seconds; on an idle machine each wait takes a fraction of one
 
 
 def assert_nothing_lost(
     cluster: QuorumCluster, ledger: Ledger, safekeepers: Sequence[SafekeeperProcess] = ()
 ) -> None:
-    """Commits proceed; the ledger is complete; the logs of these safekeepers (all) are equal.
+    """Check that commits proceed, that the ledger is complete, and that the logs of these
+    safekeepers (all) are equal.
 
     Leaves the ledger paused.
     """
@@ -37,7 +38,7 @@ def assert_nothing_lost(
 def assert_equal_logs(
     cluster: QuorumCluster, safekeepers: Sequence[SafekeeperProcess] = ()
 ) -> None:
-    """These safekeepers (all) have all the WAL of the idle primary, byte for byte."""
+    """Check that these safekeepers (all) have all the WAL of the idle primary, byte for byte."""
     safekeepers = safekeepers or cluster.safekeepers
     end_lsn = cluster.postgres.flush_lsn()
     cluster.wait_flushed(end_lsn, TIMEOUT, safekeepers)
@@ -60,7 +61,7 @@ def assert_equal_logs(
 def compare(
     cluster: QuorumCluster, safekeepers: Sequence[SafekeeperProcess], end_lsn: Lsn
 ) -> WalComparison | None:
-    """None when the primary has removed a segment while it was being compared."""
+    """Returns None if the primary removed a segment during the comparison."""
     copies = {s.name: s.data_dir for s in safekeepers}
     copies[PRIMARY] = cluster.postgres.pg_wal
     wal_seg_size = int(cluster.postgres.control_data()["Bytes per WAL segment"])

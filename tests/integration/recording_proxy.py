@@ -1,6 +1,6 @@
-"""A wire that remembers what clients said, and may deliver a stream's begin all at once.
+"""A proxy that records what clients send, and can deliver the start of a stream in one piece.
 
-Recorded are the bytes of each connection, towards the service.
+It records the bytes of each connection towards the service.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-# What is recorded of a connection: its beginning. The rest passes all the same.
+# The number of bytes recorded per connection, from its start. All other bytes pass unrecorded.
 RECORDED_BYTES_MAX = 256 << 10
 
 COPY_BOTH_RESPONSE = b"W\0\0\0\x07\0\0\0"
@@ -20,8 +20,8 @@ COPY_BOTH_RESPONSE = b"W\0\0\0\x07\0\0\0"
 class RecordingProxy:
     """A context manager: connections to `address` reach `target` ("host:port").
 
-    `joins_streams`: the answer to START_REPLICATION is held back, so that it arrives at the client
-    in one piece with the first bytes of the stream.
+    `joins_streams`: the answer to START_REPLICATION is delayed, so that it arrives at the client
+    together with the first bytes of the stream.
     """
 
     def __init__(self, target: str, *, joins_streams: bool = False) -> None:
@@ -44,7 +44,7 @@ class RecordingProxy:
         traceback: TracebackType | None,
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join()  # from now on there are no new ones
+        self._threads[0].join()  # no new connections from here on
         for end in self._sockets:
             hang_up(end)
         for thread in self._threads[1:]:
@@ -58,7 +58,7 @@ class RecordingProxy:
 
     @property
     def conversations(self) -> list[bytes]:
-        """What each client has said, in the order in which they came."""
+        """The bytes that each client has sent, in the order of the connections."""
         return [bytes(recorded) for recorded in self._recorded]
 
     def _accept(self) -> None:
@@ -66,7 +66,7 @@ class RecordingProxy:
             try:
                 client, _ = self._listener.accept()
             except OSError:
-                return  # the end of the context
+                return  # the context has ended
             service = socket.create_connection(self._target)
             recorded = bytearray()
             self._recorded.append(recorded)
@@ -90,7 +90,7 @@ class Pump:
     joins_streams: bool = False
 
     def run(self) -> None:
-        """Pass everything on, to the end of either connection, and end both."""
+        """Forward all bytes until either connection ends, and end both."""
         try:
             while data := self.source.recv(1 << 16):
                 if self.recorded is not None and len(self.recorded) < RECORDED_BYTES_MAX:
@@ -99,14 +99,14 @@ class Pump:
                     data += self.source.recv(1 << 16)
                 self.sink.sendall(data)
         except OSError:
-            pass  # one of them was reset: so is the other
+            pass  # one of them was reset, so the other is reset, too
         hang_up(self.source)
         hang_up(self.sink)
 
 
 def hang_up(end: socket.socket) -> None:
-    """End both directions; closing is for the one who knows that nobody uses it any more."""
+    """End both directions. The owner closes the sockets when no thread uses them."""
     try:
         end.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it has ended already
+        pass  # already ended

@@ -1,4 +1,4 @@
-"""A replication client written by hand, on libpq: any command, any answer, message by message."""
+"""A replication client on libpq: any command, any answer, message by message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWER_TIMEOUT = 30.0  # seconds
 
 
 class ServerError(Exception):
-    """What the server said."""
+    """The error of the server."""
 
     def __init__(self, result: pq.abc.PGresult) -> None:
         fields = pq.DiagnosticField
@@ -36,7 +36,7 @@ class ServerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One result: the columns' names and types, and the rows; or the tag alone."""
+    """One result: the columns' names and types, and the rows; or only the tag."""
 
     columns: tuple[tuple[str, int], ...]
     rows: tuple[tuple[bytes | None, ...], ...]
@@ -100,7 +100,7 @@ class ReplicationClient:
         return row
 
     def start(self, text: str) -> None:
-        """A command that begins a stream."""
+        """Run a command that starts a stream."""
         self.pgconn.send_query(text.encode())
         result = self.pgconn.get_result()
         assert result is not None
@@ -109,7 +109,7 @@ class ReplicationClient:
         assert result.status == pq.ExecStatus.COPY_BOTH, pq.ExecStatus(result.status)
 
     def receive(self, timeout: float = ANSWER_TIMEOUT) -> XLogData | Keepalive | None:
-        """The next message; None at the end of the copy, which results() tells about."""
+        """The next message; None at the end of the copy, and results() has the rest."""
         deadline = time.monotonic() + timeout
         while True:
             size, data = self.pgconn.get_copy_data(1)
@@ -122,7 +122,8 @@ class ReplicationClient:
             self.pgconn.consume_input()
 
     def receive_wal(self, begin_lsn: int, end_lsn: int) -> bytes:
-        """[begin_lsn, end_lsn), without a gap; `end_lsn_max` is what was said of the server's."""
+        """[begin_lsn, end_lsn), without a gap; `end_lsn_max` is the greatest end that the server
+        reported."""
         wal = bytearray()
         while begin_lsn + len(wal) < end_lsn:
             message = self.receive()
@@ -138,11 +139,11 @@ class ReplicationClient:
         self.pgconn.flush()
 
     def status(self, lsn: int, *, reply_requested: bool = False) -> None:
-        """All below `lsn` is flushed."""
+        """Report that all WAL below `lsn` is flushed."""
         self.send(StandbyStatus(lsn, lsn, lsn, 0, reply_requested))
 
     def end(self) -> list[Answer]:
-        """End the copy in order; what the server says of it."""
+        """End the copy in order; returns the results of the server."""
         self.pgconn.put_copy_end()
         while self.receive() is not None:
             continue

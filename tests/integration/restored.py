@@ -25,12 +25,12 @@ PARTIAL_INTERVAL_SECONDS = 1.0
 
 
 def archiving(archive: Path) -> list[str]:
-    """Arguments of a safekeeper."""
+    """The arguments of a safekeeper."""
     return ["--archive", str(archive), "--archive-partial-interval", str(PARTIAL_INTERVAL_SECONDS)]
 
 
 def take_backup(archive: Path, server: Postgres, *arguments: str) -> str:
-    """Its name."""
+    """Take a base backup; returns its name."""
     wait_until(lambda: any(archive.glob("*/*/timeline.json")), TIMEOUT, "the archive to be there")
     done = sk("backup", "create", "--archive", archive, "--from", server.dsn(), *arguments)
     assert done.returncode == 0, done.stderr
@@ -38,7 +38,7 @@ def take_backup(archive: Path, server: Postgres, *arguments: str) -> str:
 
 
 def new_folder(path: Path) -> Path:
-    """That the server may use."""
+    """A folder that the server may use."""
     path.mkdir()
     account = server_account()
     if account is not None:
@@ -47,18 +47,18 @@ def new_folder(path: Path) -> Path:
 
 
 class RestoredPostgres(Postgres):
-    """A data directory that `sk restore` has made or is to make; ended with the block, whoever has
-    started it."""
+    """A data directory for `sk restore`. The server is stopped at the end of the block, whichever
+    process started it."""
 
     def __init__(self, binaries: PostgresBinaries, data_dir: Path) -> None:
         super().__init__(binaries, data_dir, port=free_port())
 
     def restore(self, archive: Path, *arguments: object, **env: str) -> Done:
-        """`sk restore` to its end."""
+        """Run `sk restore` to its end."""
         return sk(*self.arguments(archive), *arguments, env=env)
 
     def arguments(self, archive: Path) -> list[object]:
-        """Of `sk restore`, without --start."""
+        """The arguments of `sk restore`, without --start."""
         return [
             *("restore", "--archive", archive, "--data-dir", self.data_dir),
             *("--pg-bin", self.binaries.bin_dir, "--no-sync"),
@@ -66,12 +66,12 @@ class RestoredPostgres(Postgres):
 
     @property
     def starting(self) -> list[str]:
-        """How `sk restore` starts it and reaches it."""
+        """The options with which `sk restore` starts and reaches it."""
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
         return ["--server", self.dsn(), "--server-options", options]
 
     def end(self) -> None:
-        """Legal when it does not run."""
+        """Allowed if it does not run."""
         if (self.data_dir / "postmaster.pid").exists():
             run_program(
                 [self.binaries.program("pg_ctl"), "stop", "-m", "immediate", "-D", self.data_dir],
@@ -82,7 +82,7 @@ class RestoredPostgres(Postgres):
 
 @contextmanager
 def restored_at(binaries: PostgresBinaries, data_dir: Path) -> Iterator[RestoredPostgres]:
-    """Nothing is there yet; it ends with the block."""
+    """A restored server in an empty folder; it is stopped at the end of the block."""
     server = RestoredPostgres(binaries, data_dir)
     try:
         yield server
@@ -92,7 +92,7 @@ def restored_at(binaries: PostgresBinaries, data_dir: Path) -> Iterator[Restored
 
 
 class RestoreProcess(ProposerProcess):
-    """`sk restore --promote`, which goes on as the new primary's proposer."""
+    """`sk restore --promote`, which continues as the proposer of the new primary."""
 
     def __init__(self, server: RestoredPostgres, archive: Path, cluster: QuorumCluster) -> None:
         addresses: Sequence[str] = [s.address for s in cluster.safekeepers]

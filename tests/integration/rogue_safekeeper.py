@@ -1,4 +1,4 @@
-"""A server that is no safekeeper: it asks for what it should not get, and keeps what it is given.
+"""A server that pretends to be a safekeeper: it asks for secrets, and keeps what clients send.
 
 with RogueSafekeeper("cleartext") as rogue:
     sk("status", "--safekeepers", rogue.address)
@@ -32,12 +32,12 @@ DEMANDS = {
 
 
 class RogueSafekeeper:
-    """A context manager. `demand`: one of DEMANDS, or "nothing": it lets everybody in, and answers
-    every command."""
+    """A context manager. `demand`: one of DEMANDS, or "nothing": it accepts every client, and
+    answers every command."""
 
     def __init__(self, demand: str) -> None:
         self.startups = 0
-        self.passwords: list[bytes] = []  # what came in PasswordMessages
+        self.passwords: list[bytes] = []  # the content of PasswordMessages
         self.commands: list[str] = []
         self._demand = demand
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -73,7 +73,7 @@ class RogueSafekeeper:
                 try:
                     self._serve(sock)
                 except OSError:
-                    continue  # it left
+                    continue  # the client has disconnected
 
     def _serve(self, sock: socket.socket) -> None:
         connection = ServerConnection()

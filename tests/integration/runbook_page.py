@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs/runbook.md"
-#: What each entry says, in this order.
+#: The parts of each entry, in this order.
 PARTS = ["Means", "At risk", "Do", "Until"]
 
 _HEADING = re.compile(r"^(##+) (.+)$")
@@ -23,7 +23,7 @@ _INDENT = "    "
 
 
 def anchor_of(heading: str) -> str:
-    """As GitHub makes it."""
+    """The anchor, as GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -37,7 +37,7 @@ class Entry:
 
     @property
     def blocks(self) -> list[list[str]]:
-        """Of commands; without their indentation and their comments."""
+        """The blocks of commands, without indentation and comments."""
         found: list[list[str]] = [[]]
         for line in self.text.splitlines():
             if line.startswith(_INDENT):
@@ -65,7 +65,7 @@ class Entry:
 
 
 def read_entries() -> dict[str, Entry]:
-    """By heading, in the order of the page; a section has an entry of its own."""
+    """By heading, in the order of the page; a section is an entry, too."""
     found: dict[str, Entry] = {}
     section, heading, lines = "", "", list[str]()
 

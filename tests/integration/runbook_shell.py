@@ -1,7 +1,7 @@
 """The shell of an operator who follows docs/runbook.md.
 
-The commands are run as they stand on the page, by bash, with the page's variables. There is no
-systemd in a test: `systemctl` and `journalctl` are done here, on the processes of the cluster.
+bash runs the commands as they are on the page, with the variables of the page. A test has no
+systemd: this module does the work of `systemctl` and `journalctl` on the processes of the cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEALTH = "curl -s $HTTP/healthz"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What systemd can do to a service."""
+    """The actions of systemd on a service."""
 
     start: Callable[[], object]
     stop: Callable[[], object]
@@ -63,7 +63,7 @@ def postgres_unit(postgres: Postgres) -> Unit:
 
 
 class RunbookShell:
-    """`units` are those on the machines on which the page runs a command, by name."""
+    """`units` are the units of the machines on which the page runs a command, by name."""
 
     def __init__(
         self, folder: Path, units: dict[str, list[Unit]], variables: Mapping[str, str]
@@ -80,7 +80,7 @@ class RunbookShell:
         self.env = {**os.environ, **variables, "PATH": path, "POSTGRES": POSTGRES_UNIT}
 
     def do(self, heading: str, *numbers: int) -> str:
-        """Run these blocks of commands of an entry, the first one by default; what they print.
+        """Run these blocks of commands of an entry, by default the first one; returns the output.
         Each command must end with exit code 0, or report a fault."""
         blocks = self._entries[heading].blocks
         lines = [line for number in numbers or (0,) for line in blocks[number]]
@@ -99,7 +99,7 @@ class RunbookShell:
         return done.stdout
 
     def look(self) -> str:
-        """What `sk status` says, whatever its exit code."""
+        """The output of `sk status`, whatever its exit code."""
         (line,) = self._entries[LOOK].commands
         return self._bash(line).stdout
 
@@ -117,7 +117,7 @@ class RunbookShell:
             raise AssertionError(f"{error}: {said[0]}") from None
 
     def wait_over(self) -> None:
-        """Return when each command with which the page asks that ends with exit code 0."""
+        """Return when each command of the section "Is it over?" ends with exit code 0."""
         for line in self._entries[OVER].commands:
             self._wait_done(line)
 

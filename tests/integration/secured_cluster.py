@@ -1,5 +1,5 @@
-"""A secured installation: TLS with a CA of its own, SCRAM on the safekeepers' port, TLS and a token
-on all HTTP ports."""
+"""A secured installation: TLS with its own CA, SCRAM on the safekeepers' port, TLS and a token on
+all HTTP ports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USER = "walproposer"
 PASSWORD = "correct horse battery staple"
 PRIMARY_PASSWORD = "Tr0ub4dor&3"
 TOKEN = "0123456789-open-sesame"
-#: Safekeepers among themselves.
+#: The settings of connections between safekeepers.
 PEER_USER = "chain"
 PEER_PASSWORD = "staple battery horse correct"
 
@@ -55,7 +55,7 @@ class Secrets:
 
 
 def write_secrets(folder: Path) -> Secrets:
-    """Into a folder that is there."""
+    """Write the files into an existing folder."""
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     verifier = str(make_verifier(PASSWORD, b"0123456789abcdef"))
@@ -88,7 +88,7 @@ def write_secrets(folder: Path) -> Secrets:
 def https_get(
     address: str, path: str, files: Secrets, token: str | None = TOKEN
 ) -> tuple[int, str]:
-    """GET https://`address``path`; without a token when it is None."""
+    """GET https://`address``path`; without a token if it is None."""
     context = ssl.create_default_context(cafile=files.ca)
     connection = http.client.HTTPSConnection(address, timeout=TIMEOUT, context=context)
     headers = {"Connection": "close"}
@@ -103,7 +103,7 @@ def https_get(
 
 
 class SecuredSafekeeper(SafekeeperProcess):
-    """Its pages are asked for over TLS, with the token."""
+    """Its pages need TLS and the token."""
 
     def __init__(self, id: int, data_dir: Path, files: Secrets, *arguments: str) -> None:
         self.files = files
@@ -124,7 +124,8 @@ class SecuredSafekeeper(SafekeeperProcess):
 
 
 class SecuredProposer(ProposerProcess):
-    """Its pages are secured too; the primary's DSN, password and all, is in its environment."""
+    """Its pages need TLS and the token. The DSN of the primary, with the password, is in its
+    environment."""
 
     def __init__(self, cluster: QuorumCluster, files: Secrets, *arguments: str) -> None:
         self.files = files

@@ -1,4 +1,4 @@
-"""A cluster that tests share, with faults made and undone again and again; also in containers."""
+"""A cluster that tests share, with faults that are undone after each test; also in containers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ C = TypeVar("C", bound=Cluster)
 
 
 class SharedCluster(Generic[C]):
-    """Made when first asked for; made anew when a test has left it in a state beyond repair, for
-    which `repair` raises PgServerError."""
+    """Created at the first use, and created again if a test has left a state for which `repair`
+    raises PgServerError."""
 
     def __init__(self, make: Callable[[], C], repair: Callable[[C], None]) -> None:
         self._make = make
@@ -44,7 +44,7 @@ class SharedCluster(Generic[C]):
         return self._cluster
 
     def lent(self, request: pytest.FixtureRequest) -> Iterator[C]:
-        """To one test, whole; a failed test's is not used again."""
+        """Lend it to one test, repaired. After a failed test it is not used again."""
         failed_before = request.session.testsfailed
         yield self.whole()
         if request.session.testsfailed != failed_before:
@@ -57,7 +57,7 @@ class SharedCluster(Generic[C]):
 
 
 def repair(cluster: QuorumCluster) -> None:
-    """Undo every fault; all members follow again."""
+    """Undo every fault, and wait until all members follow again."""
     for proxy in cluster.proxies:
         proxy.restore()
     for service in (*cluster.safekeepers, cluster.proposer):

@@ -1,4 +1,4 @@
-"""Running `sk` as a user does, and what every refusal of it must look like."""
+"""Runs `sk` as a user does, and checks the form of its errors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def sk(*arguments: object, env: Mapping[str, str] | None = None, stdin: str = ""
 
 
 def sk_json(*arguments: object) -> Any:
-    """What it prints with --json, whatever its exit code."""
+    """The output with --json, whatever the exit code."""
     done = sk(*arguments, "--json")
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
 
 
 def assert_refused(done: Done, exit_code: int, sentence: str, hint: str = "") -> None:
-    """One sentence, a hint if there is one to give, this exit code; and never a traceback."""
+    """One error line, one hint if `hint` is given, this exit code, and no traceback."""
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == exit_code, done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("sk: error: ")]
@@ -38,7 +38,7 @@ def assert_refused(done: Done, exit_code: int, sentence: str, hint: str = "") ->
 
 
 def assert_wrong_usage(done: Done, sentence: str) -> None:
-    """Exit code 2, and the words of click."""
+    """Exit code 2, and the usage text of click."""
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 2, done.stderr
     assert sentence in " ".join(done.stderr.split())

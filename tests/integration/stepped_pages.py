@@ -1,12 +1,12 @@
-"""Pageservers that stand still at any request to the store, and what must be so all the while.
+"""Stops a pageserver at any request to the store, and checks the laws meanwhile.
 
     python tests/integration/stepped_pages.py --steps 1-120              a folder
     PYTHONPATH=tests python tests/integration/stepped_pages.py --store s3 --node same
 
-One has the timeline and stops (SIGSTOP) at its n-th request to the store, before it or behind it;
-another takes over, makes cuts and deletes what is old; then the first one wakes. What is checked is
-read from the store: all objects that its newest index names are there, and that index reaches as
-far as any WAL that was given up.
+One pageserver has the timeline and stops (SIGSTOP) at its n-th request to the store, before or
+after it. Another one takes over, makes cuts and deletes old objects. Then the first one continues.
+The checks read the store: all objects that its newest index names exist, and that index covers all
+WAL that was released.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ TIMEOUT = 120.0
 STEPPED_SK = Path(__file__).with_name("stepped_sk.py")
 TIMELINE = TimelineId(bytes(15) + b"\1", bytes(15) + b"\2")
 TENANT = TIMELINE.tenant_id.hex()
-#: What was under way, and the first one that asks for what is so now.
+#: The pending request, and then the first one that reads the present state.
 LOOKS = 3
-#: Deletions may go on: what was validated before is valid for ever.
+#: Deletions may continue: what was validated before remains valid.
 WRITES = ("create", "put")
 
 
 class Broken(Exception):
-    """A law was."""
+    """A law is broken."""
 
 
 class SteppedPageserver(PageserverProcess):
-    """`sk pageserver run` by stepped_sk.py."""
+    """`sk pageserver run` through stepped_sk.py."""
 
     def __init__(
         self, world: PagesWorld, name: str, node_id: int, arguments: Sequence[str]
@@ -65,7 +65,7 @@ class SteppedPageserver(PageserverProcess):
                        *arguments],
         )  # fmt: skip
         self.program[:3] = [sys.executable, str(STEPPED_SK)]
-        # A store that is a process of its own is slower than a folder, most of all beside a load.
+        # A store in another process is slower than a folder, most of all on a busy machine.
         self.env = {"STEP_PACE": str(5 if world.archive_options else 1)}
         self.env |= {"STEP_LOG": str(self.step_log), "STEP_CUTS": str(world.given_up)}
 
@@ -80,7 +80,7 @@ class SteppedPageserver(PageserverProcess):
         return str(self.timeline().get("suffix", ""))
 
     def wait_attached(self, above: str = "") -> None:
-        """With the newest suffix there is, and so after all that has been claimed."""
+        """Wait until it is attached with the newest suffix, that is, after all claims."""
 
         def is_attached() -> bool:
             page, newest = self.timeline(), max(self._world.claims(), default="")
@@ -92,12 +92,12 @@ class SteppedPageserver(PageserverProcess):
         return int(Lsn.parse(self.timeline().get("cut_lsn", "0/0")))
 
     def wait_cuts(self, count: int = 2) -> None:
-        """So many more."""
+        """Wait for that many more cuts."""
         behind_lsn = self.cut_lsn() + 100 * count
         self.wait_until(lambda: self.cut_lsn() >= behind_lsn, TIMEOUT, f"{count} more cuts")
 
     def wait_visible(self) -> None:
-        """WAL is given up, and objects are deleted, from now on."""
+        """Wait until WAL is released and objects are deleted, from now on."""
         page, deleted = self.timeline(), self.status()["deleted_objects"]
         before = page["visible_lsn"]
 
@@ -108,18 +108,18 @@ class SteppedPageserver(PageserverProcess):
         self.wait_until(goes_on, TIMEOUT, "WAL to be given up, and objects to be deleted")
 
     def looks(self) -> int:
-        """How often it has looked which timelines there are, to attach some."""
+        """How often it has listed the timelines to attach."""
         lines = self.step_log.read_text().splitlines()
         return sum(line.split() == [line.split()[0], "list"] for line in lines)
 
     def writes(self) -> int:
-        """Objects of the timeline's pages that it has asked to be made."""
+        """How many objects of the timeline's pages it has asked to create."""
         lines = self.step_log.read_text().splitlines()
         return sum(line.split()[1] in WRITES and "/pages/" in line for line in lines)
 
 
 class PagesWorld:
-    """A store with a timeline, a generation service, and who reads the store."""
+    """A store with a timeline, a generation service, and readers of the store."""
 
     def __init__(
         self, root: Path, url: str, options: Mapping[str, str], service: GenerationProcess
@@ -141,7 +141,7 @@ class PagesWorld:
         )
 
     def place(self, node_id: int) -> None:
-        """The tenant is there, wherever it was: `sk generations fence`."""
+        """Attach the tenant there, wherever it was: `sk generations fence`."""
         GenerationClient(self.service.url).fence_tenant(TENANT, node_id)
 
     def claims(self) -> list[str]:
@@ -151,13 +151,13 @@ class PagesWorld:
     # ---- the laws
 
     def check(self) -> PageIndex:
-        """The index that is chosen now. Raises Broken."""
+        """Returns the chosen index. Raises Broken."""
         while True:
             given_up_lsn = max(map(int, self.given_up.read_text().split()), default=0)
             name, index = self._newest()
             there = self._names()
             if max(self.objects.indices()) != name:
-                continue  # it was replaced, and what it named may go
+                continue  # it was replaced, and the objects that it named may be deleted
             missing = index.names - there
             if missing:
                 raise Broken(f"{name} names what is not there: {missing}")
@@ -177,7 +177,7 @@ class PagesWorld:
         return set(self.objects.pages())
 
     def check_until(self, condition: Callable[[], Any], what: str) -> Any:
-        """Again and again."""
+        """Check repeatedly until the condition holds."""
 
         def checked() -> Any:
             self.check()
@@ -196,7 +196,8 @@ def pages_world(root: Path, url: str, options: Mapping[str, str]) -> Iterator[Pa
 def run_step(
     world: PagesWorld, newer: SteppedPageserver, step: int, *, is_done: bool, is_same_node: bool
 ) -> str:
-    """`newer` is node 2, and runs. What the older one was about to do. Raises Broken."""
+    """`newer` is node 2, and runs. Returns the request at which the older one stopped. Raises
+    Broken."""
     node_id = 2 if is_same_node else 1
     older = world.pageserver(f"older-{step}-{int(is_done)}", node_id)
     older.env |= {"STEP_AT": str(step), "STEP_IS_DONE": "1" if is_done else ""}
@@ -229,8 +230,8 @@ def run_step(
 
 
 def _knows(older: SteppedPageserver, looks: int) -> bool:
-    """That it is not the one: it says so, or has ended itself, or has looked what is attached, and
-    found nothing."""
+    """Whether it knows that it was replaced: it reports so, or has exited, or has listed the
+    attachments and found none."""
     if not older.alive:
         assert older.exit_code == 1
         assert any(why in older.log_text() for why in ("newer process", "already claimed by",
@@ -239,7 +240,7 @@ def _knows(older: SteppedPageserver, looks: int) -> bool:
     try:
         page = older.status()
     except OSError:
-        return False  # it has not begun, or ends just now
+        return False  # it has not started, or exits now
     if not page["node_generation"]:
         return False
     if not page["timelines"]:
@@ -250,7 +251,7 @@ def _knows(older: SteppedPageserver, looks: int) -> bool:
     try:
         code, health = http_get(older.http_address, "/healthz")
     except OSError:
-        return False  # it ends just now
+        return False  # it exits now
     assert (code, "is stale" in health, "is stale" in timeline["problem"]) == (503, True, True)
     assert "is stale" in older.log_text()
     return True

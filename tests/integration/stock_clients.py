@@ -19,7 +19,7 @@ STREAMING = "starting log streaming"
 
 
 class WalReceiverProcess(ServiceProcess):
-    """`pg_receivewal` into `directory`, which survives its restarts."""
+    """`pg_receivewal` into `directory`, which remains when it restarts."""
 
     def __init__(
         self, binaries: PostgresBinaries, directory: Path, conninfo: str, *options: str
@@ -47,22 +47,22 @@ class WalReceiverProcess(ServiceProcess):
         self.wait_until(lambda: self.log_text().count(STREAMING) > said, TIMEOUT, STREAMING)
 
     def run_once(self, *options: str) -> str:
-        """Run it for a command such as --create-slot; what it says."""
+        """Run it for a command such as --create-slot; returns its output."""
         done = run_program([*self.command, *options])
         return done.stdout + done.stderr
 
     def interrupt(self) -> None:
-        """As an operator ends it: it must end in good order."""
+        """End it as an operator does; it must end with exit code 0."""
         self.send_signal(signal.SIGINT)
         assert self.wait(TIMEOUT) == 0, self.log_tail()
 
     def wait_segment(self, name: str) -> None:
-        """Return when it has that segment, whole."""
+        """Return when it has that whole segment."""
         paths = [self.directory / name, self.directory / (name + GZ)]
         self.wait_until(lambda: any(path.exists() for path in paths), TIMEOUT, f"segment {name}")
 
     def segments(self) -> dict[str, bytes]:
-        """All that it has whole, by name."""
+        """All whole segments that it has, by name."""
         files = [path for path in self.directory.iterdir() if not path.name.endswith(".partial")]
         return {
             path.name.removesuffix(GZ): gzip.decompress(path.read_bytes())
@@ -76,8 +76,8 @@ class WalReceiverProcess(ServiceProcess):
 def assert_files_equal(
     receiver: WalReceiverProcess, *pg_wals: Path, at_least: int, unfinished: int = 0
 ) -> None:
-    """Every segment and history file is byte for byte the primaries', and none is left out but
-    those that a timeline left `unfinished`."""
+    """Every segment and history file equals the primary's, byte for byte, and none is missing
+    except those that a timeline left `unfinished`."""
     received = receiver.segments()
     assert len(received) >= at_least
     for name, content in received.items():
@@ -87,7 +87,7 @@ def assert_files_equal(
     wal = sorted(name for name in received if not name.endswith(".history"))
     theirs = {p.name for folder in pg_wals for p in folder.iterdir() if len(p.name) == len(wal[0])}
     missing = {name for name in theirs if wal[0] <= name <= wal[-1]} - set(wal)
-    # Without its name in the archive, but there: as NAME.partial.
+    # Not under its own name in the archive, but as NAME.partial.
     assert all((receiver.directory / f"{name}.partial").exists() for name in missing)
     assert len(missing) == unfinished
 
@@ -109,7 +109,7 @@ def finish_segment(primary: Postgres) -> str:
 
 
 def table_checksums(postgres: Postgres) -> dict[str, str]:
-    """A checksum of all rows of every table of the user."""
+    """A checksum of all rows of every user table."""
     with postgres.connect() as connection:
         names = connection.execute(
             "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
@@ -125,7 +125,7 @@ def table_checksums(postgres: Postgres) -> dict[str, str]:
 
 
 def assert_same_data(primary: Postgres, standby: Postgres) -> None:
-    """And not only equal: the standby's heap and indexes are sound."""
+    """The data is equal, and the heap and indexes of the standby are sound."""
     wait_until(
         lambda: (
             standby.execute(

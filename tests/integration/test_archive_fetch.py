@@ -1,5 +1,5 @@
-"""`sk archive fetch` as the restore_command of a real Postgres: it recovers all that is committed,
-from wherever that is; and when that cannot be had it stops, rather than to end its recovery."""
+"""`sk archive fetch` as the restore_command of a real Postgres: recovery gets all committed WAL
+from any source that has it. If a source is unavailable, recovery stops and does not end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PREFETCH_FOLDER = f"pg_wal/{FOLDER}"
 
 
 class LostPrimary:
-    """A cluster with an archive, whose primary is about to be lost; and a base backup of it."""
+    """A cluster with an archive, whose primary will be lost, and a base backup of it."""
 
     def __init__(self, archived: ArchivedCluster, restored: Postgres) -> None:
         self.archived = archived
@@ -44,7 +44,7 @@ class LostPrimary:
         self.end_lsn = Lsn(0)
 
     def commit_rows(self, megabytes: int) -> None:
-        """Rows, in a table of their own."""
+        """Commit rows, in a table of their own."""
         primary = self.cluster.postgres
         primary.execute(
             f"CREATE TABLE t{int(primary.flush_lsn())} AS "
@@ -52,7 +52,7 @@ class LostPrimary:
         )
 
     def lose(self) -> None:
-        """When all safekeepers know what was committed last."""
+        """Lose the primary, after all safekeepers know the last commit."""
         primary = self.cluster.postgres
         self.checksums = table_checksums(primary)
         self.end_lsn = primary.flush_lsn()
@@ -77,7 +77,7 @@ class LostPrimary:
         self.wait_promoted()
 
     def prepare(self, *options: str, by_hand: bool = False) -> None:
-        """As `sk restore` does; or in the shortest way."""
+        """Prepare the server as `sk restore` does, or with the minimum."""
         timeline = str(self.archived.timeline)
         words = [*SK, "archive", "fetch", *options]
         if by_hand:
@@ -146,7 +146,7 @@ def kill_safekeepers(world: LostPrimary) -> None:
 def test_from_the_archive_alone(
     lost_primary: Callable[..., LostPrimary], pg_binaries: PostgresBinaries
 ) -> None:
-    """With nobody left: also the beginning of the segment that was never finished."""
+    """No safekeeper is left. The archive also has the beginning of the unfinished segment."""
     world = lost_primary()
     world.commit_rows(5)
     world.archived.wait_archived(world.cluster.postgres.flush_lsn())
@@ -163,7 +163,7 @@ def test_from_the_archive_alone(
 def test_from_the_safekeepers_alone(
     lost_primary: Callable[..., LostPrimary], pg_binaries: PostgresBinaries
 ) -> None:
-    """One of them is gone."""
+    """One of them is lost."""
     world = lost_primary()
     world.commit_rows(2)
     world.lose()
@@ -172,8 +172,10 @@ def test_from_the_safekeepers_alone(
     world.assert_nothing_lost()
 
 
-def test_at_the_seam(lost_primary: Callable[..., LostPrimary], tmp_path: Path) -> None:
-    """The archive ends inside a segment; the safekeepers begin there, and go on."""
+def test_at_the_boundary_of_archive_and_safekeepers(
+    lost_primary: Callable[..., LostPrimary], tmp_path: Path
+) -> None:
+    """The archive ends inside a segment, and the safekeepers have the WAL from there on."""
     world = lost_primary("--wal-keep-size=1MB")
     primary = world.cluster.postgres
     world.commit_rows(4)
@@ -191,7 +193,7 @@ def test_at_the_seam(lost_primary: Callable[..., LostPrimary], tmp_path: Path) -
 
     wait_until(has_removed_some, TIMEOUT, "the safekeepers to keep less than a restore needs")
     assert begins_lsn % MB
-    # Neither of them has it all.
+    # Neither of them has all of it.
     archive, safekeepers = f"--archive={snapshot}", f"--safekeepers={world.safekeepers()}"
     last = format_segment_name(1, int(world.end_lsn) // MB, MB)
     assert sk("archive", "fetch", archive, last, tmp_path / "x").returncode == 1
@@ -204,8 +206,8 @@ def test_at_the_seam(lost_primary: Callable[..., LostPrimary], tmp_path: Path) -
 def test_a_recovery_never_ends_early(
     lost_primary: Callable[..., LostPrimary], tmp_path: Path, prefetch: int
 ) -> None:
-    """In the middle the archive has an object that is cut, then one that cannot be read at all:
-    Postgres stops, is started again, and recovers everything when all is well."""
+    """One object of the archive is truncated, then it cannot be read: Postgres stops. After the
+    repair it is started again and recovers everything."""
     world = lost_primary()
     world.commit_rows(5)
     world.lose()
@@ -230,17 +232,17 @@ def test_a_recovery_never_ends_early(
 
 
 def segments_needed(restored: Postgres) -> list[int]:
-    """The numbers of the segments that the backup brought along."""
+    """The numbers of the segments that the backup contains."""
     names = [path.name for path in restored.pg_wal.iterdir() if len(path.name) == 24]
     return [parse_segment_name(name, MB).segno for name in names]
 
 
 def assert_stops(world: LostPrimary, reason: str) -> None:
-    """It may serve queries for a moment, but is never promoted."""
+    """Postgres may serve queries for a moment, but is never promoted."""
     try:
         world.restored.start()
     except ProcessEnded:
-        pass  # so soon; the log tells why
+        pass  # so soon; the log has the reason
     wait_until(lambda: not world.restored.is_running, TIMEOUT, "Postgres to stop")
     text = world.restored.log_text()
     assert "archive recovery complete" not in text

@@ -1,4 +1,5 @@
-"""The archive follows the commits, whoever dies; a store that is down costs no commit."""
+"""The archive follows the commits whichever process dies, and a store that is down stops no
+commit."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class ArchivedCluster:
         return TimelineArchive.open(LocalStore(str(self.folder)), self.timeline)
 
     def archived_lsn(self) -> int:
-        """What a reader finds, from the timeline's start on; 0 before there is anything."""
+        """The position that a reader finds from the start of the timeline on; 0 without an
+        archive."""
         try:
             archive = self.archive()
         except ObjectNotFound:
@@ -63,7 +65,7 @@ class ArchivedCluster:
         )
 
     def archiver(self) -> SafekeeperProcess:
-        """The one that uploads."""
+        """The safekeeper that uploads."""
 
         def find() -> SafekeeperProcess | None:
             found = [s for s in self.cluster.safekeepers if is_archiving(s)]
@@ -153,7 +155,7 @@ def test_another_one_takes_over(archived: Callable[..., ArchivedCluster]) -> Non
     archiver.wait_ready()
 
     def is_alone_again() -> bool:
-        primary.execute(FILL.format(2))  # the other one steps back when it meets it at work
+        primary.execute(FILL.format(2))  # the other one stops archiving when it notices this one
         return [s for s in world.cluster.safekeepers if is_archiving(s)] == [archiver]
 
     wait_until(is_alone_again, TIMEOUT, "the first in line to archive alone", interval=0.5)
@@ -165,7 +167,8 @@ def test_another_one_takes_over(archived: Callable[..., ArchivedCluster]) -> Non
 def test_the_archive_follows_a_failover(
     failover_world: Callable[..., FailoverWorld], tmp_path: Path
 ) -> None:
-    """The segment of the switch is there under its newest timeline, whole; so is the history."""
+    """The segment of the switch is stored whole under its newest timeline, and so is the
+    history."""
     folder = tmp_path / "archive"
     world = failover_world(
         safekeeper_arguments=[
@@ -195,7 +198,7 @@ def test_the_archive_follows_a_failover(
         assert leftovers == []
 
 
-def test_a_member_that_was_away_gets_from_the_archive_what_the_others_have_removed(
+def test_an_absent_member_gets_removed_wal_from_the_archive(
     archived: Callable[..., ArchivedCluster], ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
     world = archived("--wal-keep-size=1MB", "--max-member-wal-keep-size=1MB")
@@ -213,7 +216,7 @@ def test_a_member_that_was_away_gets_from_the_archive_what_the_others_have_remov
             TIMEOUT,
             "WAL that the third one lacks to go",
         )
-    cluster.proposer.kill()  # else it has that WAL in memory
+    cluster.proposer.kill()  # otherwise the proposer has that WAL in memory
     cluster.start()
     ledger.pause()
     ledger.wait_idle(TIMEOUT)
@@ -229,11 +232,11 @@ def test_a_member_that_was_away_gets_from_the_archive_what_the_others_have_remov
         if (segno + 1) * MB > end_lsn:
             continue
         archived = archive.read_segment(1, segno)
-        with suppress(FileNotFoundError):  # its retention goes on
+        with suppress(FileNotFoundError):  # its retention continues
             assert path.read_bytes() == archived
             compared += 1
     assert compared >= 1
-    third.restart()  # decodes its log
+    third.restart()  # it decodes its log
     wait_until(lambda: timeline_of(third)["state"] == "active", TIMEOUT, "its log to be good")
 
 
@@ -294,7 +297,7 @@ def test_the_backlog_is_bounded(
         "WAL to be refused",
     )
     assert "archive backlog has reached its limit of 8388608 bytes" in reasons[0]
-    # As much again for what is not committed, and a segment before and behind.
+    # As much again of uncommitted WAL, and one segment before and after.
     assert all(timeline_of(s)["wal_bytes"] <= 19 * MB for s in cluster.safekeepers)
     assert any(
         "archive backlog" in line for s in cluster.safekeepers for line in s.log_text().splitlines()

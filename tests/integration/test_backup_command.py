@@ -32,7 +32,7 @@ def test_backups_of_a_cluster(
     standby_factory: Callable[..., Postgres],
     tmp_path: Path,
 ) -> None:
-    """Three backups, one from a standby, all sound; then the oldest go."""
+    """Three backups, one from a standby, all sound; then the oldest are removed."""
     archive = tmp_path / "archive"
     cluster = quorum_cluster(wal_seg_size=SEGMENT_BYTES, safekeeper_arguments=archiving(archive))
     primary, where = cluster.postgres, ("--archive", archive)
@@ -87,7 +87,7 @@ def damage_a_part(archive: Path, backup_id: str) -> None:
 
 
 def damage_a_page(server: Postgres) -> str:
-    """Of a table; the file's name. The server does not run."""
+    """Damage a page of a table; returns the file's name. The server does not run."""
     ((name,),) = server.execute("SELECT pg_relation_filepath('t')")
     server.stop()
     with (server.data_dir / name).open("r+b") as file:
@@ -100,7 +100,7 @@ def damage_a_page(server: Postgres) -> str:
 def test_damaged_pages_are_reported_and_remembered(
     postgres_factory: Callable[..., Postgres], tmp_path: Path
 ) -> None:
-    """The backup is whole, as the server is; a restore takes it only when it is named."""
+    """The backup is complete, as the server is. A restore uses it only if it is named."""
     server = postgres_factory("checksums", fresh=True, start=False)
     server.init("--data-checksums")
     server.start()
@@ -114,7 +114,7 @@ def test_damaged_pages_are_reported_and_remembered(
 
 
 def archive_of(server: Postgres, folder: Path) -> tuple[BackupCatalog, BackedUpServer]:
-    """As if its WAL were there."""
+    """An archive that has the WAL of this server."""
     system_id = int(server.control_data()["Database system identifier"])
     facts = BackedUpServer(
         system_id=system_id,
@@ -131,7 +131,7 @@ def server_segment_bytes(server: Postgres) -> int:
     return int(server.control_data()["Bytes per WAL segment"])
 
 
-def test_a_server_that_is_not_the_archives(
+def test_a_server_that_does_not_belong_to_the_archive(
     postgres_factory: Callable[..., Postgres], tmp_path: Path
 ) -> None:
     catalog, facts = archive_of(postgres_factory("one", fresh=True), tmp_path / "archive")

@@ -25,7 +25,7 @@ from quorum_wal.pg_server.program import run_program
 SEG_SIZE = 1 << 20
 SERVER = "main"
 
-#: as its quick start has it, and where WAL comes from
+#: from its quick start, and the source of WAL
 CONFIGURATION = """
 [barman]
 barman_user = {user}
@@ -72,7 +72,7 @@ class Barman:
         return run_program([*self._command, *arguments], check=check, timeout=2 * TIMEOUT)
 
     def receiver(self) -> ServiceProcess:
-        """What `barman cron` starts."""
+        """The process that `barman cron` starts."""
         return ServiceProcess(
             [*self._command, "receive-wal", SERVER], log_path=self.home / "receive-wal.log"
         )
@@ -89,8 +89,7 @@ def cluster(quorum_cluster: Callable[..., QuorumCluster]) -> QuorumCluster:
 
 
 def test_check_backup_and_recover(cluster: QuorumCluster, tmp_path: Path) -> None:
-    """A server that is recovered has what was committed behind the backup, up to the last segment
-    that is whole."""
+    """The recovered server has all commits after the backup, up to the last whole segment."""
     with skip_if_unavailable():
         barman = Barman(cluster, tmp_path / "barman")
     with barman.receiver() as receiver:

@@ -1,7 +1,7 @@
-"""`sk branch`: servers of two moments beside the primary that lives; kills; refusals.
+"""`sk branch`: servers of two moments beside the running primary; kills; refusals.
 
-The commands that change something run as a user runs them. Those that only look or refuse are run
-in this process, which has paid for their imports.
+Commands that change something run as processes. Commands that only read or are refused run in this
+process, which has already imported the modules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KILLS = 4
 
 
 class Past:
-    """A cluster whose archive has a cut, and two moments behind it; branches in one folder."""
+    """A cluster whose archive has a cut, and two moments after it; branches in one folder."""
 
     def __init__(self, cluster: QuorumCluster, root: Path) -> None:
         self.cluster = cluster
@@ -118,7 +118,7 @@ class Past:
 
 @dataclass
 class Branch:
-    """One that is whole; `first_row` is what the list said then."""
+    """A complete branch; `first_row` is its row in the list."""
 
     past: Past
     name: str
@@ -143,7 +143,7 @@ class Branch:
         crash_postmaster(state.pid, self.data)
         process = Path(
             f"/proc/{state.pid}"
-        )  # Postgres takes one that init has yet to reap for alive
+        )  # Postgres takes a process that init has not reaped yet for alive
         wait_until(lambda: not process.exists(), TIMEOUT, "the postmaster to be reaped")
 
 
@@ -155,14 +155,14 @@ def in_process(*arguments: object) -> Done:
 
 
 def listing(archive: Path) -> dict[Path, tuple[int, int]]:
-    """What stays: a partial segment goes when the whole one is there."""
+    """The objects that remain: a partial segment is removed when the whole one exists."""
     files = [path for path in archive.rglob("*") if path.is_file()]
     kept = {path: path.stat() for path in files if ".partial" not in str(path)}
     return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in kept.items()}
 
 
 def assert_archive_kept(past: Past, before: dict[Path, tuple[int, int]]) -> None:
-    """The primary goes on with its timeline 1; those of branches are 2."""
+    """The primary continues on its timeline 1; those of branches are 2."""
     after = listing(past.archive)
     assert {path: after[path] for path in before} == before
     assert not [path for path in after if path.name.startswith("00000002")]
@@ -209,7 +209,7 @@ def test_two_moments_beside_the_primary(shared: Past) -> None:
     assert found == (shared.first, shared.second, shared.last)
     assert one.first_row["lsn"] == shared.lsn
     assert_apart(one)
-    assert two.execute("SELECT 1", "dsn") == [(1,)]  # as the cluster trusts everybody here
+    assert two.execute("SELECT 1", "dsn") == [(1,)]  # as the cluster trusts every client here
     assert two.first_row["prepared"] == 1
     two.execute("COMMIT PREPARED 'p'")
     assert two.execute("SELECT sum(a) FROM u") == [(3,)]
@@ -234,7 +234,7 @@ def test_two_moments_beside_the_primary(shared: Past) -> None:
 
 
 def assert_apart(branch: Branch) -> None:
-    """It is writable, itself, and reaches nobody; a password is asked for."""
+    """It is writable and independent, connects to no other server, and asks for a password."""
     settings = ("cluster_name", "archive_mode", "synchronous_standby_names", "primary_conninfo",
                 "max_wal_senders", "max_logical_replication_workers", "timezone",
                 "work_mem")  # fmt: skip
@@ -253,7 +253,8 @@ def assert_apart(branch: Branch) -> None:
 
 
 def assert_not_the_primary(past: Past, branch: Branch) -> None:
-    """It has the primary's system identifier. No proposer streams from it, so none is elected."""
+    """It has the primary's system identifier, but no proposer streams from it, so it is not taken
+    for the primary."""
     keepers = ",".join(safekeeper.address for safekeeper in past.cluster.safekeepers)
     before = past.cluster.safekeepers[0].timeline()
     dsn = f"{branch.first_row['dsn']} password={PASSWORD}"
@@ -279,8 +280,9 @@ def test_of_other_versions(past: Past, pg_binaries: PostgresBinaries) -> None:
     past.drop("one")
 
 
-def test_one_that_is_killed_while_it_is_made(shared: Past) -> None:
-    """At a moment between its begin and its end; whatever is left is listed, and dropped."""
+def test_a_branch_that_is_killed_while_it_is_created(shared: Past) -> None:
+    """Killed at a moment between its begin and its end. What is left is listed, and can be
+    dropped."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -303,7 +305,7 @@ def test_one_that_is_killed_while_it_is_made(shared: Past) -> None:
         assert (shared.list(), folder.exists()) == ([], False)
 
 
-def test_what_cannot_be_made_says_why_and_leaves_nothing(
+def test_a_branch_that_cannot_be_created_says_why_and_leaves_nothing(
     shared: Past, small_disk: Callable[[int], SmallDisk]
 ) -> None:
     shared.refused('"../x" is not a valid branch name', "", name="../x")

@@ -1,6 +1,5 @@
-"""Other members, asked for over the proposer's HTTP port or brought about without a proposer, while
-clients commit; what is refused; and how everybody finds the present members afterwards.
-"""
+"""Member changes through the proposer's HTTP port and without a proposer, while clients commit;
+refusals; and how every tool finds the present members afterwards."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ class World:
         self.safekeepers = {s.id: s for s in (*cluster.safekeepers, *spares)}
 
     def config(self, *ids: int) -> ProposerConfig:
-        """Who knows the addresses of these only."""
+        """The configuration of a proposer that knows only these addresses."""
         addresses = tuple(map(self.address, ids or (1, 2, 3)))
         return ProposerConfig(PrimaryAddress(""), addresses)
 
@@ -65,7 +64,7 @@ class World:
         return ChangeRequest(found.membership.generation, tuple(members))
 
     def change(self, *ids: int, knows: Sequence[int] = (1, 2, 3)) -> list[str]:
-        """What was told on the way."""
+        """The progress that was reported."""
         told: list[str] = []
         change_members(self.config(*knows), self.request(ids, knows=knows), told.append)
         return told
@@ -112,7 +111,7 @@ def world(
 
 @pytest.fixture
 def ledger(world: World) -> Iterator[Ledger]:
-    """Nothing acknowledged is lost, at the end of every test."""
+    """At the end of every test no acknowledged row is lost."""
     with Ledger(world.cluster.postgres.dsn(), clients=3, seed=secrets.randbits(32)) as ledger:
         ledger.wait_for_progress(100, TIMEOUT)
         yield ledger
@@ -128,9 +127,9 @@ def end(*safekeepers: SafekeeperProcess) -> None:
 # ---- through the running proposer
 
 
-def test_all_members_are_replaced_while_commits_go_on(world: World, ledger: Ledger) -> None:
-    """The old ones are switched off; the proposer, which was given their addresses alone, goes on
-    after a restart of its primary."""
+def test_all_members_are_replaced_while_commits_continue(world: World, ledger: Ledger) -> None:
+    """The old members are switched off. The proposer, which was given only their addresses,
+    continues after a restart of its primary."""
     term = world.cluster.proposer.term
     told = world.change(4, 5, 6)
     assert told[-1] == "done"
@@ -175,7 +174,7 @@ def test_the_same_request_again_finds_it_done(world: World, ledger: Ledger) -> N
     assert (code, page["change"]["state"]) == (HTTPStatus.ACCEPTED, "done")
 
 
-def test_one_that_has_left_may_come_back(world: World, ledger: Ledger) -> None:
+def test_a_member_that_has_left_may_return(world: World, ledger: Ledger) -> None:
     world.change(1, 2, 4)
     ledger.wait_for_progress(50, TIMEOUT)
     world.change(1, 2, 3)
@@ -188,7 +187,7 @@ def test_a_dead_member_is_replaced(world: World, ledger: Ledger) -> None:
     end(world.safekeepers[3])
     told = world.change(1, 2, 4)
     assert told[-1] == "done"
-    end(world.safekeepers[2])  # of the three that are members now
+    end(world.safekeepers[2])  # of the three present members
     ledger.wait_for_progress(100, TIMEOUT)
 
 
@@ -224,7 +223,7 @@ def test_a_wiped_disk_counts_as_lost_under_its_id_and_joins_under_another(
 # ---- what is refused
 
 
-def test_a_request_for_other_members_than_there_are_is_refused(world: World) -> None:
+def test_a_request_based_on_other_members_is_refused(world: World) -> None:
     request = world.request((1, 2, 4))
     stale = ChangeRequest(request.generation + 1, request.members)
     code, page = world.ask("POST", "/members", request_page(stale))
@@ -242,10 +241,10 @@ def test_a_request_for_other_members_than_there_are_is_refused(world: World) -> 
     assert world.members() == [1, 2, 3]
 
 
-def test_a_change_under_way_keeps_others_out_and_can_be_cancelled(
+def test_a_running_change_excludes_others_and_can_be_cancelled(
     world: World, ledger: Ledger
 ) -> None:
-    """A newcomer that is frozen never answers."""
+    """A new safekeeper that is frozen never answers."""
     stuck, other = world.request((1, 2, 4)), world.request((1, 2, 5))
     world.safekeepers[4].pause()
     outcomes: list[str] = []
@@ -272,7 +271,7 @@ def test_a_change_under_way_keeps_others_out_and_can_be_cancelled(
     world.safekeepers[4].resume()
 
 
-def test_the_admins_token_is_demanded_and_the_proposer_that_hides_is_not_fenced(
+def test_the_token_is_required_and_a_proposer_that_cannot_be_asked_is_not_fenced(
     world: World, ledger: Ledger, tmp_path: Path
 ) -> None:
     tokens = {"--http-token-file": "r" * 20, "--admin-token-file": "a" * 20}
@@ -319,8 +318,8 @@ def promised_term(world: World) -> int:
 # ---- without a proposer
 
 
-def test_without_a_proposer_the_change_is_made_all_the_same(world: World, ledger: Ledger) -> None:
-    """And one that is given an old address only, of one that has left, finds the new members."""
+def test_a_change_without_a_proposer(world: World, ledger: Ledger) -> None:
+    """A proposer that is given only the address of a member that has left finds the new members."""
     world.cluster.proposer.terminate()
     world.change(3, 4, 5, knows=(1,))
     end(world.safekeepers[2])
@@ -335,7 +334,7 @@ def test_without_a_proposer_the_change_is_made_all_the_same(world: World, ledger
 
 
 def attach(world: World, *ids: int) -> ProposerProcess:
-    """A proposer that was given these addresses only."""
+    """A proposer that was given only these addresses."""
     cluster = world.cluster
     proposer = ProposerProcess(
         cluster.postgres.dsn(),

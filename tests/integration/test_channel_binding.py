@@ -30,7 +30,7 @@ def certificate(
     algorithm: hashes.HashAlgorithm | None,
     **how: Any,
 ) -> ServerTls:
-    """A server's, of this signature."""
+    """A server certificate with this signature algorithm."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
     signed = (
@@ -82,8 +82,8 @@ def test_channel_binding(
     algorithm: hashes.HashAlgorithm | None,
     how: dict[str, Any],
 ) -> None:
-    """libpq computes the hash of the certificate itself. Of Ed25519 it has none either: there the
-    server does not offer it, and only who demands it is kept out."""
+    """libpq computes the hash of the certificate itself. For Ed25519 it has no hash either: the
+    server does not offer channel binding, and refuses only clients that require it."""
     make = {
         "rsa": lambda: rsa.generate_private_key(65537, 2048),
         "ec": lambda: ec.generate_private_key(ec.SECP256R1()),
@@ -107,10 +107,10 @@ def test_channel_binding(
         assert "password authentication failed" in client.error
 
 
-def test_who_ends_the_encryption_in_between_is_found_out(
+def test_a_machine_in_the_middle_is_detected(
     serve_with: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """With a certificate of his own, which sslmode=require does not look at."""
+    """The machine in the middle has its own certificate, which sslmode=require does not check."""
 
     def new_certificate() -> ServerTls:
         return certificate(tmp_path, ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
@@ -127,7 +127,7 @@ def test_who_ends_the_encryption_in_between_is_found_out(
 
 
 class TlsInBetween(LocalListener):
-    """Ends TLS with a certificate of its own, and begins it anew towards the server."""
+    """Ends TLS with its own certificate, and begins TLS again towards the server."""
 
     def __init__(self, server_port: int, context: ssl.SSLContext) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ def archived(
 
 
 def wait_all_archived(world: ArchivedCluster) -> int:
-    """Return what is archived when it is all that is committed, with a beginning at its end."""
+    """Return the archived WAL when all committed WAL is archived, the last segment partially."""
     primary = world.cluster.postgres
     primary.execute("SELECT pg_logical_emit_message(true, 'x', 'y')")
     lsn = int(primary.flush_lsn())
@@ -86,7 +86,7 @@ def check_status(world: ArchivedCluster, end_lsn: int) -> None:
 def lists_of_one_moment(
     world: ArchivedCluster,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the ranges and every object; the server's own records may grow the log meanwhile."""
+    """Return the ranges and every object of one moment; the server may write more WAL meanwhile."""
     ranges: list[dict[str, Any]] = []
     every: list[dict[str, Any]] = []
 
@@ -106,7 +106,7 @@ def check_ls(world: ArchivedCluster, end_lsn: int) -> None:
     assert Lsn.parse(ranges[0]["begin_lsn"]) == start_lsn
     assert ranges[0]["objects"] == end_lsn // MB - start_lsn // MB
     assert Lsn.parse(ranges[0]["end_lsn"]) == end_lsn // MB * MB
-    assert all(Lsn.parse(row["end_lsn"]) % MB for row in ranges[1:])  # beginnings
+    assert all(Lsn.parse(row["end_lsn"]) % MB for row in ranges[1:])  # partial segments
     stored = {info.key: info.size_bytes for info in archive.store.list(archive.keys.wal)}
     assert {row["key"]: row["stored_bytes"] for row in every} == stored
     for column in ("objects", "stored_bytes"):
@@ -134,7 +134,7 @@ def check_verify(world: ArchivedCluster, end_lsn: int) -> None:
     assert (code, json.loads(text)["sound"]) == (1, False)
     assert verdict(world, end_lsn, f"--from={Lsn((first + 5) * MB)}")[0] == 0
     (status,) = sk_json("archive", "status", option(world))
-    assert Lsn.parse(status["archived_lsn"]) == (first + 2) * MB  # what a restore can reach
+    assert Lsn.parse(status["archived_lsn"]) == (first + 2) * MB  # the WAL that a restore can reach
     assert "1 GAPS" in sk("archive", "status", option(world)).stdout
     hidden.write_bytes(content)
 
@@ -146,7 +146,7 @@ def check_prune(world: ArchivedCluster, end_lsn: int) -> None:
     assert would.returncode == 0
     assert "would remove 5 segments" in would.stdout
     assert would.stdout.count("/wal/") == 5
-    assert first_segno(world) * MB + 5 * MB == horizon_lsn  # all are still there
+    assert first_segno(world) * MB + 5 * MB == horizon_lsn  # all objects still exist
     done = sk("archive", "prune", option(world), before)
     assert "removed 5 segments" in done.stdout, done.stderr
     assert verdict(world, end_lsn, f"--from={Lsn(horizon_lsn)}")[0] == 0
@@ -169,13 +169,13 @@ def first_segno(world: ArchivedCluster) -> int:
 
 def verdict(world: ArchivedCluster, end_lsn: int, *options: str) -> tuple[int, str]:
     done = sk("archive", "verify", option(world), f"--to={Lsn(end_lsn)}", *options)
-    assert done.stderr == ""  # no progress bar but on a terminal
+    assert done.stderr == ""  # no progress bar without a terminal
     return done.returncode, done.stdout
 
 
 def test_after_a_failover(failover_world: Callable[..., FailoverWorld], tmp_path: Path) -> None:
-    """The log goes on from one timeline to the next inside of a segment; and each of both can be
-    had of the segment."""
+    """The log continues from one timeline to the next inside a segment, and that segment can be
+    fetched for each of the two."""
     folder = tmp_path / "archive"
     world = failover_world(safekeeper_arguments=[f"--archive={folder}", INTERVAL])
     archived = ArchivedCluster(world.cluster, folder)
@@ -194,7 +194,7 @@ def test_after_a_failover(failover_world: Callable[..., FailoverWorld], tmp_path
         (status,) = sk_json("archive", "status", source)
         assert status["tli"] == 2
         assert [row["tli"] for row in sk_json("archive", "ls", source)][-1] == 2
-        # What a recovery on either timeline asks for.
+        # The files that a recovery on either timeline requests.
         segno, length = divmod(int(switch.switch_lsn), MB)
         new = fetched(tmp_path, source, format_segment_name(2, segno, MB))
         old = fetched(tmp_path, source, format_segment_name(1, segno, MB))
@@ -223,7 +223,7 @@ NAME = "000000010000000000000001"
 
 
 def test_fetch_refuses_with_255(tmp_path: Path) -> None:
-    """Whatever is not the answer "nobody has it", Postgres must not take for it."""
+    """Postgres must take no other answer for "the file does not exist"."""
     target = tmp_path / "x"
     for arguments, sentence in (
         (["--archive=/nowhere/at/all"], "has 0 timelines"),
@@ -242,7 +242,7 @@ def test_fetch_refuses_with_255(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_fetch_does_not_wait_for_what_will_not_pass(tmp_path: Path) -> None:
+def test_fetch_does_not_retry_a_lasting_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     begun = time.monotonic()
     archive = (f"--archive={tmp_path}/file/archive", f"--timeline={'00' * 16}/{'11' * 16}")

@@ -1,4 +1,4 @@
-"""`sk dev` and `sk demo`: they do what they say, and leave nothing behind however they end."""
+"""`sk dev` and `sk demo`: they do what they say, and leave nothing behind, whatever ends them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ TIMEOUT = 120.0
 
 @contextmanager
 def started(tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`sk` in the background, its output in tmp_path / "out"; temporary folders are made there."""
+    """`sk` in the background, with its output in tmp_path / "out" and its temporary folders in
+    tmp_path."""
     with open(tmp_path / "out", "ab") as out:
         process = subprocess.Popen(
             [*SK, *arguments],
@@ -42,7 +43,7 @@ def output(tmp_path: Path) -> str:
 
 
 def interrupt(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
-    """Its exit code; everything below it has ended too."""
+    """Interrupt it; returns its exit code. All its child processes have ended, too."""
     below = [entry for entry in family(process.pid) if entry.pid != process.pid]
     assert below
     process.send_signal(number)
@@ -84,7 +85,7 @@ def test_an_interrupted_demo_cleans_up(tmp_path: Path) -> None:
 
 
 def test_a_demo_that_cannot_run_says_why(tmp_path: Path) -> None:
-    """A failure keeps the folder, and names it."""
+    """After a failure the folder is kept and named."""
     fake = tmp_path / "bin"
     fake.mkdir()
     for program in ("postgres", "initdb"):
@@ -100,7 +101,7 @@ def test_a_demo_that_cannot_run_says_why(tmp_path: Path) -> None:
 
 
 def test_a_cluster_to_play_with_until_it_is_ended(tmp_path: Path) -> None:
-    """The second run goes on with the data of the first, which ended in good order."""
+    """The second run continues with the data of the first, which ended in good order."""
     arguments = ("dev", "--dir", str(tmp_path / "play"), "--members", "1")
     for number in (signal.SIGINT, signal.SIGTERM):
         (tmp_path / "out").unlink(missing_ok=True)

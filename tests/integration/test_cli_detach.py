@@ -1,4 +1,4 @@
-"""`sk detach`: commits that wait are not let go with one copy, unless that is what was meant."""
+"""`sk detach`: it releases waiting commits with one copy only with --force."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ COMMIT = "SELECT pg_logical_emit_message(true, 'a', 'b')"
 
 @pytest.fixture
 def attached(cluster: QuorumCluster) -> Iterator[QuorumCluster]:
-    """Its commits wait for the quorum; again at the end."""
+    """A proposer whose primary's commits wait; again at the end."""
     yield cluster
-    cluster.proposer.kill()  # a new one configures the primary anew
+    cluster.proposer.kill()  # a new one configures the primary again
     cluster.start(TIMEOUT)
 
 
@@ -34,8 +34,8 @@ def names(postgres: Postgres) -> str:
     return str(value).strip('"')
 
 
-def test_with_a_quorum_it_just_does_it(attached: QuorumCluster, ledger: Ledger) -> None:
-    """Also on a busy primary, where some commit always waits a moment."""
+def test_with_a_quorum_it_detaches(attached: QuorumCluster, ledger: Ledger) -> None:
+    """Also on a busy primary, where some commit always waits for a moment."""
     done = detach(attached.postgres)
     assert done.returncode == 0, done.stderr
     sentence = "synchronous_standby_names was reset, commits no longer wait for a quorum"
@@ -44,7 +44,7 @@ def test_with_a_quorum_it_just_does_it(attached: QuorumCluster, ledger: Ledger) 
     ledger.wait_for_progress(10, TIMEOUT)
 
 
-def test_commits_that_wait_are_not_let_go(attached: QuorumCluster) -> None:
+def test_waiting_commits_are_not_released(attached: QuorumCluster) -> None:
     postgres = attached.postgres
     for safekeeper in attached.safekeepers[1:]:
         safekeeper.kill()
@@ -66,7 +66,7 @@ def test_commits_that_wait_are_not_let_go(attached: QuorumCluster) -> None:
     postgres.execute(COMMIT)
 
 
-def test_without_a_proposer_it_is_the_same(attached: QuorumCluster) -> None:
+def test_waiting_commits_are_not_released_without_a_proposer(attached: QuorumCluster) -> None:
     postgres = attached.postgres
     attached.proposer.kill()
     pending = PendingCommit(postgres)
@@ -77,15 +77,15 @@ def test_without_a_proposer_it_is_the_same(attached: QuorumCluster) -> None:
     pending.wait_returned(TIMEOUT)
 
 
-def test_a_slot_in_use_is_told_before_anything_is_changed(attached: QuorumCluster) -> None:
+def test_a_slot_in_use_is_reported_before_anything_changes(attached: QuorumCluster) -> None:
     postgres = attached.postgres
     done = detach(postgres, "--drop-slot")
     assert_refused(done, 1, 'replication slot "walproposer" is active', "stop the proposer")
     assert names(postgres) == "walproposer"
 
 
-def test_a_setting_of_the_configuration_file_is_told(attached: QuorumCluster) -> None:
-    """ALTER SYSTEM RESET does not take it away."""
+def test_a_setting_of_the_configuration_file_is_reported(attached: QuorumCluster) -> None:
+    """ALTER SYSTEM RESET does not remove it."""
     postgres = attached.postgres
     postgres.configure(synchronous_standby_names="walproposer")
     try:

@@ -1,4 +1,4 @@
-"""Parts that hang with their connections open: `sk status` judges by what moves."""
+"""Parts that hang with open connections: the verdict of `sk status` depends on what advances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_ALL = 0x40000000
 
 
 def status(cluster: QuorumCluster, *more: str) -> tuple[int, str, dict[str, Any]]:
-    """The exit code, the verdict, all of it."""
+    """The exit code, the verdict, and the whole report."""
     addresses = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
     done = sk("status", "--safekeepers", addresses, *more, "--json")
     report = json.loads(done.stdout)
@@ -43,7 +43,7 @@ def wait_verdict(cluster: QuorumCluster, beginning: str, code: int, *more: str) 
 
 
 def metrics(address: str) -> dict[str, float]:
-    """Those of one timeline, or of the process, by name."""
+    """The metrics of one timeline, or of the process, by name."""
     _, text = http_get(address, "/metrics")
     lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
     return {name.partition("{")[0]: float(value) for name, _, value in lines}
@@ -51,7 +51,8 @@ def metrics(address: str) -> dict[str, float]:
 
 @contextmanager
 def one_thread_stopped(tid: int) -> Iterator[None]:
-    """The thread runs no instruction; the others of its process go on. By the calling thread."""
+    """The thread executes no instruction; the other threads of its process continue. Called from
+    one thread only."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def ptrace(request: int) -> None:
@@ -68,7 +69,7 @@ def one_thread_stopped(tid: int) -> Iterator[None]:
 
 
 def test_a_hung_proposer(cluster: QuorumCluster) -> None:
-    """SIGSTOP: every connection stays open, nothing moves, commits wait."""
+    """SIGSTOP: every connection stays open, nothing advances, commits wait."""
     postgres, primary = cluster.postgres, ("--primary", cluster.postgres.dsn())
     wait_verdict(cluster, "OK", 0, *primary)
     cluster.proposer.pause()
@@ -87,8 +88,8 @@ def test_a_hung_proposer(cluster: QuorumCluster) -> None:
     assert metrics(cluster.safekeepers[0].http_address)["sk_timeline_proposer_silent_seconds"] < 5.0
 
 
-def test_a_proposer_whose_loop_stands(cluster: QuorumCluster) -> None:
-    """Its other threads go on, and its status page answers."""
+def test_a_proposer_whose_event_loop_hangs(cluster: QuorumCluster) -> None:
+    """Its other threads continue, and its status page answers."""
     with one_thread_stopped(cluster.proposer.pid):
         pending = PendingCommit(cluster.postgres)
         verdict = wait_verdict(cluster, "HUNG", 3)
@@ -125,7 +126,7 @@ def test_a_hung_primary(cluster: QuorumCluster) -> None:
 
 
 def test_a_quorum_of_hung_safekeepers(cluster: QuorumCluster) -> None:
-    """Until the proposer loses its patience with them, they are connected."""
+    """They are connected until the proposer closes the silent connections."""
     for safekeeper in cluster.safekeepers[1:]:
         safekeeper.pause()
     pending = PendingCommit(cluster.postgres)

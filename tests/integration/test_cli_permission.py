@@ -1,4 +1,4 @@
-"""`sk status` for a user who may not ask, or whose password is wrong."""
+"""`sk status` by a user without the right, or with a wrong password."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from sk_command import assert_refused, sk
 from test_who_may_connect import PASSWORD, Folder, Keeper
 
 
-def test_status_says_what_a_role_may_not_do(tmp_path: Path) -> None:
-    """It answers, so it is not to be started."""
+def test_status_names_the_missing_right(tmp_path: Path) -> None:
+    """The safekeeper answers, so the hint does not say to start it."""
     with Keeper(Folder(tmp_path)) as keeper:
         check_status(keeper)
 

@@ -1,4 +1,4 @@
-"""Whether commits wait for the quorum, as `sk status --primary` and `sk check` tell it."""
+"""Whether commits wait for the quorum, as `sk status --primary` and `sk check` report it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def addresses(cluster: QuorumCluster) -> str:
 
 
 def status(cluster: QuorumCluster, *more: str, dsn: str = "") -> tuple[int, dict[str, Any]]:
-    """The exit code of `sk status --primary` and what it prints."""
+    """The exit code and the output of `sk status --primary`."""
     primary = ("--primary", dsn or cluster.postgres.dsn())
     done = sk("status", "--safekeepers", addresses(cluster), *primary, *more, "--json")
     assert done.stdout, done.stderr
@@ -36,7 +36,7 @@ def status(cluster: QuorumCluster, *more: str, dsn: str = "") -> tuple[int, dict
 
 
 def wait_verdict(cluster: QuorumCluster, beginning: str, code: int, dsn: str = "") -> str:
-    """The verdict once it begins so and the exit code fits."""
+    """Return the verdict when it begins so and the exit code is right."""
 
     def found() -> str | None:
         exit_code, report = status(cluster, dsn=dsn)
@@ -48,7 +48,7 @@ def wait_verdict(cluster: QuorumCluster, beginning: str, code: int, dsn: str = "
 
 
 def findings(cluster: QuorumCluster, dsn: str = "") -> dict[str, tuple[str, str]]:
-    """Of `sk check`, what is not ok: the level and the text."""
+    """The findings of `sk check` that are not ok: the level and the text."""
     primary = ("--primary", dsn or cluster.postgres.dsn())
     done = sk("check", *primary, "--safekeepers", addresses(cluster), "--json")
     report = json.loads(done.stdout)
@@ -59,7 +59,7 @@ def findings(cluster: QuorumCluster, dsn: str = "") -> dict[str, tuple[str, str]
 
 @contextmanager
 def receiver(cluster: QuorumCluster, directory: Path, name: str) -> Iterator[WalReceiverProcess]:
-    """`pg_receivewal --synchronous` of that name, straight from the primary, streaming."""
+    """`pg_receivewal --synchronous` with that name, streaming directly from the primary."""
     postgres = cluster.postgres
     conninfo = postgres.dsn(application_name=name)
     with WalReceiverProcess(
@@ -85,7 +85,9 @@ def receiver(cluster: QuorumCluster, directory: Path, name: str) -> Iterator[Wal
         ),
     ],
 )
-def test_a_setting_that_does_not_name_us(cluster: QuorumCluster, value: str, text: str) -> None:
+def test_a_setting_that_does_not_name_the_proposer(
+    cluster: QuorumCluster, value: str, text: str
+) -> None:
     postgres = cluster.postgres
     with altered(postgres, NAMES, value):
         verdict = wait_verdict(cluster, "UNPROTECTED: commits return without the quorum", 3)
@@ -107,7 +109,7 @@ def test_other_spellings_of_the_right_setting(cluster: QuorumCluster, value: str
 
 
 def test_another_standby_that_may_confirm_instead(cluster: QuorumCluster, tmp_path: Path) -> None:
-    """A risk while it is away; without the quorum once it is there."""
+    """A risk while it is not connected; without the quorum when it is connected."""
     with altered(cluster.postgres, NAMES, "ANY 1 (walproposer, other)"):
         assert "names others: other" in wait_verdict(cluster, "DEGRADED", 0)
         assert findings(cluster)[NAMES][0] == "warn"
@@ -115,7 +117,7 @@ def test_another_standby_that_may_confirm_instead(cluster: QuorumCluster, tmp_pa
             verdict = wait_verdict(cluster, "UNPROTECTED", 3)
             assert '"other" (pid ' in verdict
             assert findings(cluster)[NAMES][0] == "FAIL"
-    # FIRST: which of two standbys "*" alone would choose depends on who came first.
+    # FIRST: which of two standbys "*" alone would choose depends on the order of their connections.
     with (
         altered(cluster.postgres, NAMES, "FIRST 1 (walproposer, *)"),
         receiver(cluster, tmp_path / "any", "any"),
@@ -124,13 +126,15 @@ def test_another_standby_that_may_confirm_instead(cluster: QuorumCluster, tmp_pa
 
 
 def come_first(cluster: QuorumCluster) -> None:
-    """Of two standbys of one name, Postgres takes the one whose walsender has the lower number."""
+    """Of two standbys with one name, Postgres uses the walsender with the lower number."""
     cluster.proposer.kill()
     wait_until(lambda: not cluster.postgres.execute(WALSENDERS), TIMEOUT, "no walsender")
     cluster.start()
 
 
-def test_another_client_in_our_seat(cluster: QuorumCluster, tmp_path: Path) -> None:
+def test_another_client_with_the_name_of_the_proposer(
+    cluster: QuorumCluster, tmp_path: Path
+) -> None:
     """Beside the proposer it waits for its turn; without the proposer it confirms commits."""
     postgres = cluster.postgres
     come_first(cluster)
@@ -139,7 +143,7 @@ def test_another_client_in_our_seat(cluster: QuorumCluster, tmp_path: Path) -> N
         assert "is not known as our proposer: without the proposer it would confirm" in verdict
         assert '"walproposer" (pid ' in verdict
         cluster.proposer.kill()
-        postgres.execute(COMMIT)  # returns, though no safekeeper has it
+        postgres.execute(COMMIT)  # returns, although no safekeeper has it
         verdict = wait_verdict(cluster, "UNPROTECTED", 3)
         # The killed proposer's walsender ends when it notices.
         wait_until(lambda: len(postgres.execute(WALSENDERS)) == 1, TIMEOUT, "one walsender")
@@ -155,7 +159,7 @@ def test_another_client_in_our_seat(cluster: QuorumCluster, tmp_path: Path) -> N
 
 
 def wait_own_verdict(cluster: QuorumCluster, beginning: str) -> str:
-    """Of `sk status` without --primary: what the proposer has noticed."""
+    """Return the verdict of `sk status` without --primary, from the proposer's own checks."""
 
     def found() -> str | None:
         done = sk("status", "--safekeepers", addresses(cluster), "--json")
@@ -168,13 +172,13 @@ def wait_own_verdict(cluster: QuorumCluster, beginning: str) -> str:
 
 
 def protected(cluster: QuorumCluster) -> bool:
-    """As the proposer's metrics say."""
+    """The value of the proposer's metric."""
     _, text = http_get(cluster.proposer.http_address, "/metrics")
     return "sk_proposer_commits_protected 1.0" in text
 
 
 def test_the_proposer_notices_it_too(cluster: QuorumCluster, tmp_path: Path) -> None:
-    """An emptied setting, and a client that came into the seat before it."""
+    """An emptied setting, and another client that connected before the proposer."""
     postgres, proposer = cluster.postgres, cluster.proposer
     wait_until(lambda: protected(cluster), TIMEOUT, "the proposer to have asked")
     with altered(postgres, NAMES, ""):
@@ -200,8 +204,8 @@ def test_synchronous_commit_of_the_server(cluster: QuorumCluster) -> None:
         assert findings(cluster)["synchronous_commit"][0] == "FAIL"
 
 
-def test_synchronous_commit_of_a_role_is_told_as_the_role_s(cluster: QuorumCluster) -> None:
-    """Also when it is the very role that asks; the server's own value is what counts for all."""
+def test_synchronous_commit_of_a_role_is_reported_for_the_role(cluster: QuorumCluster) -> None:
+    """Also if the role itself asks; the value of the server is what matters for all clients."""
     postgres = cluster.postgres
     postgres.execute("ALTER ROLE postgres SET synchronous_commit = 'False'")
     try:
@@ -223,7 +227,7 @@ def test_a_role_that_may_not_see_it_says_so(cluster: QuorumCluster) -> None:
 
 
 def test_without_walsenders_no_commit_waits(cluster: QuorumCluster) -> None:
-    """Postgres' SyncRepRequested(): the primary can be asked, it only cannot be streamed from."""
+    """Postgres' SyncRepRequested(): the primary answers queries, but cannot be streamed from."""
     postgres = cluster.postgres
     postgres.configure(max_wal_senders=0)
     try:
@@ -238,7 +242,7 @@ def test_without_walsenders_no_commit_waits(cluster: QuorumCluster) -> None:
         assert server["tli"] == 1
         found = findings(cluster)
         assert found["max_wal_senders"][0] == "FAIL"
-        assert "role" not in found  # nothing is wrong with pg_hba.conf
+        assert "role" not in found  # pg_hba.conf is correct
         assert NAMES not in found
     finally:
         postgres.stop()

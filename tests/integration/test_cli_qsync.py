@@ -1,4 +1,4 @@
-"""`sk qsync`, and what `sk check` and `sk status` say of prepared transactions."""
+"""`sk qsync`, and what `sk check` and `sk status` report about prepared transactions."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def final(world: QsyncWorld, gid: str) -> Done | None:
     return done if done.returncode == 0 else None
 
 
-def test_an_old_one_is_everywhere_to_be_seen(world: QsyncWorld) -> None:
-    """By age; the quorum is back for `sk status` to be about qsync alone."""
+def test_an_old_transaction_is_reported_everywhere(world: QsyncWorld) -> None:
+    """By its age. The quorum is back, so that `sk status` reports only qsync."""
     world.lose_quorum()
     world.prepare(seconds=600.0)
     wait_until(lambda: "prepared for" in (status_json(world)["refuses"] or ""), TIMEOUT, "an alarm")
@@ -199,7 +199,7 @@ def test_foreign_and_wrong(world: QsyncWorld) -> None:
 
 @contextmanager
 def not_leading() -> Iterator[str]:
-    """The address of a coordinator of a process that has no incarnation yet."""
+    """The address of the coordinator of a process that has no incarnation yet."""
     qsync = QsyncConfig("127.0.0.1", 0, OPEN_ACCESS)
     coordinator = Coordinator(ProposerConfig(PrimaryAddress(""), (), qsync=qsync), limbo_max=10)
     coordinator.start()
@@ -210,7 +210,7 @@ def not_leading() -> Iterator[str]:
 
 
 def test_of_several_coordinators_the_one_that_leads_is_asked(world: QsyncWorld) -> None:
-    """One that does not lead knows no limbo: that is not an empty one."""
+    """A coordinator that does not lead does not know the limbo; its limbo is not empty."""
     prepared = world.prepare(seconds=600.0)
     wait_until(lambda: status_json(world)["len"] == 1, TIMEOUT, "it to be known")
     with not_leading() as other:

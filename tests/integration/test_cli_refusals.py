@@ -1,4 +1,4 @@
-"""What must not be attached is refused in one sentence, and nothing has changed afterwards."""
+"""`sk attach` refuses unsuitable servers and safekeepers with one error, and changes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Parts:
         return ",".join(safekeeper.address for safekeeper in self.safekeepers)
 
     def state(self) -> tuple[Any, ...]:
-        """All that an attach would change."""
+        """Everything that `sk attach` could change."""
         return (
             self.postgres.execute("SELECT slot_name, active FROM pg_replication_slots"),
             self.postgres.execute("SHOW synchronous_standby_names"),
@@ -67,7 +67,7 @@ def running_parts(
 
 @pytest.fixture
 def parts(running_parts: Parts) -> Iterator[Parts]:
-    """Without the slots that a test may have left."""
+    """The parts, without slots of earlier tests."""
     yield running_parts
     running_parts.postgres.execute(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
@@ -80,7 +80,7 @@ def attach(primary: str, safekeepers: str, *more: object) -> Done:
 
 
 def failures(primary: str, safekeepers: str) -> dict[str, str]:
-    """Of `sk check`: what FAILs, and why."""
+    """The findings of `sk check` with FAIL, and their reasons."""
     members = ("--primary", primary, "--safekeepers", safekeepers)
     done = sk("check", *members, "--json")
     report = json.loads(done.stdout)
@@ -91,13 +91,13 @@ def failures(primary: str, safekeepers: str) -> dict[str, str]:
     return found
 
 
-def test_what_fits_passes_the_check_and_is_not_changed_by_it(parts: Parts) -> None:
+def test_a_suitable_primary_passes_the_check_unchanged(parts: Parts) -> None:
     before = parts.state()
     assert failures(parts.postgres.dsn(), parts.addresses) == {}
     assert parts.state() == before
 
 
-def test_a_dsn_that_leads_nowhere(parts: Parts) -> None:
+def test_a_dsn_without_a_server(parts: Parts) -> None:
     before = parts.state()
     wrong = parts.postgres.dsn(port=1)
     done = attach(wrong, parts.addresses)
@@ -119,7 +119,7 @@ def test_a_dsn_that_leads_nowhere(parts: Parts) -> None:
     ],
     ids=["everything", "replication", "password", "no such role"],
 )
-def test_a_server_that_lets_nobody_in_is_not_to_be_started(
+def test_for_a_server_that_refuses_the_role_no_hint_says_to_start_it(
     parts: Parts, line: str, user: str, remedy: str
 ) -> None:
     postgres = parts.postgres
@@ -139,7 +139,7 @@ def test_a_server_that_lets_nobody_in_is_not_to_be_started(
         postgres.execute("DROP ROLE kept_out")
 
 
-def test_the_lines_for_it_in_the_docs_are_ones_that_postgres_reads(parts: Parts) -> None:
+def test_postgres_accepts_the_pg_hba_lines_of_the_docs(parts: Parts) -> None:
     texts = [(ROOT / name).read_text() for name in ("README.md", "docs/integrations.md")]
     found = [re.findall(r"^ +(?:- )?(host +all,replication .*)$", text, re.M) for text in texts]
     lines = [line for of_text in found for line in of_text]
@@ -157,7 +157,7 @@ def test_the_lines_for_it_in_the_docs_are_ones_that_postgres_reads(parts: Parts)
 
 
 def change_rules(postgres: Postgres, rules: str) -> None:
-    """Of who may connect; new connections go by them afterwards."""
+    """Change the rules for connections; new connections use them afterwards."""
     (postgres.data_dir / "pg_hba.conf").write_text(rules)
     (before,) = postgres.execute("SELECT pg_conf_load_time()")
     postgres.execute("SELECT pg_reload_conf()")
@@ -166,7 +166,7 @@ def change_rules(postgres: Postgres, rules: str) -> None:
     )
 
 
-def test_a_safekeeper_address_that_leads_nowhere(parts: Parts) -> None:
+def test_a_safekeeper_address_without_a_safekeeper(parts: Parts) -> None:
     before = parts.state()
     members = f"{parts.safekeepers[0].address},{parts.safekeepers[1].address},{NOBODY}"
     done = attach(parts.postgres.dsn(), members)
@@ -177,7 +177,7 @@ def test_a_safekeeper_address_that_leads_nowhere(parts: Parts) -> None:
     assert parts.state() == before
 
 
-def test_a_safekeeper_address_that_leads_to_postgres(parts: Parts) -> None:
+def test_a_safekeeper_address_of_a_postgres(parts: Parts) -> None:
     before = parts.state()
     members = f"{parts.safekeepers[0].address},127.0.0.1:{parts.postgres.port}"
     done = attach(parts.postgres.dsn(), members)
@@ -186,7 +186,7 @@ def test_a_safekeeper_address_that_leads_to_postgres(parts: Parts) -> None:
 
 
 def test_a_status_page_that_cannot_be_served(parts: Parts, tmp_path: Path) -> None:
-    """Found out before anything is created."""
+    """Detected before anything is created."""
     before = parts.state()
     http = parts.safekeepers[0].http_address
     done = attach(parts.postgres.dsn(), parts.addresses, "--http", http)
@@ -211,7 +211,7 @@ def test_two_safekeepers_with_one_id(parts: Parts, tmp_path: Path) -> None:
     assert parts.state() == before
 
 
-def test_a_slot_held_by_somebody_else(parts: Parts, tmp_path: Path) -> None:
+def test_a_slot_in_use_by_another_client(parts: Parts, tmp_path: Path) -> None:
     postgres = parts.postgres
     postgres.execute("SELECT pg_create_physical_replication_slot('walproposer')")
     receiver = ServiceProcess(
@@ -231,8 +231,8 @@ def test_a_slot_held_by_somebody_else(parts: Parts, tmp_path: Path) -> None:
     wait_until(lambda: not postgres.execute(active), TIMEOUT, "the slot to be free")
 
 
-def test_a_slot_that_was_there_before_stays_after_a_refusal(parts: Parts) -> None:
-    """And one that was not there is gone: `parts.state()` says so in all the tests above."""
+def test_an_existing_slot_remains_after_a_refusal(parts: Parts) -> None:
+    """A slot that did not exist is dropped: `parts.state()` checks this in all tests above."""
     postgres = parts.postgres
     postgres.execute("SELECT pg_create_physical_replication_slot('walproposer', true)")
     before = parts.state()
@@ -267,7 +267,7 @@ def test_wal_level_minimal(parts: Parts, postgres_factory: Callable[..., Postgre
     assert parts.state() == before
 
 
-def test_settings_of_roles_and_databases_that_defeat_us(
+def test_settings_of_roles_and_databases_that_bypass_the_quorum(
     parts: Parts, postgres_factory: Callable[..., Postgres]
 ) -> None:
     before = parts.state()
@@ -286,7 +286,7 @@ def test_settings_of_roles_and_databases_that_defeat_us(
 
 
 def test_a_timeline_of_another_primary(parts: Parts) -> None:
-    """Named with --timeline, it is refused; the stranger keeps no slot."""
+    """It is refused when --timeline names it; the other primary keeps no slot."""
     facts = ("--system-id", 7, "--pg-version", 150000, "--start-lsn", "0/1000000")
     members = ("--safekeepers", parts.addresses)
     timeline = sk("timeline", "create", *members, *facts).stdout.strip()
@@ -304,7 +304,7 @@ def test_a_timeline_of_another_primary(parts: Parts) -> None:
 
 @pytest.fixture
 def damaged(parts: Parts) -> Iterator[tuple[Parts, str]]:
-    """Two members cannot open their timeline of this primary, the third has lost it."""
+    """Two members cannot open their timeline of this primary, and the third has lost it."""
     create = ("timeline", "create", "--primary", parts.postgres.dsn())
     name = sk(*create, "--safekeepers", parts.addresses).stdout.strip()
     folders = [s.data_dir / "timelines" / name.replace("/", ".") for s in parts.safekeepers]
@@ -328,7 +328,7 @@ def damaged(parts: Parts) -> Iterator[tuple[Parts, str]]:
 
 
 def answers(safekeeper: SafekeeperProcess) -> bool:
-    """It is not healthy, but there."""
+    """It is not healthy, but answers."""
     try:
         return bool(safekeeper.status())
     except OSError:
@@ -342,6 +342,7 @@ def test_a_damaged_folder_is_a_timeline_that_exists(damaged: tuple[Parts, str]) 
     assert status.returncode == 3
     assert f"timeline {name}" in status.stdout
     assert "DAMAGED: no member can open it: safekeeper 1" in status.stdout
+    assert "runbook: docs/runbook.md#sktimelineunreadable" in status.stdout
     assert "does not exist" in status.stdout
     assert "empty" not in status.stdout
     assert "1 damaged, 2 damaged" in sk("timeline", "list", *members).stdout
@@ -359,8 +360,9 @@ def test_a_damaged_folder_is_a_timeline_that_exists(damaged: tuple[Parts, str]) 
     assert parts.state() == before
 
 
-def test_a_folder_with_another_name_may_have_been_a_timeline(parts: Parts) -> None:
-    """Moved aside, it would leave a member that forgot its promises, and all said: empty."""
+def test_a_renamed_folder_may_be_a_timeline(parts: Parts) -> None:
+    """If it were moved away, a member would have forgotten its promises, and all members would
+    report an empty directory."""
     before, keeper = parts.state(), parts.safekeepers[0]
     folder = keeper.data_dir / "timelines" / "moved.aside"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""`sk safekeeper`: data directories and addresses that are somebody else's; users and TLS."""
+"""`sk safekeeper`: data directories and addresses of other processes; users and TLS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOKEN = "battery-staple-0123456789"
 
 
 def run(data_dir: Path, *more: object, id: int = 1) -> Done:
-    """One that is expected to end at once."""
+    """Run one that must exit at once."""
     ports = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
     return sk("safekeeper", "run", "--id", id, "--data-dir", data_dir, *ports, *more)
 
@@ -58,7 +58,7 @@ def test_a_data_directory_is_used_by_one_process_with_its_own_id(tmp_path: Path)
 
 
 def test_safekeepers_of_one_machine_find_their_http_ports(tmp_path: Path) -> None:
-    """Without --http; where each one is, it tells those who connect, as `sk status` does."""
+    """Without --http; each safekeeper reports its port to clients, and `sk status` shows it."""
     with ExitStack() as running:
         found = {}
         for id in (1, 2):
@@ -76,7 +76,7 @@ def test_safekeepers_of_one_machine_find_their_http_ports(tmp_path: Path) -> Non
             assert (row[0], page["safekeeper_id"], page["http"]) == (str(id), id, row[2])
         ports = [int(http.rpartition(":")[2]) for http in found.values()]
         assert ports[0] < ports[1]
-        assert all(port % 2 == 0 for port in ports)  # the odd ones are the proposers'
+        assert all(port % 2 == 0 for port in ports)  # the odd ports belong to proposers
         assert "http port in use, another taken" in log_path.read_text()
 
 
@@ -84,7 +84,7 @@ def is_started(log_path: Path) -> bool:
     return "safekeeper started" in log_path.read_text()
 
 
-def test_a_data_directory_of_another_release_or_of_somebody_else(tmp_path: Path) -> None:
+def test_a_data_directory_of_another_release_or_safekeeper(tmp_path: Path) -> None:
     identity = tmp_path / "sk" / "safekeeper.json"
     identity.parent.mkdir()
     (identity.parent / "lock").touch()
@@ -129,7 +129,8 @@ def test_a_broken_user_file(tmp_path: Path, line: str, sentence: str) -> None:
 def test_tls_and_passwords_on_every_port(
     tmp_path: Path, postgres_factory: Callable[..., Postgres]
 ) -> None:
-    """A cluster of one that lets nobody in without; `sk status` sees all of it with the secrets."""
+    """A cluster of one safekeeper that requires authentication; `sk status` with the secrets shows
+    all of it."""
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1", "localhost")
     authority.cert_pem.write_to_path(tmp_path / "root.pem")
@@ -160,7 +161,7 @@ def test_tls_and_passwords_on_every_port(
         postgres.dsn(),
         [listen],
         log_path=tmp_path / "proposer.log",
-        configure=True,  # or it is not well, as is noticed after a while
+        configure=True,  # otherwise it is reported as not healthy after a while
         arguments=[*map(str, access), "--safekeeper-conninfo", conninfo],
     )
     token = ("--http-token-file", tmp_path / "token")
@@ -168,7 +169,7 @@ def test_tls_and_passwords_on_every_port(
 
     with safekeeper, proposer:
         safekeeper.wait_until(lambda: can_connect(listen), TIMEOUT, "it to listen")
-        proposer.kill()  # it may have come too early
+        proposer.kill()  # it may have started too early
         proposer.start()
 
         def status() -> Done | None:

@@ -1,7 +1,7 @@
-"""Each state that a cluster can be in, and what `sk status --primary` says of it.
+"""Each state of a cluster, and the output of `sk status --primary` for it.
 
-The verdict, the exit code, and the sentence that names the part; each state is made with real
-faults, and undone again.
+Real faults cause each state and are undone again. The test checks the verdict, the exit code, and
+the text that names the part.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def member_damaged(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def disk_full(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
-    """More must stay free than there is."""
+    """More space must stay free than exists."""
     victim, reserve = cluster.safekeepers[1], ["--disk-reserve", "1000TB"]
     victim.kill()
     victim.program += reserve
@@ -205,7 +205,7 @@ STATES: list[tuple[State, int, str]] = [
 @pytest.mark.parametrize(
     ("state", "code", "verdict"), STATES, ids=[state.__name__ for state, _, _ in STATES]
 )
-def test_what_status_says(
+def test_the_verdict_of_each_state(
     cluster: QuorumCluster, tmp_path: Path, state: State, code: int, verdict: str
 ) -> None:
     addresses = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)

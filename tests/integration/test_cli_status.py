@@ -1,4 +1,4 @@
-"""`sk status`, `sk timeline list|show`, `sk elect` on a real cluster; each part is lost once."""
+"""`sk status`, `sk timeline list|show`, `sk elect` on a real cluster; each part fails once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def addresses(cluster: QuorumCluster) -> str:
 
 
 def wait_verdict(cluster: QuorumCluster, condition: str, reason: str = "") -> dict[str, Any]:
-    """The timeline in `sk status --json` once its verdict begins so and names the reason; its
-    members in order."""
+    """Return the timeline in `sk status --json` when its verdict begins so and contains the reason;
+    its members are in order."""
 
     def found() -> dict[str, Any] | None:
         (timeline,) = sk_json("status", "--safekeepers", addresses(cluster))["timelines"]
@@ -39,7 +39,7 @@ def wait_verdict(cluster: QuorumCluster, condition: str, reason: str = "") -> di
     return timeline
 
 
-def test_all_is_well(cluster: QuorumCluster) -> None:
+def test_a_healthy_cluster_is_ok(cluster: QuorumCluster) -> None:
     cluster.postgres.execute("CREATE TABLE IF NOT EXISTS t (a int)")
     members = ("--safekeepers", addresses(cluster))
     text = sk("status", *members)
@@ -75,7 +75,7 @@ def test_timeline_list_and_show(cluster: QuorumCluster) -> None:
     shown = sk_json("timeline", "show", name, *members)
     assert shown["timeline_id"] == listed["timeline_id"]
     everything = sk("timeline", "show", listed["timeline_id"], *members).stdout
-    assert everything.count(listed["system_id"]) == 4  # the head, and one of each member
+    assert everything.count(listed["system_id"]) == 4  # the heading, and one row of each member
     unknown = sk("timeline", "show", "f" * 32, *members)
     assert_refused(unknown, 1, "no safekeeper that answers has timeline", "sk timeline list")
 
@@ -97,12 +97,12 @@ def test_one_safekeeper_lost_then_two(cluster: QuorumCluster) -> None:
     assert sk("status", "--safekeepers", addresses(cluster)).returncode == 3
 
 
-def test_a_frozen_safekeeper_does_not_hold_up_the_answer(cluster: QuorumCluster) -> None:
+def test_a_frozen_safekeeper_does_not_delay_the_answer(cluster: QuorumCluster) -> None:
     cluster.safekeepers[0].pause()
     patience = ("--safekeeper-conninfo", "connect_timeout=2")
     done = sk("status", "--safekeepers", addresses(cluster), *patience)
     assert done.returncode == 0
-    # The proposer may not have lost its patience yet: then the verdict is still OK.
+    # The proposer may not have closed the connection yet: then the verdict is still OK.
     row = rf"1 +{cluster.safekeepers[0].address} +unreachable +member"
     assert re.search(row, done.stdout)
     assert "timeout expired" in done.stdout
@@ -127,9 +127,9 @@ def test_a_safekeeper_that_lost_its_data(cluster: QuorumCluster, tmp_path: Path)
 
 
 def test_the_primary_is_down(cluster: QuorumCluster) -> None:
-    """The proposer is connected to nobody then; the safekeepers remember where it is."""
+    """The proposer is connected to no safekeeper then; the safekeepers remember its address."""
     cluster.postgres.crash()
-    # Until the proposer has tried again it knows no reason.
+    # Until the proposer has tried again it has no reason to report.
     timeline = wait_verdict(cluster, "NO PRIMARY", "Connection refused")
     assert cluster.proposer.http_address in timeline["verdict"]
     assert timeline["verdict"].endswith("; start the primary")
@@ -140,7 +140,7 @@ def test_an_election_without_a_primary_fences_the_proposer(cluster: QuorumCluste
     before = cluster.proposer.status()
     done = sk("elect", "--safekeepers", addresses(cluster))
     assert done.returncode == 0, done.stderr
-    assert "commits proceed" not in done.stderr  # nobody can commit
+    assert "commits proceed" not in done.stderr  # no commit is possible
     assert Lsn.parse(done.stdout.strip()) >= Lsn.parse(before["commit_lsn"])
     assert cluster.proposer.wait(TIMEOUT) == 5
     assert "sk: error: " in cluster.proposer.log_tail()
@@ -152,7 +152,7 @@ def test_an_election_without_a_primary_fences_the_proposer(cluster: QuorumCluste
 
 
 def test_a_primary_is_not_promoted(cluster: QuorumCluster) -> None:
-    """Nothing is done to one whose proposer runs; without one, all that is left is sk attach."""
+    """Nothing is done to a primary whose proposer runs; without one, only sk attach is needed."""
     promote = ("promote", "--standby", cluster.postgres.dsn(), "--safekeepers", addresses(cluster),
                "--http", "127.0.0.1:0")  # fmt: skip
     before = cluster.proposer.status()["node_id"]
@@ -193,7 +193,7 @@ def test_safekeepers_without_a_timeline(tmp_path: Path) -> None:
     assert "NO TIMELINE" in done.stdout
 
 
-def test_nobody_answers() -> None:
+def test_no_safekeeper_answers() -> None:
     members = ("--safekeepers", "127.0.0.1:1,127.0.0.1:2")
     done = sk("status", *members)
     assert done.returncode == 4

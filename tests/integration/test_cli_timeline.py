@@ -30,7 +30,7 @@ def running_keepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper
 
 @pytest.fixture
 def keepers(running_keepers: Keepers) -> Keepers:
-    """Three that run, without any timeline but deleted ones."""
+    """Three running safekeepers, with no timelines except deleted ones."""
     for keeper in running_keepers:
         if not keeper.alive:
             keeper.start()
@@ -47,7 +47,7 @@ def members_of(keepers: Keepers) -> tuple[str, str]:
 
 
 def states(keepers: Keepers) -> list[list[str]]:
-    """Of all timelines on each."""
+    """The states of all timelines on each."""
     return [[t["state"] for t in keeper.status()["timelines"]] for keeper in keepers]
 
 
@@ -106,7 +106,7 @@ def test_a_timeline_needs_all_its_members(keepers: Keepers) -> None:
         ((*FACTS, "--primary", "host=x"), "--primary excludes"),
     ],
 )
-def test_facts_that_are_none(keepers: Keepers, facts: tuple[str, ...], sentence: str) -> None:
+def test_invalid_facts(keepers: Keepers, facts: tuple[str, ...], sentence: str) -> None:
     done = sk("timeline", "create", *members_of(keepers), *facts)
     assert_wrong_usage(done, sentence)
     assert states(keepers) == [[], [], []]
@@ -155,7 +155,7 @@ def test_a_deletion_is_confirmed_by_the_name(keepers: Keepers) -> None:
     assert states(keepers) == [[], [], []]
 
 
-def test_a_deletion_says_where_it_could_not_be_done(keepers: Keepers) -> None:
+def test_a_deletion_names_the_members_where_it_failed(keepers: Keepers) -> None:
     name = create(keepers)
     keepers[0].kill()
     delete = ("timeline", "delete", name, *members_of(keepers), "--yes")

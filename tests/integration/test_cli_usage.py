@@ -1,4 +1,5 @@
-"""The command line itself: precedence of its three sources, the config file, wrong usage, help."""
+"""The command line: precedence of the three sources of options, the config file, wrong usage,
+help."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ SECRET = "s3cret-word"
 
 
 def asked(*arguments: object, **variables: str) -> list[str]:
-    """The addresses that `sk status` asked."""
+    """The addresses that `sk status` queried."""
     done = sk(*arguments, "--json", env=variables)
     assert done.returncode == 4, done.stderr
     return [report["address"] for report in json.loads(done.stdout)["safekeepers"]]

@@ -1,4 +1,5 @@
-"""`sk user`: the file it writes, who it lets in, and that the file is never half a file."""
+"""`sk user`: the file that it writes, the users that may connect, and that the file is always
+whole."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def add(file: Path, user: str, *more: str, password: str = PASSWORD) -> None:
     assert password not in done.stdout + done.stderr
 
 
-def test_users_come_and_go(tmp_path: Path) -> None:
+def test_users_are_added_and_removed(tmp_path: Path) -> None:
     file = tmp_path / "users"
     add(file, "alice", "--role", "proposer")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -55,7 +56,7 @@ def test_users_come_and_go(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["users"]
 
 
-def test_two_who_add_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_two_additions_at_once_lose_nothing(tmp_path: Path) -> None:
     file = tmp_path / "users"
     names = [f"user{number}" for number in range(6)]
     with ThreadPoolExecutor(2) as pool:

@@ -1,4 +1,4 @@
-"""Completion: bash itself asks `sk`, also for the commands below a group that is not loaded."""
+"""Completion: bash asks `sk`, also for the commands of a group that is not loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def completed(*words: str) -> list[str]:
-    """What bash offers behind these words, the last of which is begun, or empty."""
+    """The completions of bash for these words, the last of which is incomplete or empty."""
     done = subprocess.run(
         ["bash", "--norc", "-c", SCRIPT, "bash", *words],
         env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},

@@ -1,4 +1,4 @@
-"""`sk attach --configure`: it says that commits wait only when they do."""
+"""`sk attach --configure`: it reports that commits wait only when they do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMIT = "SELECT pg_logical_emit_message(true, 'a', 'b')"
 
 @pytest.fixture(scope="module")
 def safekeepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Addresses; every test has a primary, and so a timeline, of its own."""
+    """The addresses; every test has its own primary, and so its own timeline."""
     root = tmp_path_factory.mktemp("safekeepers")
     with ExitStack() as stack:
         members = [SafekeeperProcess(id, root / f"safekeeper-{id}") for id in (1, 2, 3)]
@@ -43,7 +43,7 @@ def log_text(proposer: ProposerProcess) -> str:
 
 @contextmanager
 def slow_checkpoint(postgres: Postgres, disk: FailingDisk) -> Iterator[None]:
-    """In the block the checkpointer waits for the disk, where it does not apply a reload."""
+    """Inside the block the checkpointer waits for the disk, and applies no reload."""
     postgres.execute("CREATE TABLE t AS SELECT 1 AS a")
     disk.slow_sync(SYNC_MILLISECONDS)
     checkpoint = Thread(target=postgres.execute, args=("CHECKPOINT",))
@@ -81,7 +81,7 @@ def test_a_busy_checkpointer(
 def test_a_setting_that_is_overridden(
     pg_binaries: PostgresBinaries, tmp_path: Path, safekeepers: list[str]
 ) -> None:
-    """ALTER SYSTEM has no effect on an option of the command line."""
+    """ALTER SYSTEM does not change an option of the command line."""
     options = ("--synchronous_standby_names=",)
     with (
         Postgres(pg_binaries, tmp_path / "primary", options=options) as postgres,

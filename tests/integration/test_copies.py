@@ -1,5 +1,5 @@
-"""What a copy of the primary has of its original, and when a standby may lack a commit, as
-docs/operations.md ("Copies of a primary") and docs/guarantees.md (remote_apply) say."""
+"""Copies of a primary, and when a standby may lack a commit: docs/operations.md ("Copies of a
+primary") and docs/guarantees.md (remote_apply)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLOTS = "SELECT slot_name FROM pg_replication_slots ORDER BY 1"
 
 
 def cold_copy(primary: Postgres, path: Path) -> Postgres:
-    """Of the data directory of a server that is down."""
+    """A copy of the data directory of a stopped server."""
     primary.stop()
     run_program(["cp", "--archive", primary.data_dir, path])
     return Postgres(primary.binaries, path)

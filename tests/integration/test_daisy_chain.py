@@ -1,4 +1,4 @@
-"""Five members, two of which take the WAL from a third one: commits go on, whatever becomes of it.
+"""Five members, two of which take the WAL from a third one: commits continue, whatever fails.
 
 proposer -> 1, 2, 3         3 -> 4, 5
 """
@@ -29,9 +29,9 @@ SEGMENT_BYTES = 1 << 20
 CHAINED = (4, 5)
 VIA = ("--via", "4=3", "--via", "5=3")
 BULK_LOAD = "CREATE TABLE load AS SELECT repeat('x', 500) FROM generate_series(1, 20000)"
-#: Of the WAL once to each of three; heartbeats, the headers of Appends and votes come with it.
+#: The WAL once to each of three members, with heartbeats, the headers of Appends, and votes.
 SHARE_MAX = 1.1 * 3 / 5
-#: What it takes to be direct again, and what a busy machine adds.
+#: The time to return to direct streaming, plus a margin for a busy machine.
 DIRECT_SECONDS = 1.0
 BUSY_SECONDS = 2.0
 
@@ -44,7 +44,7 @@ def chained_cluster(quorum_cluster: Callable[..., QuorumCluster]) -> QuorumClust
 
 
 def sources(proposer: ProposerProcess) -> dict[int, tuple[str, int | None]]:
-    """State and source of each member, as the proposer says."""
+    """State and source of each member, as the proposer reports them."""
     peers = proposer.status()["safekeepers"]
     return {peer["id"]: (peer["state"], peer["via"]) for peer in peers}
 
@@ -58,7 +58,7 @@ def wait_chained(proposer: ProposerProcess) -> None:
 
 
 def wait_direct(proposer: ProposerProcess) -> float:
-    """How long it took."""
+    """Wait until they are streamed to directly; returns the seconds."""
     begun = time.monotonic()
     wait_until(
         lambda: all(sources(proposer)[i] == ("streaming", None) for i in CHAINED),
@@ -85,8 +85,8 @@ def sent_to(cluster: QuorumCluster, *ids: int) -> int:
 def test_wal_leaves_the_proposer_once_for_all_three(
     chained_cluster: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
-    """Three of five times the WAL of a bulk load leave the proposer, and 4 and 5 have all of it.
-    The proxies count what goes to a safekeeper, not what is read from it."""
+    """With a bulk load, WAL leaves the proposer three times, not five, and 4 and 5 have all of it.
+    The proxies count what is sent to a safekeeper, not what is read from it."""
     cluster = chained_cluster
     ledger = ledger_of(cluster)
     before, begin_lsn = [sent_to(cluster, i) for i in range(1, 6)], cluster.commit_lsn()
@@ -105,10 +105,10 @@ def test_wal_leaves_the_proposer_once_for_all_three(
     assert_nothing_lost(cluster, ledger)
 
 
-def test_with_two_direct_ones_gone_the_chained_ones_confirm(
+def test_the_chained_members_confirm_when_two_direct_ones_are_lost(
     chained_cluster: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
-    """3, 4 and 5 are a quorum: what 4 and 5 answer counts."""
+    """3, 4 and 5 are a quorum: the answers of 4 and 5 count."""
     cluster = chained_cluster
     ledger = ledger_of(cluster)
     with paused(cluster.safekeepers[0]), paused(cluster.safekeepers[1]):
@@ -117,10 +117,11 @@ def test_with_two_direct_ones_gone_the_chained_ones_confirm(
     assert_nothing_lost(cluster, ledger)
 
 
-def test_a_killed_source_is_left_at_once(
+def test_a_killed_source_is_replaced_by_the_proposer_at_once(
     chained_cluster: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
-    """1 is gone already: 2, 4 and 5 must do, so the commits wait for the direct connections."""
+    """1 is down already, so 2, 4 and 5 are the quorum, and commits wait for the direct
+    connections."""
     cluster = chained_cluster
     ledger = ledger_of(cluster)
     cluster.safekeepers[0].kill()
@@ -133,10 +134,11 @@ def test_a_killed_source_is_left_at_once(
     assert_nothing_lost(cluster, ledger)
 
 
-def test_a_frozen_source_is_late_and_left(
+def test_a_frozen_source_is_replaced_by_the_proposer(
     chained_cluster: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
-    """It breaks no connection, and owes what it was sent. 1 is gone, so commits wait for 4 or 5."""
+    """It breaks no connection, but does not send what it received. 1 is down, so commits wait for 4
+    or 5."""
     cluster = chained_cluster
     ledger = ledger_of(cluster)
     cluster.safekeepers[0].kill()
@@ -154,7 +156,8 @@ def test_a_frozen_source_is_late_and_left(
 def test_a_new_term_is_won_with_what_the_chain_brought(
     chained_cluster: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
-    """The proposer and the direct members but one go; the next one finds all with 3, 4 and 5."""
+    """The proposer and the direct members except one are lost; the next proposer finds everything
+    on 3, 4 and 5."""
     cluster = chained_cluster
     ledger = ledger_of(cluster)
     cluster.proposer.kill()
@@ -175,8 +178,8 @@ def test_a_standby_is_promoted_while_members_are_chained(
     standby_factory: Callable[..., Postgres],
     ledger_of: Callable[[QuorumCluster], Ledger],
 ) -> None:
-    """The primary goes, and both direct members but the source with it: what 4 and 5 have from 3 is
-    what the standby begins with. It chains as it is told."""
+    """The primary and both direct members except the source are lost: the standby begins with the
+    WAL that 4 and 5 got from 3. Its proposer uses the chain that it was given."""
     cluster = chained_cluster
     standby = standby_factory(cluster.postgres, "standby", cluster.replica_conninfo())
     ledger = ledger_of(cluster)
@@ -212,7 +215,7 @@ def test_a_standby_is_promoted_while_members_are_chained(
 def test_a_source_that_is_removed_is_no_source(
     quorum_cluster: Callable[..., QuorumCluster], ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
-    """And a member that is chained may leave as any other."""
+    """A chained member can be removed as any other member."""
     cluster = quorum_cluster(safekeepers=5, wal_seg_size=SEGMENT_BYTES, proposer_arguments=VIA)
     wait_chained(cluster.proposer)
     ledger = ledger_of(cluster)
@@ -233,13 +236,13 @@ def test_a_source_that_is_removed_is_no_source(
         assert "Traceback" not in said
 
 
-def test_sites_say_who_is_chained(
+def test_the_sites_decide_which_members_are_chained(
     pg_binaries: PostgresBinaries,
     initdb_template: Callable[[PostgresBinaries, int], Path],
     ledger_of: Callable[[QuorumCluster], Ledger],
     tmp_path: Path,
 ) -> None:
-    """1 and 2 stand where the proposer does; of the others the first one is the source."""
+    """1 and 2 are in the proposer's site. In the other site the first member is the source."""
     cluster = QuorumCluster(
         tmp_path / "cluster",
         binaries=pg_binaries,

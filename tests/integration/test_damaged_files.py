@@ -1,7 +1,7 @@
-"""Files that cannot be trusted: the timeline says so and takes no part, the others are served.
+"""Damaged files: the timeline reports the damage and takes no part, and the others are served.
 
-Nothing is ever repaired by guessing: a promise that was forgotten could be broken, and WAL that was
-lost could be counted again.
+Nothing is repaired by a guess: the safekeeper could break a promise that it has forgotten, and lost
+WAL could be counted again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ REASON_TO_LIVE = NodeId(1_000_000, b"written by hand!")
 
 @dataclass(frozen=True, slots=True)
 class Specimen:
-    """A stopped safekeeper's data directory, with one whole timeline of several segments."""
+    """A stopped safekeeper's data directory, with one complete timeline of several segments."""
 
     data_dir: Path
     control: ControlState
@@ -61,12 +61,12 @@ class Specimen:
         return self.data_dir / "timelines" / folder_name(timeline)
 
     def segment_of(self, lsn: int, timeline: TimelineId) -> Path:
-        """Where a copy keeps the segment that holds the byte at `lsn`."""
+        """The segment of a copy that contains the byte at `lsn`."""
         name = format_segment_name(1, segno_of(lsn, SEG_SIZE), SEG_SIZE)
         return self.folder_of(timeline) / "wal" / name
 
     def add_copy(self) -> TimelineId:
-        """The whole timeline once more, under another name."""
+        """Copy the complete timeline under another name."""
         timeline = TimelineId(bytes(16), secrets.token_bytes(16))
         shutil.copytree(self.folder, self.folder_of(timeline))
         control = encode_control_state(replace(self.control, timeline=timeline))
@@ -74,7 +74,7 @@ class Specimen:
         return timeline
 
     def add_control_file(self, content: bytes | None) -> TimelineId:
-        """A timeline of its own without WAL; its control file holds `content`, or is missing."""
+        """A new timeline without WAL; its control file has `content`, or is missing."""
         timeline = TimelineId(bytes(16), secrets.token_bytes(16))
         (self.folder_of(timeline) / "wal").mkdir(parents=True)
         if content is not None:
@@ -89,7 +89,7 @@ def specimen(cluster: QuorumCluster, tmp_path: Path) -> Specimen:
     wait_until(lambda: commit_lsn(safekeeper) >= end_lsn, TIMEOUT, "the news of the commit")
     status = safekeeper.timeline()
     assert status is not None
-    safekeeper.terminate()  # in good order: what it knows is saved
+    safekeeper.terminate()  # in good order, so its state is saved
     shutil.copytree(safekeeper.data_dir, tmp_path / "specimen")
     safekeeper.start()
     folder = tmp_path / "specimen" / "timelines" / folder_name(by_hand.timeline_id(status))
@@ -105,7 +105,7 @@ def commit_lsn(safekeeper: SafekeeperProcess) -> int:
 
 @pytest.fixture
 def open_specimen() -> Iterator[Callable[[Specimen], SafekeeperProcess]]:
-    """Run a safekeeper on it. It answers, but is not healthy: something in it is damaged."""
+    """Run a safekeeper on it. It answers, but is not healthy, because one timeline is damaged."""
     started: list[SafekeeperProcess] = []
 
     def open(specimen: Specimen) -> SafekeeperProcess:
@@ -129,11 +129,11 @@ def answers(safekeeper: SafekeeperProcess) -> bool:
 
 
 def digest(folder: Path) -> str:
-    """Of the names and contents of all files."""
+    """A digest of the names and contents of all files."""
     sums = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         if path.name == "lock" or path.name.startswith("next-segment"):
-            continue  # made by whoever looks; a spare of zeros, made anew at each start
+            continue  # created by each reader; a spare of zeros, created at each start
         sums.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     return sums.hexdigest()
 
@@ -153,7 +153,7 @@ def vote_of(safekeeper: SafekeeperProcess, timeline: TimelineId) -> VoteResponse
 
 
 def refused(safekeeper: SafekeeperProcess, timeline: TimelineId) -> WalProposerError:
-    """Why a proposer cannot even say hello."""
+    """The error of a proposer's first message."""
     with pytest.raises(WalProposerError) as refusal:
         HandWrittenProposer(safekeeper.address, timeline)
     return refusal.value
@@ -165,7 +165,8 @@ def refused(safekeeper: SafekeeperProcess, timeline: TimelineId) -> WalProposerE
 def test_every_damage_of_a_control_file_is_refused_and_kept(
     specimen: Specimen, open_specimen: Callable[[Specimen], SafekeeperProcess]
 ) -> None:
-    """Each byte flipped, each length cut to, and more: all in one process, beside a whole one."""
+    """Each byte flipped, each length, and more: all in one process, beside an undamaged
+    timeline."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     generator = random.Random(seed)
@@ -214,7 +215,7 @@ def test_every_damage_of_a_control_file_is_refused_and_kept(
 def test_another_format_version_asks_for_the_other_release(
     specimen: Specimen, open_specimen: Callable[[Specimen], SafekeeperProcess]
 ) -> None:
-    """Although nothing else is wrong with the file."""
+    """Nothing else is wrong with the file."""
     content = bytearray((specimen.folder / "control").read_bytes()[:-4])
     content[4:8] = (4).to_bytes(4, "big")
     newer = specimen.add_control_file(bytes(content) + crc32c.crc32c(content).to_bytes(4, "big"))
@@ -229,7 +230,8 @@ def test_another_format_version_asks_for_the_other_release(
 
 
 def test_a_member_without_its_promise_never_votes(cluster: QuorumCluster, ledger: Ledger) -> None:
-    """In a running cluster: damaged, then deleted; the others elect and commit without it."""
+    """In a running cluster, the control file is damaged, then deleted; the others elect and commit
+    without the member."""
     safekeeper, *others = cluster.safekeepers
     (control,) = safekeeper.data_dir.glob("timelines/*/control")
     safekeeper.terminate()
@@ -252,25 +254,25 @@ def test_a_member_without_its_promise_never_votes(cluster: QuorumCluster, ledger
         assert by_hand.promise(others[0]) == by_hand.promise(others[1])
 
     safekeeper.kill()
-    control.write_bytes(whole)  # the operator has found it again
+    control.write_bytes(whole)  # the operator has found the file again
     safekeeper.start()
     assert_nothing_lost(cluster, ledger)
     assert by_hand.promise(safekeeper) == by_hand.promise(others[0])
 
 
 def reason_is(cluster: QuorumCluster, sentence: str) -> bool:
-    """Why the proposer misses the first safekeeper."""
+    """Wait until this is the proposer's reason for the missing safekeeper."""
     return sentence in str(cluster.proposer.status()["safekeepers"][0]["error"])
 
 
 # ---- the WAL
 
 
-def test_old_wal_that_is_gone_is_a_hole(
+def test_missing_old_wal_is_a_hole(
     specimen: Specimen, open_specimen: Callable[[Specimen], SafekeeperProcess]
 ) -> None:
-    """There is more of the log behind it, and the member takes part, but for the vote; a short file
-    is kept aside, and nothing else is touched."""
+    """The log continues after it, and the member takes part, but does not vote. A short file is
+    kept aside; nothing else is changed."""
     commit_lsn = specimen.control.commit_lsn
     holes: dict[TimelineId, tuple[Path, str]] = {}
     short, missing = (specimen.add_copy() for _ in range(2))
@@ -298,10 +300,10 @@ def test_old_wal_that_is_gone_is_a_hole(
     assert_votes(safekeeper, specimen.control.timeline)
 
 
-def test_an_end_that_was_flushed_and_is_gone_gives_no_vote(
+def test_a_member_whose_flushed_end_is_missing_does_not_vote(
     specimen: Specimen, open_specimen: Callable[[Specimen], SafekeeperProcess]
 ) -> None:
-    """A leader can fill it again; until then not a byte of what is left is touched."""
+    """A leader can fill it again. Until then, no byte of the rest is changed."""
     control = specimen.control
     commit_lsn, flushed_lsn = control.commit_lsn, control.flush_lsn
     in_last = commit_lsn % SEG_SIZE
@@ -338,7 +340,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def run_safekeeper(data_dir: Path, id: int = 1) -> tuple[int, str]:
-    """The exit code and the words of a safekeeper that does not start."""
+    """The exit code and the output of a safekeeper that does not start."""
     done = run_program(
         [
             *(*SK, "safekeeper", "run", "--id", str(id), "--data-dir", data_dir),
@@ -350,9 +352,7 @@ def run_safekeeper(data_dir: Path, id: int = 1) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_a_data_directory_that_is_not_ours_is_left_alone(
-    cluster: QuorumCluster, tmp_path: Path
-) -> None:
+def test_a_foreign_data_directory_is_not_touched(cluster: QuorumCluster, tmp_path: Path) -> None:
     def made(name: str, identity: str | None) -> Path:
         (tmp_path / name).mkdir()
         if identity is None:

@@ -1,5 +1,5 @@
-"""The primary and its disk are gone: a new primary comes out of a backup, the archive, and the
-safekeepers that are left, with every row that was ever acknowledged."""
+"""The primary and its disk are lost: a new primary is made from a backup, the archive and the
+remaining safekeepers, with every acknowledged row."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ SLACK_SECONDS = 5.0  # an upload on a busy machine
 def test_primary_and_a_safekeeper_are_lost(
     seed: int, quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path
 ) -> None:
-    """At any moment; what the archive lacks is with the two safekeepers. With every second seed
-    the new primary is lost as well, before there is a backup of it."""
+    """At any moment; the two safekeepers have the WAL that the archive lacks. With every second
+    seed the new primary is lost as well, before there is a backup of it."""
     print(f"seed {seed}")
     choose = random.Random(seed)
     archive = tmp_path / "archive"
@@ -58,7 +58,7 @@ def test_primary_and_a_safekeeper_are_lost(
 def restore_and_go_on(
     cluster: QuorumCluster, archive: Path, folder: Path, ledger: Ledger, rows: int
 ) -> None:
-    """Nothing is lost, and `rows` more are committed; at the end the new primary is killed."""
+    """No row is lost, and `rows` more are committed; at the end the new primary is killed."""
     with (
         restored_at(cluster.postgres.binaries, folder) as restored,
         RestoreProcess(restored, archive, cluster) as restoring,
@@ -78,8 +78,8 @@ def restore_and_go_on(
 
 
 def test_everything_is_lost(quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path) -> None:
-    """Only the archive is left: what is older than its interval is there, and how far it goes is
-    said to the byte, before and after."""
+    """Only the archive is left. It has everything older than its interval, and reports its exact
+    end before and after."""
     archive = tmp_path / "archive"
     cluster = quorum_cluster(wal_seg_size=SEGMENT_BYTES, safekeeper_arguments=archiving(archive))
     with (

@@ -1,4 +1,4 @@
-"""A safekeeper whose disk is full drops out, says why, and comes back by itself."""
+"""A safekeeper whose disk is full stops, reports why, and resumes by itself."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from quorum_wal.safekeeper.retention import DISK_RESERVE_BYTES
 SEG_SIZE = 1 << 20
 DISK_BYTES = 128 << 20
 TIMEOUT = 120.0
-# A safekeeper has room for the segment that is open, and for the spare one. This fills both.
+# A safekeeper has space for the open segment and the spare one. This fills both.
 FOUR_SEGMENTS = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 4 << 20))"
-# What is inside a record of many segments is not committed, and so held by no slot.
+# A record over many segments is not committed, so no slot holds it.
 MANY_RECORDS = (
     "SELECT count(pg_logical_emit_message(true, 'fill', repeat('x', 1 << 19))) "
     "FROM generate_series(1, 48)"
@@ -66,7 +66,7 @@ def on_small_disks(
 
 @pytest.fixture
 def cluster(on_small_disks: QuorumCluster, disks: list[SmallDisk]) -> QuorumCluster:
-    """Everybody has space and follows."""
+    """All have free space and follow."""
     for disk in disks:
         disk.free()
     on_small_disks.start()
@@ -80,13 +80,13 @@ def followers(cluster: QuorumCluster) -> list[int]:
 
 
 def proposers_view(cluster: QuorumCluster, id: int) -> str:
-    """What the proposer says is wrong with a safekeeper."""
+    """The proposer's error for a safekeeper."""
     peers = cluster.proposer.status()["safekeepers"]
     return " ".join(str(peer["error"]) for peer in peers if peer["id"] == id)
 
 
 def wait_stopped(safekeeper: SafekeeperProcess) -> str:
-    """Return why the timeline has stopped, once it has; status, health and log agree about it."""
+    """Return the reason when the timeline has stopped; status, health and log have the same one."""
 
     def reason() -> str:
         timeline = safekeeper.timeline()
@@ -172,12 +172,12 @@ def test_two_full_disks_make_commits_wait(
     assert_nothing_burst(cluster)
 
 
-def test_a_slot_that_filled_the_disk_gives_the_room_back(
+def test_dropping_the_slot_that_filled_the_disk_frees_the_space(
     pg_binaries: PostgresBinaries,
     initdb_template: Callable[[PostgresBinaries, int], Path],
     tmp_path: Path,
 ) -> None:
-    """Dropping it is enough: WAL is removed while the timeline is stopped, too."""
+    """Dropping the slot is enough: WAL is removed while the timeline is stopped, too."""
     with ExitStack() as stack:
         with skip_if_unavailable():
             disk = stack.enter_context(SmallDisk(tmp_path / "safekeeper-1", DISK_BYTES))
@@ -197,7 +197,8 @@ def test_a_slot_that_filled_the_disk_gives_the_room_back(
         for _ in range(2):
             cluster.postgres.execute(FOUR_SEGMENTS)
         wait_until(
-            # What the members hold is told ten times a second; the disk is full before it is again.
+            # Members report what they hold ten times a second; the disk is full before the next
+            # report.
             lambda: position(keeper, "truncate_lsn") == position(keeper, "flush_lsn"),
             TIMEOUT,
             "the slot alone to hold eight segments",
@@ -243,5 +244,5 @@ def test_a_vote_that_cannot_be_persisted_is_not_given(
     wait_active(first)
     assert_nothing_lost(cluster, ledger)
     assert by_hand.promise(first) == by_hand.promise(second)
-    assert len(open_segments(first)) == 1  # that of before was let go of
+    assert len(open_segments(first)) == 1  # the WAL before it was released
     assert_nothing_burst(cluster)

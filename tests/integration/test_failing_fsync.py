@@ -1,6 +1,6 @@
-"""A failed fsync is believed at once and never tried again: the timeline stops until a restart.
+"""After a failed fsync the timeline stops until a restart; the fsync is never tried again.
 
-The kernel reports lost pages once; a second fsync succeeds and proves nothing ("fsyncgate").
+The kernel reports lost pages once. A second fsync succeeds and proves nothing ("fsyncgate").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quorum_wal.pg_server.binaries import PostgresBinaries
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0
 IO_ERROR = "Input/output error"
-# The proposer comes back twice a second, the housekeeper, who would heal, every 5 seconds.
+# The proposer reconnects twice a second; housekeeping, which could resume it, runs every 5 seconds.
 REFUSALS = 12
 
 
@@ -65,7 +65,7 @@ def on_failing_disks(
 
 @pytest.fixture
 def cluster(on_failing_disks: QuorumCluster, disks: list[FailingDisk]) -> Iterator[QuorumCluster]:
-    """Everybody's disk works, and everybody follows."""
+    """All disks work, and all safekeepers follow."""
     yield on_failing_disks
     for disk, safekeeper in zip(disks, on_failing_disks.safekeepers, strict=False):
         disk.restore()
@@ -80,7 +80,7 @@ def stopped_reason(safekeeper: SafekeeperProcess) -> str:
 
 
 def wait_stopped(safekeeper: SafekeeperProcess) -> str:
-    """Return why it has stopped; status, health and log agree about it."""
+    """Return the reason for the stop; status, health and log have the same one."""
     why = wait_until(lambda: stopped_reason(safekeeper), TIMEOUT, f"{safekeeper.name} to stop")
     code, health = http_get(safekeeper.http_address, "/healthz")
     assert code == 503
@@ -118,7 +118,7 @@ def test_a_failed_fsync_is_never_tried_again(
     ledger.wait_for_progress(100, TIMEOUT)  # with the two others
 
     disk.restore()
-    safekeeper.restart()  # reads what is really on disk
+    safekeeper.restart()  # it reads what is really on disk
     assert_nothing_lost(cluster, ledger)
     assert_nothing_burst(cluster)
 

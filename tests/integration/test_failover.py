@@ -49,7 +49,7 @@ def test_nothing_acknowledged_is_lost(
 
 
 def assert_fenced(world: FailoverWorld, loss: Loss) -> None:
-    """The old primary commits nothing more, cut off or come back."""
+    """The old primary commits nothing more, whether it is cut off or returns."""
     old, proposer = world.cluster.postgres, world.cluster.proposer
     if loss is not Loss.CUT_OFF:
         old.start()
@@ -58,7 +58,7 @@ def assert_fenced(world: FailoverWorld, loss: Loss) -> None:
     for proxy in world.cluster.proxies:
         proxy.restore()
     if loss is Loss.MACHINE:
-        proposer.start()  # as a supervisor would: the safekeepers have another timeline by now
+        proposer.start()  # as a supervisor would; the safekeepers have another timeline by now
         assert proposer.wait(TIMEOUT) == ExitCode.FAILED
         assert "lacks acknowledged commits" in proposer.log_text()
     else:
@@ -67,7 +67,7 @@ def assert_fenced(world: FailoverWorld, loss: Loss) -> None:
 
 
 def assert_complete(ledger: Ledger, primary: Postgres) -> None:
-    """Every acknowledged row is there, and none twice, whatever an index says."""
+    """Every acknowledged row exists exactly once, also if no index is used."""
     ledger.pause()
     ledger.wait_idle(TIMEOUT)
     report = ledger.verify(primary.dsn())

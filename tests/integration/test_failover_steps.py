@@ -1,4 +1,4 @@
-"""`sk promote` step by step: broken off anywhere, refused where it must be, led past obstacles."""
+"""`sk promote` step by step: interrupted anywhere, refused where it must be, and past obstacles."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ THREE_SEGMENTS = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 3 << 
 
 
 class Crash(Exception):
-    """The process ends here."""
+    """Ends the process here."""
 
 
 def failover_until(world: FailoverWorld, step: Step) -> list[Step]:
-    """A failover that crashes when it begins `step`; the steps it began."""
+    """Run a failover that crashes when it begins `step`; returns the steps that it began."""
     begun: list[Step] = []
 
     def began(each: Step) -> None:
@@ -59,7 +59,7 @@ def follow_directly(cluster: QuorumCluster) -> str:
 
 
 def raw_standby(world: FailoverWorld) -> None:
-    """What a base backup from before `sk attach` would be."""
+    """A standby from a base backup that is older than `sk attach`."""
     world.standby.execute("ALTER SYSTEM RESET synchronous_standby_names")
     world.standby.execute("SELECT pg_reload_conf()")
     wait_until(
@@ -69,10 +69,11 @@ def raw_standby(world: FailoverWorld) -> None:
     )
 
 
-def test_broken_off_at_each_step_and_run_again(
+def test_interrupted_at_each_step_and_run_again(
     failover_world: Callable[..., FailoverWorld],
 ) -> None:
-    """What was done is not done again; commits of the new primary wait before it has a proposer."""
+    """Completed steps are not repeated. Commits of the new primary wait before it has a
+    proposer."""
     world = failover_world(lambda _: NOBODY, settings={"max_prepared_transactions": 1})
     raw_standby(world)
     with Ledger(world.clients_dsn, clients=3) as ledger:
@@ -81,11 +82,11 @@ def test_broken_off_at_each_step_and_run_again(
         begun: dict[Step, list[Step]] = {}
         for step in Step:
             if step is Step.SETTLE:
-                continue  # it may be over before anybody looks
+                continue  # it may end before this check
             if step is Step.RESOLVE:
-                break  # the proposer's
+                break  # that of the proposer
             if step is Step.REPLAY:
-                pause(world.standby)  # so may this one
+                pause(world.standby)  # this one may, too
             begun[step] = failover_until(world, step)
             if step is Step.REPLAY:
                 resume(world.standby)
@@ -119,7 +120,7 @@ def test_broken_off_at_each_step_and_run_again(
 
 
 def state_of(world: FailoverWorld) -> list[Any]:
-    """All that a dry run or a refusal must leave as it was."""
+    """Everything that a dry run or a refusal must not change."""
     safekeepers = [safekeeper.timeline() for safekeeper in world.cluster.safekeepers]
     settings = (world.standby.data_dir / "postgresql.auto.conf").read_bytes()
     slots = world.standby.execute("SELECT slot_name FROM pg_replication_slots")
@@ -144,7 +145,7 @@ def test_a_dry_run_changes_nothing(failover_world: Callable[..., FailoverWorld])
 def test_a_standby_ahead_of_the_quorum_is_refused(
     failover_world: Callable[..., FailoverWorld],
 ) -> None:
-    """With the option that the hint names it is promoted, and what it has is kept."""
+    """With the option that the hint names it is promoted, and keeps its WAL."""
     world = failover_world(follow_directly)
     old, standby = world.cluster.postgres, world.standby
     old.execute("CREATE TABLE ahead (a int)")
@@ -173,11 +174,11 @@ def test_a_standby_ahead_of_the_quorum_is_refused(
             report = ledger.verify(standby.dsn())
             assert report.ok, report
             assert standby.execute("SELECT a FROM ahead") == [(7,)]
-            # The old timeline's stream ends before the quorum has it all: once is enough.
+            # The old timeline's stream ends before the quorum has all of it: once is enough.
             assert promotion.log_text().count("primary lost") <= 2
 
 
-def test_a_standby_of_a_lost_safekeeper_is_led_to_the_others(
+def test_a_standby_of_a_lost_safekeeper_gets_the_addresses_of_the_others(
     failover_world: Callable[..., FailoverWorld],
 ) -> None:
     world = failover_world(lambda cluster: replica_conninfo([cluster.safekeepers[2].address]))

@@ -1,4 +1,5 @@
-"""Two proposers, two primaries: one of them wins, the other says why not, and nothing is lost."""
+"""Two proposers, two primaries: one wins, the other reports why it does not, and nothing is
+lost."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_of_three_rivals_one_remains(cluster: QuorumCluster, ledger: Ledger) -> 
 
 
 def test_a_frozen_proposer_is_fenced_when_it_thaws(cluster: QuorumCluster, ledger: Ledger) -> None:
-    """Until the primary has given it up it holds the slot, and its successor waits for that."""
+    """Until the primary ends its connection it holds the slot, and its successor waits for that."""
     first, second = cluster.proposer, cluster.new_proposer()
     cluster.postgres.configure(wal_sender_timeout="2s")
     try:
@@ -93,7 +94,7 @@ def test_a_frozen_proposer_is_fenced_when_it_thaws(cluster: QuorumCluster, ledge
 
 
 def test_a_donor_s_stream_that_runs_ends_at_a_greater_promise(cluster: QuorumCluster) -> None:
-    """What was sent is WAL; it waits for more; and an election ends it at once."""
+    """It sent WAL and waits for more; an election ends it at once."""
     cluster.postgres.execute("SELECT pg_logical_emit_message(true, 'donor', 'wal')")
     status = cluster.safekeepers[0].timeline()
     assert status is not None
@@ -108,7 +109,7 @@ def test_a_donor_s_stream_that_runs_ends_at_a_greater_promise(cluster: QuorumClu
         elect = ("elect", "--safekeepers", ",".join(s.address for s in cluster.safekeepers))
         assert run_sk(*elect, timeout=TIMEOUT).returncode == 0
         while received(donor, 1):
-            continue  # what was flushed before
+            continue  # flushed before
     assert donor.end is not None
     assert donor.end.sqlstate == "55000"
     assert f"log is read for {promised}, but {promised.term + 1}/" in str(donor.end)
@@ -116,7 +117,7 @@ def test_a_donor_s_stream_that_runs_ends_at_a_greater_promise(cluster: QuorumClu
 
 
 def received(donor: CopyConnection, size: int) -> bytes:
-    """At least so many bytes of WAL, or what came before its end."""
+    """At least that many bytes of WAL, or less if the stream ends."""
     wal = b""
     deadline = time.monotonic() + TIMEOUT
     while len(wal) < size and donor.end is None:
@@ -127,7 +128,7 @@ def received(donor: CopyConnection, size: int) -> bytes:
 
 
 def proposer_for(primary: Postgres, cluster: QuorumCluster) -> ProposerProcess:
-    """A proposer that wants to attach another primary to the safekeepers of the cluster."""
+    """A proposer that tries to attach another primary to the safekeepers of the cluster."""
     return ProposerProcess(
         primary.dsn(),
         [safekeeper.address for safekeeper in cluster.safekeepers],
@@ -136,7 +137,7 @@ def proposer_for(primary: Postgres, cluster: QuorumCluster) -> ProposerProcess:
 
 
 def copy_of(cluster: QuorumCluster, path: Path) -> Postgres:
-    """The primary as it was when it was stopped a moment ago; it has gone on since."""
+    """A copy of the primary from its last stop; the primary has continued since."""
     cluster.postgres.stop()
     copy = Postgres(cluster.postgres.binaries, path, template=cluster.postgres.data_dir)
     copy.init()
@@ -144,7 +145,7 @@ def copy_of(cluster: QuorumCluster, path: Path) -> Postgres:
     return copy
 
 
-def test_a_stale_copy_is_refused_and_the_primary_goes_on(
+def test_a_stale_copy_is_refused_and_the_primary_continues(
     cluster: QuorumCluster, ledger: Ledger, tmp_path: Path
 ) -> None:
     copy = copy_of(cluster, tmp_path / "copy")
@@ -164,7 +165,7 @@ def test_a_stale_copy_is_refused_and_the_primary_goes_on(
 
 
 def assert_diverged_copy_is_refused(copy: Postgres, cluster: QuorumCluster) -> None:
-    """`copy` runs, its WAL is longer than the log, and it is not the log."""
+    """`copy` runs, its WAL is longer than the log, and it differs from the log."""
     with proposer_for(copy, cluster) as rival:
         assert rival.wait(TIMEOUT) == ExitCode.FAILED
         positions = DIFFERS.search(rival.log_text())
@@ -173,10 +174,10 @@ def assert_diverged_copy_is_refused(copy: Postgres, cluster: QuorumCluster) -> N
 
 
 @pytest.mark.parametrize("kind", ["cold copy", "base backup"])
-def test_a_copy_that_went_its_own_way_is_refused(
+def test_a_diverged_copy_is_refused(
     cluster: QuorumCluster, ledger: Ledger, tmp_path: Path, kind: str
 ) -> None:
-    """A base backup has no slot, so nothing but its WAL tells that it is not the primary."""
+    """A base backup has no slot, so only its WAL shows that it is not the primary."""
     path = tmp_path / "copy"
     copy = copy_of(cluster, path) if kind == "cold copy" else cluster.postgres.base_backup(path)
     copy.configure(wal_keep_size="1GB")
@@ -192,10 +193,11 @@ def test_a_copy_that_went_its_own_way_is_refused(
     assert_nothing_lost(cluster, ledger)
 
 
-def test_a_copy_that_ended_its_segment_alike_is_refused(
+def test_a_copy_with_an_equal_end_of_segment_is_refused(
     quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path
 ) -> None:
-    """The last megabytes of both are then the padding of a switch: equal, and no proof."""
+    """The last megabytes of both are the padding of a segment switch: they are equal, and prove
+    nothing."""
     cluster = quorum_cluster()
     copy = copy_of(cluster, tmp_path / "copy")
     PendingCommit(cluster.postgres).wait_returned(TIMEOUT)
@@ -222,7 +224,8 @@ def test_the_primary_whose_copy_took_over_is_refused(
     ledger_of: Callable[..., Ledger],
     tmp_path: Path,
 ) -> None:
-    """Stopped at the end of the log, both are as good; the first to attach is the primary."""
+    """Both were stopped at the end of the log, so either could continue. The first one to attach is
+    the primary."""
     cluster = quorum_cluster(wal_seg_size=1 << 20)
     original, ledger = cluster.postgres, ledger_of(cluster)
     original.stop()
@@ -250,7 +253,7 @@ def test_the_primary_whose_copy_took_over_is_refused(
 def test_a_primary_rolled_back_to_a_snapshot_is_refused(
     quorum_cluster: Callable[..., QuorumCluster], ledger_of: Callable[..., Ledger], tmp_path: Path
 ) -> None:
-    """Under its own address, by the proposer that waits for it to come back."""
+    """Under its own address, by the proposer that waits for it to return."""
     cluster = quorum_cluster(wal_seg_size=1 << 20)
     ledger = ledger_of(cluster)
     snapshot = copy_of(cluster, tmp_path / "snapshot")

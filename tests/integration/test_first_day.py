@@ -23,25 +23,25 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE, TRANSCRIPT = DOCS / "first-day.md", DOCS / "first-day-transcript.md"
 TIMEOUT, STOP_TIMEOUT = 600.0, 60.0
 INDENT, HOME = "    ", "/home/dba"
-#: The test is installed already, and knows where Postgres is.
+#: The test has sk installed already, and the path of Postgres.
 INSTALLS, NAMES_POSTGRES = "pip install", "export PATH="
-#: Each safekeeper is in `sk status` at the end, and the rows are there again.
+#: At the end each safekeeper is in `sk status`, and the rows exist again.
 EXPECTED = ("OK: commits proceed, 3 of 3 safekeepers", "done: members 1, 2, 4", " 1000")
 
 
 def commands_of(page: str) -> list[str]:
-    """The lines of its blocks."""
+    """The lines of its blocks of commands."""
     return [line[len(INDENT) :] for line in page.splitlines() if line.startswith(INDENT)]
 
 
 @pytest.fixture
 def home(open_path: Path) -> Iterator[Path]:
-    """A folder of the account that Postgres runs as."""
+    """A folder of the account that runs Postgres."""
     home = open_path / "home"
     home.mkdir()
     give(home, server_account())
     yield home
-    # pg_ctl makes a server a session of its own, which the end of the shell does not end.
+    # pg_ctl gives the server its own session, which outlives the shell.
     for data_dir in home.glob("first-day/pg*/"):
         server = read_postmaster_file(data_dir)
         if server is not None:
@@ -85,7 +85,7 @@ def test_every_command_of_the_first_day_works(
 
 
 def transcript(commands: list[str], printed: str) -> str:
-    """The output in Markdown, each command behind a `$`."""
+    """The output in Markdown, with a `$` before each command."""
     lines, left = [], list(commands)
     for line in printed.splitlines():
         if left and line == left[0]:

@@ -1,4 +1,4 @@
-"""A forked `sk` process is as one that was executed, and ends with the one who started it."""
+"""A forked `sk` process behaves like an executed one, and ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 TIMEOUT = 120.0
 ROOT = Path(__file__).parents[2]
 
-#: Starts a safekeeper with a fork server of its own, prints its process id, and goes on.
+#: Starts a safekeeper with its own fork server, prints its process id, and continues.
 STARTER = """
 import sys, time
 from pathlib import Path
@@ -63,7 +63,9 @@ def test_exit_codes_output_and_environment(servers: ForkServers, tmp_path: Path)
     assert "no safekeeper answers" in text
 
 
-def test_it_is_a_process_as_any_other(servers: ForkServers, tmp_path: Path) -> None:
+def test_a_forked_process_behaves_like_an_executed_one(
+    servers: ForkServers, tmp_path: Path
+) -> None:
     with SafekeeperProcess(1, tmp_path / "safekeeper") as safekeeper:
         entry = read_entry(safekeeper.pid)
         assert entry is not None
@@ -82,7 +84,7 @@ def test_it_is_a_process_as_any_other(servers: ForkServers, tmp_path: Path) -> N
         assert safekeeper.terminate() == 0
 
 
-def test_what_acts_at_a_start_is_executed(servers: ForkServers) -> None:
+def test_commands_that_act_at_their_start_are_executed(servers: ForkServers) -> None:
     env = dict(os.environ)
     assert servers.find([*SK, "status"], env)
     assert not servers.find([*SK, "status"], {**env, "LD_PRELOAD": "/failing-disk.so"})
@@ -90,7 +92,7 @@ def test_what_acts_at_a_start_is_executed(servers: ForkServers) -> None:
     assert not servers.find([sys.executable, "-c", "pass"], env)
 
 
-def test_nothing_outlives_the_one_who_started_it(tmp_path: Path) -> None:
+def test_all_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, str(tmp_path / "safekeeper")],
         stdin=subprocess.PIPE,

@@ -35,7 +35,7 @@ SUFFIX = "0000090004000007"
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenerationProcess]:
-    """One without tokens, on loopback."""
+    """A service without tokens, on loopback."""
     folder = tmp_path_factory.mktemp("generations")
     with GenerationProcess(
         str(folder / "generations.db"), log_path=folder / "service.log"
@@ -101,7 +101,7 @@ def test_refusals_have_a_code_and_a_hint(service: GenerationProcess) -> None:
     assert text[0] == 415
 
 
-def test_too_many_tenants_are_asked_for_in_parts(service: GenerationProcess) -> None:
+def test_a_client_validates_many_tenants_in_parts(service: GenerationProcess) -> None:
     client = GenerationClient(service.url)
     tenant = token_hex(16)
     generation = client.register_node(77, "x").node_generation
@@ -128,10 +128,10 @@ def test_its_pages(service: GenerationProcess) -> None:
     assert "sk_generations_database_up 1.0" in metrics
 
 
-# ---- its end
+# ---- stop and restart
 
 
-def test_a_service_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_service_continues_with_its_numbers(tmp_path: Path) -> None:
     database = str(tmp_path / "generations.db")
     with GenerationProcess(database, log_path=tmp_path / "service.log") as process:
         client = GenerationClient(process.url)
@@ -150,7 +150,7 @@ def test_a_service_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         assert embedded.register_node(3, "x").node_generation == 3
 
 
-def test_a_database_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_lost_database_is_reported(tmp_path: Path) -> None:
     database = tmp_path / "generations.db"
     with GenerationProcess(str(database), log_path=tmp_path / "service.log") as process:
         database.unlink()
@@ -165,11 +165,11 @@ def test_a_database_that_is_gone_is_told(tmp_path: Path) -> None:
         assert "sk_generations_database_up 0.0" in metrics
 
 
-# ---- who may
+# ---- permissions
 
 
 class Files:
-    """Of a secured service."""
+    """The files of a secured service."""
 
     def __init__(self, folder: Path) -> None:
         authority = trustme.CA()
@@ -233,7 +233,7 @@ def client_of(secured: SecuredProcess, token_file: Path | None) -> GenerationCli
     return GenerationClient(secured.url, token_file=token_file, ca_file=secured.files.ca)
 
 
-def test_what_nodes_and_what_administrators_may(secured: SecuredProcess, tmp_path: Path) -> None:
+def test_the_rights_of_nodes_and_administrators(secured: SecuredProcess, tmp_path: Path) -> None:
     admin, node = client_of(secured, secured.files.admin), client_of(secured, secured.files.node)
     admin.attach(TENANT, 3)
     assert node.register_node(3, "x").attachments[0].tenant == TENANT
@@ -261,9 +261,9 @@ def test_what_nodes_and_what_administrators_may(secured: SecuredProcess, tmp_pat
     assert NODE_TOKEN not in secured.log_text()
 
 
-def test_who_the_service_is(secured: SecuredProcess) -> None:
-    """A client that does not know its authority tells it nothing; in clear text it sends no token
-    to another machine."""
+def test_the_client_verifies_the_service(secured: SecuredProcess) -> None:
+    """A client that does not trust its authority sends nothing, and a token is never sent in clear
+    text to another machine."""
     stranger = GenerationClient(secured.url, token_file=secured.files.node)
     with pytest.raises(GenerationServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
         stranger.register_node(3, "x")
@@ -290,7 +290,7 @@ def test_an_open_port_is_refused(tmp_path: Path, given: tuple[str, ...], lacks: 
     assert not database.exists()
 
 
-def test_what_keeps_it_from_starting(tmp_path: Path, service: GenerationProcess) -> None:
+def test_errors_at_the_start(tmp_path: Path, service: GenerationProcess) -> None:
     serve = ("generations", "serve", "--database", tmp_path / "generations.db")
     done = sk(*serve, "--listen", service.address)
     assert_refused(done, 1, "Address already in use", "Choose another --listen")

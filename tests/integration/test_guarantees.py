@@ -1,6 +1,8 @@
-"""What cannot be guaranteed from outside Postgres, as docs/guarantees.md says it; and who warns.
+"""What software outside Postgres cannot guarantee, as docs/guarantees.md describes it, and the
+warnings.
 
-Each test makes visible what no quorum has, then fails over: it is gone, and was never acknowledged.
+Each test makes a commit visible that no quorum has, then fails over: it is lost, and was never
+acknowledged.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ WARNING_SECONDS = 1.0
 
 @pytest.fixture
 def world(failover_world: Callable[..., FailoverWorld]) -> FailoverWorld:
-    """No quorum is reachable, and there is an empty table t."""
+    """The quorum is unreachable, and there is an empty table t."""
     world = failover_world()
     world.cluster.postgres.execute("CREATE TABLE t (a int)")
     for proxy in world.cluster.proxies:
@@ -38,7 +40,7 @@ def assert_lost_by_failover(world: FailoverWorld) -> None:
 
 
 def status_of(world: FailoverWorld, postgres: Postgres) -> dict[str, object]:
-    """What `sk status` says of a Postgres."""
+    """The report of `sk status` about a Postgres."""
     members = ("--safekeepers", ",".join(world.addresses))
     (server,) = sk_json("status", *members, "--primary", postgres.dsn())["primaries"]
     return dict(server)
@@ -48,7 +50,7 @@ def test_a_cancelled_wait_becomes_visible(world: FailoverWorld) -> None:
     primary = world.cluster.postgres
     pending = PendingCommit(primary, INSERT)
     pending.wait_blocked(TIMEOUT)
-    assert primary.execute(ROWS) == []  # until then nobody sees it
+    assert primary.execute(ROWS) == []  # until then no session sees it
 
     def long_enough() -> bool:
         server = status_of(world, primary)
@@ -93,7 +95,7 @@ def test_a_crash_makes_waiting_transactions_visible(world: FailoverWorld) -> Non
 
 
 def test_a_deposed_primary_that_comes_back_is_named(world: FailoverWorld) -> None:
-    """It acknowledges nothing, but shows what it has to whoever reads there."""
+    """It acknowledges nothing, but clients that still connect to it can read its rows."""
     primary = world.cluster.postgres
     PendingCommit(primary, INSERT).wait_blocked(TIMEOUT)
     world.lose(Loss.MACHINE)

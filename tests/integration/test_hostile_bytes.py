@@ -1,7 +1,7 @@
-"""Bytes that are no conversation: the ports survive them, and commits do not notice.
+"""Random bytes on all ports: the ports survive them, and commits are not affected.
 
-The push conversations are a real proposer's, retold to timelines that nobody uses: on the timeline
-in use, a mutation that happens to ask for a greater term would lawfully fence its proposer.
+The push conversations are those of a real proposer, changed to timelines that no test uses. On the
+timeline in use, a mutation that requests a greater term would lawfully fence its proposer.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ SEED_VARIABLE = "SK_HOSTILE_SEED"
 STREAMS = 10_000
 HTTP_STREAMS = 1_000
 TIMEOUT = 120.0
-# 24 connections at once, with buffers of 2 MiB and more, and what the allocator keeps of them.
+# 24 connections at once, with buffers of 2 MiB and more, and the reserve of the allocator.
 RSS_GROWTH_BYTES_MAX = 192 << 20
 STRANGERS_MAX = DEFAULT_LIMITS.unauthenticated_max
 
 START_LSN = 0x1100000
-STRANGERS = 20  # timelines that nobody uses
+STRANGERS = 20  # timelines that no test uses
 APPENDS_MAX = 6
 RECORDINGS_MAX = 20
 ANSWER_TO_APPEND = b"d" + struct.pack("!I", 4 + APPEND_RESPONSE.size) + b"A"
@@ -69,7 +69,7 @@ ANSWER_TO_APPEND = b"d" + struct.pack("!I", 4 + APPEND_RESPONSE.size) + b"A"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Packets of what real clients said. `push` belongs to a proposer that was elected."""
+    """Packets that real clients sent. `push` is from a proposer that was elected."""
 
     push: list[bytes]
     others: list[list[bytes]]
@@ -86,8 +86,8 @@ def generator() -> random.Random:
 
 
 def record(cluster: QuorumCluster) -> Recorded:
-    """Of the addresses of one safekeeper, the first that answers is used: until that is the
-    recorder's."""
+    """The recorder replaces the first address of one safekeeper, which clients use if it
+    answers."""
     for _ in range(RECORDINGS_MAX):
         recorded = record_once(cluster)
         if len(recorded.push) > 5:
@@ -97,7 +97,7 @@ def record(cluster: QuorumCluster) -> Recorded:
 
 
 def record_once(cluster: QuorumCluster) -> Recorded:
-    """Attach another proposer through the recorder, commit, read, ask; then restore order."""
+    """Attach another proposer through the recorder, commit, read, query; then restore the order."""
     with RecordingProxy(cluster.safekeepers[0].address) as recorder:
         proposer = ProposerProcess(
             cluster.postgres.dsn(), [recorder.address], log_path=cluster.root / "recorded.log"
@@ -118,7 +118,7 @@ def record_once(cluster: QuorumCluster) -> Recorded:
 
 
 def read_as_a_donors_reader(cluster: QuorumCluster, address: SafekeeperAddress) -> None:
-    """A replication client: it reads the log and reports where it is."""
+    """A replication client that reads the log and reports its position."""
     status = cluster.safekeepers[0].timeline()
     assert status is not None
     begin_lsn = int(Lsn.parse(status["start_lsn"]))
@@ -145,11 +145,11 @@ def new_timeline() -> TimelineId:
     return TimelineId(bytes(16), secrets.token_bytes(16))
 
 
-# ---- retelling
+# ---- changing a conversation
 
 
 def retell(push: list[bytes], timeline: TimelineId, term: int) -> list[bytes]:
-    """The same conversation about another timeline, whose log it writes anew from the start."""
+    """The same conversation about another timeline, whose log it writes from the start."""
     node_id = NodeId(term, b"retold retold!!!")
     packets: list[bytes] = []
     lsn = START_LSN
@@ -184,12 +184,12 @@ def retell(push: list[bytes], timeline: TimelineId, term: int) -> list[bytes]:
 
 
 def restamped(membership: Membership, node_id: NodeId) -> Membership:
-    """As if that one had written it."""
+    """The same, written by that proposer."""
     return membership.stamped(Stamp(node_id, membership.generation))
 
 
 def about(packet: bytes, timeline: TimelineId) -> bytes:
-    """A startup packet or command in which the timeline is named, naming another."""
+    """A startup packet or command that names a timeline, with another name."""
     before, name, after = packet.partition(b"timeline_id=")
     return before + name + timeline.timeline_id.hex().encode() + after[32:] if name else packet
 
@@ -273,7 +273,7 @@ def log_lines(safekeeper: SafekeeperProcess) -> int:
 
 
 def forget_strangers(cluster: QuorumCluster, safekeeper: SafekeeperProcess) -> None:
-    """Delete what the attack has created or spoilt."""
+    """Delete what the attack has created or damaged."""
     used = cluster.proposer.status()["timeline_id"]
     for status in safekeeper.status()["timelines"]:
         if status["timeline_id"] != used:
@@ -283,7 +283,8 @@ def forget_strangers(cluster: QuorumCluster, safekeeper: SafekeeperProcess) -> N
 
 # ---- the HTTP port
 
-REQUESTS = [
+#: `sk` for a name that the port answers for without a token.
+_REQUESTS = [
     b"GET /status HTTP/1.1\r\nHost: sk\r\nConnection: close\r\n\r\n",
     b"GET /metrics HTTP/1.1\r\nHost: sk\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n",
     b"GET /healthz HTTP/1.0\r\n\r\n",
@@ -294,6 +295,7 @@ REQUESTS = [
     b"GET /../../etc/passwd HTTP/1.1\r\nHost: sk\r\n\r\n",
     b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: sk\r\n\r\n",
 ]
+REQUESTS = [request.replace(b"Host: sk", b"Host: localhost") for request in _REQUESTS]
 
 
 def test_a_thousand_hostile_streams_at_the_http_port(
@@ -324,13 +326,13 @@ def http_streams(generator: random.Random) -> Iterator[bytes]:
             yield bytes(stream)
 
 
-# ---- clients that say nothing, or stop in the middle
+# ---- clients that send nothing, or stop in the middle
 
 
-def test_half_open_connections_hold_nobody_up(
+def test_half_open_connections_delay_no_other_client(
     cluster: QuorumCluster, generator: random.Random, ledger: Ledger
 ) -> None:
-    """More than there are places for strangers. The ends, when they come, are resets."""
+    """More than the limit of unauthenticated connections. They end with resets."""
     safekeeper = cluster.safekeepers[0]
     threads = threads_count(safekeeper)
     startup, noise = startup_packet(), generator.randbytes(7)
@@ -350,8 +352,8 @@ def test_half_open_connections_hold_nobody_up(
     assert_nothing_lost(cluster, ledger)
 
 
-def test_too_many_clients_are_sent_away(cluster: QuorumCluster, ledger: Ledger) -> None:
-    """Those who are in stay in, the running proposer among them."""
+def test_too_many_clients_are_refused(cluster: QuorumCluster, ledger: Ledger) -> None:
+    """Connected clients stay connected, including the running proposer."""
     safekeeper = cluster.safekeepers[0]
     leader = cluster.proposer.status()["node_id"]
     with ExitStack() as crowd:
@@ -371,7 +373,7 @@ def test_too_many_clients_are_sent_away(cluster: QuorumCluster, ledger: Ledger) 
 
 
 def until_ready_or_refused(sock: socket.socket) -> bytes:
-    """What the server says up to ReadyForQuery, or the end of its refusal."""
+    """The answer of the server up to ReadyForQuery, or to the end of its refusal."""
     answer = b""
     while not answer.endswith(b"Z\0\0\0\5I"):
         data = sock.recv(4096)
@@ -389,7 +391,7 @@ def is_serving(safekeeper: SafekeeperProcess) -> bool:
 
 
 def startup_packet() -> bytes:
-    """Of a replication client that names no timeline."""
+    """The startup packet of a replication client that names no timeline."""
     return StartupMessage({"user": "stranger", "replication": "true"}).encode()
 
 

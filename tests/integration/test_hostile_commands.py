@@ -1,4 +1,4 @@
-"""Commands that no tool of ours would send: each is refused by name, and changes nothing."""
+"""Commands that our tools never send: each is refused with its name, and changes nothing."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_a_creation_with_a_bad_option_is_refused(cluster: QuorumCluster, what: s
     assert after == before
 
 
-def test_a_bad_option_names_itself(cluster: QuorumCluster) -> None:
-    """Commands that are not of ours, or not understood, and an option that is missing."""
+def test_the_error_names_the_bad_option(cluster: QuorumCluster) -> None:
+    """Foreign commands, syntax errors, and a missing option."""
     address = SafekeeperAddress.parse(cluster.safekeepers[0].address)
     for text, sqlstate, sentence in (
         ("SELECT 2", "42601", 'syntax error at or near "SELECT"'),
@@ -90,4 +90,4 @@ def test_a_bad_option_names_itself(cluster: QuorumCluster) -> None:
             with pytest.raises(ServerError) as refusal:
                 ask(connection.pgconn, text)
             assert (refusal.value.sqlstate, sentence in str(refusal.value)) == (sqlstate, True)
-            ask(connection.pgconn, "IDENTIFY_SAFEKEEPER")  # the connection lives on
+            ask(connection.pgconn, "IDENTIFY_SAFEKEEPER")  # the connection is still usable

@@ -1,6 +1,5 @@
-"""What a change of the members meets and was not made for: safekeepers that hang, that are not who
-they are taken for, that serve another cluster, that are named twice; and two operators at once.
-"""
+"""Member changes among unexpected safekeepers: hung ones, ones with the wrong identity, ones of
+another cluster, one named twice; and two operators at once."""
 
 from __future__ import annotations
 
@@ -45,7 +44,8 @@ def world(quorum_cluster: Callable[..., QuorumCluster]) -> Iterator[MembersWorld
 def test_a_member_is_replaced_while_one_hangs(
     world: MembersWorld, ledger_of: LedgerOf, hanging: int
 ) -> None:
-    """It holds its connections, and answers nothing; when it wakes it says what it knew."""
+    """It holds its connections open and answers nothing. When it continues, it reports its old
+    state."""
     ledger = ledger_of(world.cluster)
     world.new_keeper(4)
     world.keepers[hanging].pause()
@@ -58,10 +58,10 @@ def test_a_member_is_replaced_while_one_hangs(
     world.reckon(ledger, 1, 2, 4)
 
 
-def test_a_newcomer_hangs_and_another_one_is_taken(
+def test_a_new_safekeeper_hangs_and_another_one_is_used(
     world: MembersWorld, ledger_of: LedgerOf
 ) -> None:
-    """The request is given up; the one that wakes holds a log, and counts for nothing."""
+    """The request is given up. The one that continues later holds a log, but does not count."""
     ledger = ledger_of(world.cluster)
     world.new_keeper(4)
     world.new_keeper(5)
@@ -70,13 +70,13 @@ def test_a_newcomer_hangs_and_another_one_is_taken(
     world.keepers[4].pause()
     ledger.wait_for_progress(ROWS, TIMEOUT)
     command.kill()
-    world.member("cancel")  # it may be complete already
+    world.member("cancel")  # the change may be complete already
     wait_until(lambda: is_at_rest(world), TIMEOUT, "the change to end")
     leaver = 3 if 3 in world.members() else 4
     world.change("replace", leaver, world.address(5))
     world.keepers[4].resume()
     world.wait_members(1, 2, 5)
-    world.change("remove", 3, 4)  # tells whoever was away
+    world.change("remove", 3, 4)  # informs the members that were absent
     world.wait_left(3 if leaver == 3 else 4)
     world.reckon(ledger, 1, 2, 5)
 
@@ -92,7 +92,7 @@ def is_at_rest(world: MembersWorld) -> bool:
 def test_all_die_in_the_middle_of_a_change_of_all_members(
     world: MembersWorld, ledger_of: LedgerOf, state: str
 ) -> None:
-    """Also those that were to come, and the primary. The proposer that comes back knows the old
+    """All members, the new ones and the primary die. The returning proposer knows the old
     addresses; the same requests, one after another, lead to the same members."""
     ledger = ledger_of(world.cluster)
     for id in (4, 5):
@@ -116,13 +116,13 @@ def test_all_die_in_the_middle_of_a_change_of_all_members(
     world.reckon(ledger, 3, 4, 5)
 
 
-# ---- not who it is taken for
+# ---- the wrong identity
 
 
-def test_another_one_at_a_members_address_counts_for_nothing(
+def test_another_safekeeper_at_a_members_address_does_not_count(
     world: MembersWorld, ledger_of: LedgerOf
 ) -> None:
-    """It says the member's id, and serves another cluster's log: with it alone beside one member
+    """It reports the member's id, but serves another cluster's log. With only it and one member,
     nothing commits."""
     ledger = ledger_of(world.cluster)
     _, _, port = world.address(3).rpartition(":")
@@ -145,7 +145,7 @@ def test_another_one_at_a_members_address_counts_for_nothing(
 
 
 def listed(world: MembersWorld) -> dict[str, Any]:
-    """As sk status says."""
+    """As sk status lists it."""
     timelines = sk_json("status", *world.options(1))["timelines"]
     (timeline,) = [each for each in timelines if each["timeline_id"] != ELSEWHERE.timeline_id.hex()]
     return dict(timeline)
@@ -181,12 +181,12 @@ def join_elsewhere(keeper: SafekeeperProcess) -> None:
 
 
 def logs(keeper: SafekeeperProcess) -> list[dict[str, object]]:
-    """Those that it has not left."""
+    """The logs that it has not left."""
     return [timeline for timeline in keeper.status()["timelines"] if not timeline["has_left"]]
 
 
 def elsewhere(keeper: SafekeeperProcess) -> list[object]:
-    """What the other cluster has there."""
+    """Its state in the other cluster."""
     name = ELSEWHERE.timeline_id.hex()
     (timeline,) = [each for each in logs(keeper) if each["timeline_id"] == name]
     return [timeline[key] for key in ("state", "promised", "membership", "flush_lsn")]
@@ -214,7 +214,7 @@ def test_two_newcomers_with_one_id_are_refused(world: MembersWorld) -> None:
     assert world.members() == [1, 2, 3]
 
 
-def test_members_are_not_removed_to_the_last_one_by_one(
+def test_members_cannot_be_removed_one_by_one_to_the_last(
     world: MembersWorld, ledger_of: LedgerOf
 ) -> None:
     ledger = ledger_of(world.cluster)
@@ -231,10 +231,10 @@ def test_members_are_not_removed_to_the_last_one_by_one(
 
 
 @pytest.mark.parametrize("has_proposer", [True, False], ids=["a proposer", "no proposer"])
-def test_two_operators_at_once_both_get_what_they_want_in_the_end(
+def test_two_operators_at_once_both_succeed_in_the_end(
     world: MembersWorld, ledger_of: LedgerOf, has_proposer: bool
 ) -> None:
-    """Each change is made wholly or not at all; who was refused asks again."""
+    """Each change is made completely or not at all; the operator who was refused tries again."""
     ledger = ledger_of(world.cluster)
     if not has_proposer:
         world.cluster.proposer.kill()
@@ -266,14 +266,14 @@ def test_the_same_command_twice_at_once_is_one_change(
     world.reckon(ledger, 1, 2, 4)
 
 
-# ---- the primary is away
+# ---- the primary is down
 
 
 def test_a_proposer_that_waits_for_its_primary_is_not_outvoted(
     world: MembersWorld, ledger_of: LedgerOf
 ) -> None:
-    """Its commits would wait until somebody starts it again. The change waits with it. Others that
-    come, and are fenced, as a deposed one is, do not hide it."""
+    """Its commits would wait until an operator starts it again. The change waits with it. Other
+    proposers that connect and are fenced do not hide it."""
     ledger = ledger_of(world.cluster)
     world.new_keeper(4)
     for id in (1, 2, 3):

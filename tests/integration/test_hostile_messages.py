@@ -1,8 +1,8 @@
-"""Well-formed messages that break a law: each is refused by name, and changes nothing.
+"""Well-formed messages that break a law: each is refused with the reason, and changes nothing.
 
-They come from whoever reaches the port; who may is the authentication's business (see
-test_listener_security.py). One thing is lawful for anybody who may connect: to ask for a vote with
-a greater term. That fences the running proposer, and is how a new one takes over.
+They can come from any client of the port; authentication is tested in test_listener_security.py.
+One message is lawful for every client: a vote request with a greater term. It fences the running
+proposer, and is how a new one takes over.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Status = dict[str, Any]
 
 
 def state_of(cluster: QuorumCluster) -> dict[str, Any]:
-    """What nobody but the running proposer may change; it goes on moving the positions."""
+    """The state that only the running proposer may change; it continues to move the positions."""
     status = cluster.safekeepers[0].timeline()
     assert status is not None
     del status["proposer"]["silent_seconds"]
@@ -76,7 +76,7 @@ def state_of(cluster: QuorumCluster) -> dict[str, Any]:
 
 
 def lawful_append(status: Status) -> Append:
-    """What the running proposer might send next."""
+    """A message that the running proposer could send next."""
     written_lsn = int(Lsn.parse(status["written_lsn"]))
     return Append(
         generation=status["membership"]["generation"],
@@ -91,7 +91,7 @@ def lawful_append(status: Status) -> Append:
 
 
 def elected(status: Status, node_id: NodeId, start_lsn: int) -> Elected:
-    """A history that parts from the safekeeper's at `start_lsn`, and says so."""
+    """A history that diverges from the safekeeper's at `start_lsn`, and declares it."""
     timeline_start_lsn = int(Lsn.parse(status["start_lsn"]))
     generation = status["membership"]["generation"]
     return Elected(
@@ -110,7 +110,7 @@ def promised(status: Status) -> NodeId:
 
 
 def rival(status: Status) -> NodeId:
-    """Of the promised term, but greater: the running proposer's equal, who never stood for it."""
+    """A greater proposer of the promised term, which never asked for a vote."""
     return NodeId(status["promised"]["term"], b"\xff" * 16)
 
 
@@ -120,7 +120,7 @@ def renamed(elected: Elected, stamp: Stamp) -> Elected:
 
 
 def other_sets(status: Status) -> Membership:
-    """Of the stamp that is there."""
+    """A membership with the present stamp and other sets."""
     return Membership(by_hand.membership_of(status).stamp, (1, 2))
 
 
@@ -233,14 +233,14 @@ def test_an_unlawful_message_is_refused_and_changes_nothing(
 
 
 def assert_commits_go_on(cluster: QuorumCluster) -> None:
-    """The running proposer was not harmed."""
+    """The running proposer continues."""
     with Ledger(cluster.postgres.dsn(), clients=2, table="after_the_attack") as ledger:
         ledger.wait_for_progress(10, TIMEOUT)
     cluster.postgres.execute("DROP TABLE after_the_attack")
 
 
 def test_an_append_in_a_lost_term_is_answered_by_the_promise(cluster: QuorumCluster) -> None:
-    """That is how a proposer learns that it is fenced; nothing is written."""
+    """This is how a proposer learns that it is fenced; nothing is written."""
     safekeeper = cluster.safekeepers[0]
     status = safekeeper.timeline()
     assert status is not None
@@ -275,7 +275,7 @@ def test_a_greeting_alone_changes_nothing(cluster: QuorumCluster) -> None:
 
 @pytest.fixture
 def lone_timeline(cluster: QuorumCluster) -> TimelineId:
-    """Where an intruder may do what he likes: nobody else reads or writes it."""
+    """A timeline that no other process reads or writes."""
     timeline = TimelineId(bytes(16), secrets.token_bytes(16))
     create_timeline(
         cluster.safekeepers[0].address, timeline, SERVER, members=(1, 2, 3), start_lsn=START_LSN
@@ -286,7 +286,7 @@ def lone_timeline(cluster: QuorumCluster) -> TimelineId:
 def status_of(cluster: QuorumCluster, timeline: TimelineId) -> Status:
     status = cluster.safekeepers[0].timeline(timeline.timeline_id.hex())
     assert status is not None
-    del status["last_proposer"], status["last_leader"]  # whoever connected
+    del status["last_proposer"], status["last_leader"]  # connected
     return status
 
 
@@ -357,7 +357,7 @@ def test_the_newest_connection_of_a_term_wins(
 def test_an_election_must_name_its_own_ballot(
     cluster: QuorumCluster, lone_timeline: TimelineId
 ) -> None:
-    """Else the log would be ascribed to an older ballot than the one that wrote it."""
+    """Otherwise the log would be attributed to an older ballot than the one that wrote it."""
     status = status_of(cluster, lone_timeline)
     nameless = replace(
         elected(status, NodeId(1, UUID), START_LSN), term_history=TermHistory.initial(START_LSN)

@@ -1,7 +1,7 @@
-"""Sources of a daisy chain that lie, hang, or are none: the chained member takes nothing from them
-that its leader did not speak of, ends the connection with the reason, and is there for the next.
+"""Sources of a daisy chain that lie, hang, or do not exist: the chained member takes no WAL that
+its leader did not name, ends the connection with the reason, and accepts the next source.
 
-The leader is written by hand, so no Postgres is needed.
+A test sends the leader's messages, so no Postgres is needed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ START_LSN = 0x1100000
 SERVER = ServerFacts(system_id=7, pg_version=150018, wal_seg_size=SEG_SIZE)
 TIMEOUT = 60.0
 LEADER = NodeId(3, b"written by hand!")
-#: What the leader sends itself, and what it says is to come from the source.
+#: What the leader sends itself, and what the source is to send.
 DIRECT_BYTES, NAMED_BYTES = 100, 200
 PIECE_BYTES = 1 << 20
 
@@ -53,7 +53,7 @@ Tells = Callable[[Session, CopyStream, int], None]
 
 
 class LyingSource(LocalListener):
-    """It lets everybody in, and `tells` whoever reads what the test wants."""
+    """It accepts every client, and sends `tells` to each reader."""
 
     def __init__(self, tells: Tells) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class LyingSource(LocalListener):
                     self.commands.append(command)
                     self._tells(session, session.start_copy_both(), int(command.start_lsn))
             except (WireError, OSError):
-                return  # the reader has left, as it should
+                return  # the reader has disconnected, as it should
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Chained:
         return status
 
     def led(self, node_id: NodeId = LEADER) -> HandWrittenProposer:
-        """By a proposer that was elected, and goes on where the log ends."""
+        """Led by a proposer that was elected, and continues at the end of the log."""
         proposer = HandWrittenProposer(self.safekeeper.address, self.timeline)
         membership = by_hand.membership_of(self.status())
         vote = proposer.ask(VoteRequest(Stamp(node_id, membership.generation), node_id))
@@ -116,7 +116,8 @@ class Chained:
         return proposer
 
     def follow(self, proposer: HandWrittenProposer, port: int) -> int:
-        """The leader sends some WAL, chains it, and says where the log goes on to; returns that."""
+        """The leader sends some WAL, chains the member, and names the end of the log; returns that
+        end."""
         begin_lsn = int(Lsn.parse(self.status()["written_lsn"]))
         end_lsn = begin_lsn + DIRECT_BYTES
         proposer.ask(append(begin_lsn, end_lsn, bytes(DIRECT_BYTES)))
@@ -159,7 +160,7 @@ def source_of() -> Iterator[Callable[[Tells], LyingSource]]:
         source.stop()
 
 
-# ---- what it tells
+# ---- messages of a lying source
 
 
 def piece(start_lsn: int, size: int) -> bytes:
@@ -167,7 +168,8 @@ def piece(start_lsn: int, size: int) -> bytes:
 
 
 def tell(*payloads: Callable[[int], bytes]) -> Tells:
-    """These messages, made of where the reader begins; then nothing until it leaves."""
+    """These messages, from the position where the reader begins; then nothing until it
+    disconnects."""
 
     def tells(_: Session, stream: CopyStream, start_lsn: int) -> None:
         for payload in payloads:
@@ -179,7 +181,7 @@ def tell(*payloads: Callable[[int], bytes]) -> Tells:
 
 
 def tell_without_end(_: Session, stream: CopyStream, start_lsn: int) -> None:
-    """Far more than the leader has; it stops with the reader."""
+    """Far more WAL than the leader has; it stops when the reader disconnects."""
     lsn = start_lsn
     while lsn < start_lsn + 4 * AHEAD_BYTES_MAX:
         stream.send(piece(lsn, PIECE_BYTES))
@@ -212,7 +214,7 @@ LIES: dict[str, tuple[Tells, str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_source_that_lies_is_left_and_named(
+def test_a_lying_source_is_reported_and_no_longer_used(
     chained: Chained, source_of: Callable[[Tells], LyingSource], lie: str
 ) -> None:
     tells, why = LIES[lie]
@@ -231,7 +233,7 @@ def test_a_source_that_lies_is_left_and_named(
 
 
 def assert_at_most_named(chained: Chained, named_lsn: int) -> None:
-    """Nothing counts that the leader did not name, and nobody has stopped."""
+    """Nothing beyond the WAL that the leader named counts, and no process has stopped."""
     status = chained.status()
     assert status["state"] == "active"
     assert Lsn.parse(status["flush_lsn"]) <= named_lsn
@@ -239,7 +241,8 @@ def assert_at_most_named(chained: Chained, named_lsn: int) -> None:
 
 
 def assert_the_next_leader_is_followed(chained: Chained) -> None:
-    """What the source brought beyond is cut, and the log goes on by the leader's own word."""
+    """WAL of the source beyond the leader's position is cut off, and the log continues with the
+    leader's WAL."""
     with chained.led() as proposer:
         begin_lsn = int(Lsn.parse(chained.status()["written_lsn"]))
         answer = proposer.ask(append(begin_lsn, begin_lsn + 8, bytes(8)))
@@ -247,7 +250,7 @@ def assert_the_next_leader_is_followed(chained: Chained) -> None:
         assert answer.flush_lsn == begin_lsn + 8
 
 
-def test_what_comes_after_the_leader_has_gone_is_nobodys(
+def test_wal_that_arrives_after_the_leader_disconnected_is_ignored(
     chained: Chained, source_of: Callable[[Tells], LyingSource]
 ) -> None:
     may_tell, has_told = Event(), Event()
@@ -281,10 +284,10 @@ def refused_source(chained: Chained, port: int) -> str:
     return refusal
 
 
-def test_a_safekeeper_of_another_cluster_gives_nothing(
+def test_a_safekeeper_of_another_cluster_is_no_source(
     chained: Chained, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """It has no such timeline; or one of that name, which somebody else leads."""
+    """It has no such timeline, or one of that name that another proposer leads."""
     with SafekeeperProcess(2, tmp_path_factory.mktemp("other") / "safekeeper-2") as other:
         port = int(other.address.rpartition(":")[2])
         assert "no such timeline" in refused_source(chained, port)
@@ -298,9 +301,9 @@ def test_a_safekeeper_of_another_cluster_gives_nothing(
             assert f"it still follows {stranger}" in refused_source(chained, port)
 
 
-def test_itself_gives_nothing_and_costs_nothing(chained: Chained) -> None:
-    """Its own address is that of its source, by mistake. It waits for itself, and the leader takes
-    it back."""
+def test_a_member_that_is_its_own_source(chained: Chained) -> None:
+    """Its own address is that of its source, by mistake. It waits for itself, and the leader
+    streams to it again."""
     port = int(chained.safekeeper.address.rpartition(":")[2])
     with chained.led() as proposer:
         named_lsn = chained.follow(proposer, port)
@@ -312,5 +315,5 @@ def test_itself_gives_nothing_and_costs_nothing(chained: Chained) -> None:
     assert_the_next_leader_is_followed(chained)
 
 
-def test_nobody_at_the_sources_address(chained: Chained, free_port: int) -> None:
+def test_no_safekeeper_at_the_address_of_the_source(chained: Chained, free_port: int) -> None:
     assert "Connection refused" in refused_source(chained, free_port)

@@ -1,6 +1,7 @@
-"""What `pip install .` makes: one import name; what could be compiled; manual pages.
+"""`pip install .` installs one import name, the compiled modules, and manual pages.
 
-It works beside packages that have the names of its parts."""
+It works beside packages that have the names of our folders.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ TEMPLATES = [str(p.relative_to(ROOT)) for p in ROOT.glob("telemetry/page/templat
 COMPILED = tuple(path.removesuffix(".py") + "_compiled" for path in MODULES)
 PARTS = sorted(link.name for link in (ROOT / "quorum_wal").iterdir() if link.is_symlink())
 TIMEOUT = 120.0
-#: Of an environment: what would lead to the repository.
+#: Variables of an environment that would lead to the repository.
 OF_THE_TESTS = ("PYTHONPATH", "PYTHONSAFEPATH", "VIRTUAL_ENV")
 WITHOUT_THEM = {name: value for name, value in os.environ.items() if name not in OF_THE_TESTS}
 
@@ -50,8 +51,8 @@ print(plugin.load().__name__)
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
-    """The wheel that pip builds from the files that are in the repository, by whether there is a
-    compiler; the sources are beside it."""
+    """The wheel that pip builds from the tracked files, with and without a compiler; the sources
+    are beside it."""
 
     @cache
     def make(has_compiler: bool) -> Path:
@@ -73,7 +74,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
 
 
 @pytest.mark.parametrize("has_compiler", [True, False], ids=["a compiler", "no compiler"])
-def test_a_wheel_has_what_could_be_compiled(
+def test_a_wheel_has_the_compiled_modules(
     build: Callable[[bool], Path], has_compiler: bool
 ) -> None:
     wheel = build(has_compiler)
@@ -93,7 +94,7 @@ def test_a_wheel_has_what_could_be_compiled(
 def test_a_wheel_has_one_import_name_and_a_page_for_each_command(
     build: Callable[[bool], Path],
 ) -> None:
-    """Beside the two modules that Spark looks for by how their names begin."""
+    """Beside the two modules whose names Spark looks for."""
     with zipfile.ZipFile(build(False)) as file:
         names = file.namelist()
     top = {name.partition("/")[0] for name in names}
@@ -106,7 +107,7 @@ def test_a_wheel_has_one_import_name_and_a_page_for_each_command(
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package of the name of each of ours, which cannot be imported."""
+    """A folder with a package of each of our names, which cannot be imported."""
     folder = tmp_path_factory.mktemp("foreign")
     make_foreign_packages(folder)
     return folder
@@ -120,8 +121,8 @@ def make_foreign_packages(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def python(build: Callable[[bool], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an environment with the wheel, and with foreign packages of all names. What the wheel
-    depends on is found in the environment of the tests."""
+    """The Python of an environment with the wheel, and with foreign packages of all names. It finds
+    the dependencies of the wheel in the environment of the tests."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin/python"
@@ -135,7 +136,7 @@ def python(build: Callable[[bool], Path], tmp_path_factory: pytest.TempPathFacto
 
 
 def run(folder: Path, *command: str | Path) -> str:
-    """What it prints."""
+    """The output."""
     done = subprocess.run(
         command, cwd=folder, env=WITHOUT_THEM, capture_output=True, text=True, timeout=TIMEOUT
     )
@@ -162,7 +163,7 @@ def test_a_program_of_a_user_finds_the_client(python: Path, foreign: Path) -> No
 
 
 def test_sk_runs_a_cluster_beside_packages_of_all_names(python: Path, foreign: Path) -> None:
-    """Its services are processes of their own, which find themselves again."""
+    """Its services are separate processes, which must find the package again."""
     sk = python.with_name("sk")
     assert run(foreign, sk, "--version").startswith("sk, version ")
     assert "safekeeper" in run(foreign, python, "-m", "quorum_wal.cli.main", "--help")
@@ -185,7 +186,8 @@ def test_sk_runs_a_cluster_beside_packages_of_all_names(python: Path, foreign: P
 def test_a_tool_for_programs_installs_sk(
     build: Callable[[bool], Path], tmp_path: Path, foreign: Path, tool: str
 ) -> None:
-    """With all that it depends on, from the package index; `pipx` has its manual pages, too."""
+    """With all dependencies, from the package index; with `pipx` the manual pages are found,
+    too."""
     program = Path(sys.executable).with_name(tool)
     if not program.exists():
         pytest.skip(f"{tool} is not installed: run make")
@@ -207,9 +209,9 @@ def test_a_tool_for_programs_installs_sk(
         assert (tmp_path / "man/man1/sk-attach.1").exists()
 
 
-def test_the_tests_run_what_is_compiled_from_these_sources() -> None:
-    """Of an editable installation the compiled files are in the tree: of other ones no test would
-    see anything. `make` renews them, also after a change of how they are compiled."""
+def test_the_compiled_modules_are_of_these_sources() -> None:
+    """In an editable installation the compiled files are in the tree. Stale ones would hide a
+    change from the tests. `make` compiles them again, also after a change of the build."""
     builder = (ROOT / "hatch_build.py").stat().st_mtime
     for name in COMPILED:
         (library,) = ROOT.glob(f"{name}.*.so")

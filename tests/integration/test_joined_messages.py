@@ -1,6 +1,6 @@
-"""A stream's first bytes may arrive in one piece with the answer that announces it.
+"""The first bytes of a stream may arrive together with the answer that announces it.
 
-libpq then holds them already, and the socket will never again be readable on their account.
+libpq then has read them already, and the socket never becomes readable because of them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
-# Less than half of wal_sender_timeout: then the primary says something, and would hide a mistake.
+# Less than half of wal_sender_timeout: after that the primary sends a message, which would hide a
+# mistake.
 STREAMING_TIMEOUT = 20.0
 
 
-def test_nothing_is_left_lying_when_the_primary_begins_to_stream(cluster: QuorumCluster) -> None:
+def test_no_byte_stays_unread_when_the_primary_begins_to_stream(cluster: QuorumCluster) -> None:
     postgres = cluster.postgres
-    postgres.execute("SELECT pg_switch_wal()")  # so that little is to be compared: one read
+    postgres.execute("SELECT pg_switch_wal()")  # little to compare: one read
     postgres.execute("SELECT pg_logical_emit_message(true, 'small', 'commit')")
     wait_until(lambda: slot_lsn(cluster) >= postgres.flush_lsn(), TIMEOUT, "the slot to follow")
     cluster.proposer.kill()
@@ -47,7 +48,7 @@ def test_nothing_is_left_lying_when_the_primary_begins_to_stream(cluster: Quorum
 
 @contextmanager
 def background_writer_stopped(postgres: Postgres) -> Iterator[None]:
-    """Else it would soon write some WAL, and so say something, too."""
+    """Otherwise it would soon write some WAL, and the primary would send it."""
     statement = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'"
     ((pid,),) = postgres.execute(statement)
     os.kill(pid, signal.SIGSTOP)

@@ -1,4 +1,5 @@
-"""JOIN_TIMELINE and LEAVE_TIMELINE over the wire, on a real safekeeper; what it tells of itself."""
+"""JOIN_TIMELINE and LEAVE_TIMELINE over the wire, on a real safekeeper, and its status
+afterwards."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def greeted(safekeeper: SafekeeperProcess, proposer: HandWrittenProposer) -> Saf
     return answer
 
 
-def test_it_says_who_it_is(safekeeper: SafekeeperProcess) -> None:
+def test_it_reports_its_identity(safekeeper: SafekeeperProcess) -> None:
     (row,) = command(safekeeper.address, "IDENTIFY_SAFEKEEPER")
     page = safekeeper.status()
     assert (row["safekeeper_id"], row["site"]) == ("4", "caf\u00e9")
@@ -86,7 +87,9 @@ def test_it_says_who_it_is(safekeeper: SafekeeperProcess) -> None:
     assert safekeeper.status()["instance"] == row["instance"]
 
 
-def test_one_joins_follows_leaves_and_leads_on(safekeeper: SafekeeperProcess) -> None:
+def test_a_safekeeper_joins_follows_leaves_and_names_the_members(
+    safekeeper: SafekeeperProcess,
+) -> None:
     join(safekeeper)
     status = safekeeper.timeline()
     assert status is not None
@@ -124,10 +127,11 @@ def test_one_joins_follows_leaves_and_leads_on(safekeeper: SafekeeperProcess) ->
     assert (status["state"], status["has_left"]) == ("left", True)
 
 
-def test_another_one_that_got_the_address_is_not_told_to_leave(
+def test_another_safekeeper_at_the_address_does_not_leave(
     safekeeper: SafekeeperProcess,
 ) -> None:
-    """Whom the leader means has gone; here is a learner, maybe, that would lose its log."""
+    """The safekeeper that the leader means has moved. The one at its address now may be a learner,
+    which would lose its log."""
     join(safekeeper)
     address = SafekeeperAddress.parse(safekeeper.address)
     instance = bytes.fromhex(safekeeper.status()["instance"])
@@ -141,9 +145,9 @@ def test_another_one_that_got_the_address_is_not_told_to_leave(
     assert (safekeeper.timeline() or {})["has_left"] is True
 
 
-def test_consumers_are_told_where_to_go(safekeeper: SafekeeperProcess) -> None:
-    """By each command, if they know how to go on from there; stock ones are sent to the next host
-    of their conninfo."""
+def test_readers_get_the_addresses_of_the_members(safekeeper: SafekeeperProcess) -> None:
+    """Each command names the members to clients that can use them; stock clients go to the next
+    host of their conninfo."""
     join(safekeeper)
     leave(safekeeper)
     present = "2 at 10.0.0.2:5454, 3 at 10.0.0.3:5454"

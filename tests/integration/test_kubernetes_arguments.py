@@ -1,7 +1,7 @@
-"""The arguments and variables of packaging/kubernetes/, run as processes of this machine.
+"""The arguments and variables of packaging/kubernetes/, run as processes on this machine.
 
-Replaced are paths, addresses and ports. All else is as in the manifests: options, users, passwords,
-TLS, and the SQL of the ConfigMap.
+Only paths, addresses and ports are replaced. Options, users, passwords, TLS, and the SQL of the
+ConfigMap are those of the manifests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 PRIMARY_PASSWORD = "0123abcd"
 SECRETS = {
     "walproposer/password": PRIMARY_PASSWORD,
-    "proposer/safekeeper-password": f"'{PASSWORD}'",  # it has spaces, unlike that of the page
+    "proposer/safekeeper-password": f"'{PASSWORD}'",  # with spaces, unlike that of the page
     "postgres/password": "4567ef01",
 }
 PGDATA = "/var/lib/postgresql/data/pgdata"
@@ -53,7 +53,7 @@ def replaced(text: str, by: Mapping[str, str]) -> str:
 
 
 def files_of(secrets: Secrets) -> dict[str, str]:
-    """Where the Secrets are mounted, and their files here."""
+    """The paths of the mounted Secrets, and their files here."""
     return {
         "/etc/sk/ca.crt": str(secrets.ca),
         "/etc/cnpg/ca.crt": str(secrets.ca),
@@ -96,7 +96,7 @@ class ManifestProposer(ProposerProcess):
 def run_of(
     container: Container, secrets: Secrets, by: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Its command line and its variables; `by` are further replacements."""
+    """The command line and the variables; `by` are further replacements."""
     changes = {**by, **files_of(secrets)}
     environment = container.environment(SECRETS)
     return (
@@ -117,7 +117,7 @@ def secrets(tmp_path: Path) -> Secrets:
 
 @pytest.fixture
 def addresses(tmp_path: Path, secrets: Secrets) -> Iterator[dict[str, str]]:
-    """Three safekeepers that run: the address of each, by that of the manifests."""
+    """Three running safekeepers: the address of each, by its address in the manifests."""
     with ExitStack() as stack:
         members: list[SafekeeperProcess] = []
         for index in (1, 2, 3):
@@ -131,7 +131,7 @@ def addresses(tmp_path: Path, secrets: Secrets) -> Iterator[dict[str, str]]:
 
 
 def test_the_commands_of_the_page_make_the_secrets(tmp_path: Path) -> None:
-    """With a kubectl that writes its words, one a line."""
+    """With a kubectl that writes its arguments to a file, one per line."""
     page = (ROOT / "docs/kubernetes.md").read_text()
     section = page.partition("\n## Secrets\n")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("    ")]
@@ -158,7 +158,8 @@ def test_the_commands_of_the_page_make_the_secrets(tmp_path: Path) -> None:
 
 
 def demand_passwords(postgres: Postgres) -> None:
-    """From the role walproposer, as initdb with --auth-host, or as the operator."""
+    """Require passwords of the role walproposer, as initdb with --auth-host does, or as the
+    operator does."""
     hba = postgres.data_dir / "pg_hba.conf"
     line = "host all,replication walproposer 127.0.0.1/32 scram-sha-256\n"
     hba.write_text(line + hba.read_text())
@@ -201,7 +202,7 @@ def test_cloudnativepg(
     secrets: Secrets,
     addresses: dict[str, str],
 ) -> None:
-    """`synchronous_standby_names` is set before there is a proposer."""
+    """`synchronous_standby_names` is set before a proposer exists."""
     postgres = postgres_factory(settings={"synchronous_standby_names": 'FIRST 1 ("walproposer")'})
     with_tls(postgres, secrets)
     for statement in (
@@ -220,7 +221,7 @@ def test_cloudnativepg(
 
 
 def status_command() -> str:
-    """The command that the page has kubectl run in the container of the proposer."""
+    """The command that the page runs with kubectl in the container of the proposer."""
     section = (ROOT / "docs/kubernetes.md").read_text().partition("\n## Look at it\n")[2]
     begin, end = "kubectl exec postgres-0 -c proposer -- sh -c '", "'\n"
     return section.partition(begin)[2].partition(end)[0]
@@ -235,7 +236,7 @@ def status_is_ok(command: str, env: Mapping[str, str]) -> bool:
 
 
 def with_tls(postgres: Postgres, secrets: Secrets) -> None:
-    """Its key must belong to its account."""
+    """A key with TLS settings; the key belongs to the right account."""
     for source, name in ((secrets.certificate, "server.crt"), (secrets.key, "server.key")):
         target = postgres.data_dir / name
         shutil.copy(source, target)

@@ -1,7 +1,7 @@
-"""Segments of a gibibyte, the largest that Postgres has: what is done to one must not take like it.
+"""Segments of a gibibyte, the largest of Postgres: no operation may take that much memory or time.
 
-Before, the first commit waited for a gibibyte of zeros on each member (53 s), each start and each
-truncation read all of it at once (1.2 GB), and members were dropped meanwhile, again and again.
+Before, the first commit waited for a gibibyte of zeros on each member (53 s). Each start and each
+truncation read the whole segment into memory (1.2 GB), and members were disconnected meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quorum_wal.pg_fixtures.cluster import QuorumCluster
 
 GIB = 1 << 30
 MIB = 1 << 20
-#: Two segments of Postgres, two of each safekeeper, and what is left for others.
+#: Two segments of Postgres, two of each safekeeper, and a reserve for other tests.
 DISK_BYTES_MIN = 16 * GIB
 LARGE = f"SELECT pg_logical_emit_message(true, 'large', repeat('l', {400 * MIB}))"
 NEXT_COMMIT_SECONDS = 30.0
@@ -45,4 +45,4 @@ def test_a_primary_is_killed_inside_a_large_record(tmp_path: Path) -> None:
         for process in (cluster.proposer, *cluster.safekeepers):
             assert peak_rss_bytes(process) < RSS_BYTES_MAX, process.name
         assert_equal_logs(cluster)
-    shutil.rmtree(tmp_path)  # it would be kept for an hour of tests
+    shutil.rmtree(tmp_path)  # otherwise it would be kept for an hour of tests

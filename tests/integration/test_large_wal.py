@@ -1,4 +1,4 @@
-"""Records far larger than what a proposer holds, with faults in the middle of them."""
+"""Records far larger than the proposer's memory for WAL, with faults in the middle of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ LARGE = f"SELECT pg_logical_emit_message(true, 'large', repeat('l', {100 * MEGAB
 
 
 def commit_large(cluster: QuorumCluster) -> PendingCommit:
-    """Returns in the middle of it: the proposer has received much, and no part can be committed."""
+    """Returns in the middle of the record: the proposer has received much, and no part can be
+    committed."""
     commit = PendingCommit(cluster.postgres, LARGE)
     cluster.proposer.wait_until(
         lambda: cluster.proposer.status()["unconfirmed_bytes"] > 30 * MEGABYTE,
@@ -44,7 +45,7 @@ def test_a_safekeeper_restarts_inside_a_large_record(
 def test_two_safekeepers_restart_inside_a_large_record(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
-    """Nobody has the WAL below the window then but the primary: it is asked again."""
+    """Then only the primary has the WAL below the window: it is asked again."""
     commit = commit_large(cluster)
     for safekeeper in cluster.safekeepers[:2]:
         safekeeper.restart()

@@ -1,4 +1,4 @@
-"""Members that come late, lag, or come back with nothing."""
+"""Members that start late, lag, or return without their data."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ DONOR = re.compile(r"catching up .*donor=(\S+) safekeeper=(\S+)")
 
 @pytest.fixture(scope="module")
 def cluster_options() -> dict[str, Any]:
-    """Proxied, to make members lag; and a pg_wal that would be small without a slot."""
+    """Proxied, to make members lag, and with a pg_wal that would be small without a slot."""
     settings = {"max_wal_size": f"{MAX_WAL_MEGABYTES}MB", "min_wal_size": "4MB"}
     return {"proxied": True, "settings": settings}
 
 
 def proposers_view(cluster: QuorumCluster, safekeeper: SafekeeperProcess) -> dict[str, Any]:
-    """What the proposer's status says of one safekeeper."""
+    """The proposer's status of one safekeeper."""
     return dict(cluster.proposer.status()["safekeepers"][safekeeper.id - 1])
 
 
@@ -50,7 +50,7 @@ def test_a_member_that_was_down_from_the_start_gets_everything(
     late = cluster.safekeepers[2]
     late.kill()
     ledger = ledger_of(cluster)
-    write_wal(cluster.postgres, 24)  # more than the proposer keeps
+    write_wal(cluster.postgres, 24)  # more than the proposer keeps in memory
     cluster.proposer.kill()
     cluster.proposer.start()
     cluster.proposer.wait_streaming()
@@ -62,7 +62,7 @@ def test_a_member_that_was_down_from_the_start_gets_everything(
 def test_a_member_that_lost_its_data_takes_no_part(
     quorum_cluster: Callable[..., QuorumCluster], ledger_of: Callable[..., Ledger]
 ) -> None:
-    """It has forgotten whom it voted for; given the timeline again it might vote twice."""
+    """It has forgotten its vote. With the timeline again it could vote twice."""
     cluster = quorum_cluster(wal_seg_size=MEGABYTE)
     wiped, second, _ = cluster.safekeepers
     ledger = ledger_of(cluster)
@@ -105,7 +105,8 @@ def test_a_member_that_lost_its_data_takes_no_part(
 
 
 def fall_behind(cluster: QuorumCluster, laggard: SafekeeperProcess, megabytes: int) -> None:
-    """The laggard receives nothing; everybody else gets so much WAL, and nobody hoards it."""
+    """The lagging member receives nothing; all others get this much WAL, and none keeps more than
+    it must."""
     cluster.proxies[laggard.id - 1].stall()
     write_wal(cluster.postgres, megabytes)
     end_lsn = cluster.postgres.flush_lsn()
@@ -130,9 +131,9 @@ def test_a_laggard_is_caught_up_by_a_donor(cluster: QuorumCluster, ledger: Ledge
 
 
 def test_a_laggard_whose_donor_dies_finds_another(cluster: QuorumCluster, ledger: Ledger) -> None:
-    """With the donor gone, commits need the laggard: they go on when it has caught up."""
+    """Without the donor, commits need the lagging member: they continue when it has caught up."""
     laggard, proxy = cluster.safekeepers[0], cluster.proxies[0]
-    fall_behind(cluster, laggard, 72)  # much more than all the buffers on the way hold
+    fall_behind(cluster, laggard, 72)  # much more than all buffers on the way can hold
     end_lsn = cluster.postgres.flush_lsn()
     reads_before = len(DONOR.findall(cluster.proposer.log_text()))
     proxy.restore()
@@ -161,8 +162,8 @@ def test_a_laggard_whose_donor_dies_finds_another(cluster: QuorumCluster, ledger
 
 
 def test_a_laggard_inside_a_long_record_may_crash(cluster: QuorumCluster, ledger: Ledger) -> None:
-    """It falls out of the window inside a record, so its donor begins in the middle of one; what it
-    has of the record must not count as flushed, since its restart will not find it."""
+    """It falls out of the window inside a record, so its donor begins inside one. The part of the
+    record that it has must not count as flushed, because a restart would not find it."""
     laggard, proxy = cluster.safekeepers[0], cluster.proxies[0]
     ledger.pause()
     ledger.wait_idle(TIMEOUT)

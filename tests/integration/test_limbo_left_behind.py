@@ -1,5 +1,6 @@
-"""What is prepared where a server is left: a restore to a moment between PREPARE and its end lists
-it, as `sk detach` does; `sk rejoin` lists what only a deposed primary had."""
+"""Prepared transactions on a server that is left: a restore to a moment between PREPARE and COMMIT
+PREPARED lists them, as `sk detach` does; `sk rejoin` lists those that only a deposed primary had.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 100))"
 def test_a_restore_between_prepare_and_its_end(
     pg_binaries: PostgresBinaries, quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path
 ) -> None:
-    """The copy lists it; a new primary commits it, and lets clients in."""
+    """The copy lists it; a new primary commits it, and then allows client writes."""
     archive = tmp_path / "archive"
     cluster = quorum_cluster(
         wal_seg_size=SEGMENT_BYTES, settings=SETTINGS, safekeeper_arguments=archiving(archive)
@@ -102,7 +103,7 @@ def test_detach_lists_what_stays(quorum_cluster: Callable[..., QuorumCluster]) -
     primary = cluster.postgres
     primary.execute("CREATE TABLE t (a int)")
     gid = prepare(primary, "INSERT INTO t VALUES (1)")
-    # As a failover leaves it that was broken off.
+    # The state after an interrupted failover.
     primary.execute("ALTER SYSTEM SET default_transaction_read_only = 'yes'")
     primary.execute("SELECT pg_reload_conf()")
     cluster.proposer.kill()

@@ -1,7 +1,7 @@
-"""TLS, users and tokens on every port, and no secret where it could be read.
+"""TLS, users and tokens on every port, and no secret in any output.
 
-Everything is on at once in the cluster of this file: TLS with a CA of its own, SCRAM on the
-safekeepers' port, TLS and a token on all HTTP ports.
+The cluster of this file has everything at once: TLS with its own CA, SCRAM on the safekeepers'
+port, TLS and a token on all HTTP ports.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def secured(
         yield cluster
 
 
-# ---- all of it at once
+# ---- everything at once
 
 
-def test_a_secured_cluster_commits_and_tells_no_secret(
+def test_a_secured_cluster_commits_and_shows_no_secret(
     secured: QuorumCluster,
     secret_files: Secrets,
     ledger_of: Callable[[QuorumCluster], Ledger],
@@ -114,7 +114,7 @@ def test_a_secured_cluster_commits_and_tells_no_secret(
 
 
 def first_error(address: str) -> ErrorResponse:
-    """What a client is told that starts without encryption."""
+    """The error of a client that starts without encryption."""
     host, _, port = address.rpartition(":")
     connection = ClientConnection()
     with socket.create_connection((host, int(port)), TIMEOUT) as sock:
@@ -145,7 +145,7 @@ def test_plaintext_is_refused(secured: QuorumCluster) -> None:
     ],
     ids=["wrong password", "unknown user", "no password", "unknown CA", "no TLS"],
 )
-def test_who_may_not_come_in_is_told_why(
+def test_a_refused_client_gets_the_reason(
     secured: QuorumCluster,
     secret_files: Secrets,
     tmp_path: Path,
@@ -183,7 +183,8 @@ def test_the_right_password_comes_from_the_environment(
 def test_a_stream_is_canceled_over_tls(
     secured: QuorumCluster, secret_files: Secrets, protocol: str
 ) -> None:
-    """libpq asks as it is connected, with TLS. Who asks in the clear and knows no key ends none."""
+    """libpq cancels as it is connected, over TLS. A cancel request in clear text or without the key
+    ends no stream."""
     safekeeper = secured.safekeepers[0]
     how = {"user": "reader", "password": PASSWORD, "min_protocol_version": protocol}
     conninfo = secret_files.conninfo(**how, max_protocol_version=protocol)
@@ -228,10 +229,10 @@ def test_an_attach_with_a_wrong_password_says_so(
     assert "Traceback" not in done.stderr
 
 
-def test_strangers_that_say_nothing_hold_no_commit_up(
+def test_silent_strangers_delay_no_commit(
     secured: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
-    """More half-open connections to every port than there are places, while clients commit."""
+    """More half-open connections to every port than its limit, while clients commit."""
     ledger = ledger_of(secured)
     addresses = [s.address for s in secured.safekeepers]
     addresses += [s.http_address for s in (*secured.safekeepers, secured.proposer)]
@@ -256,10 +257,10 @@ def dial(address: str) -> socket.socket:
 # ---- the HTTP ports
 
 
-def test_a_proposer_that_starts_anew_finds_a_place_in_a_crowd(
+def test_a_restarted_proposer_gets_a_connection_beside_a_crowd(
     secured: QuorumCluster, secret_files: Secrets
 ) -> None:
-    """Idle replicas and monitors have all the places on every safekeeper that they can get."""
+    """Idle replicas and monitors use all connections that they can get, on every safekeeper."""
     others = DEFAULT_LIMITS.connections_max - DEFAULT_LIMITS.connections_reserved
     with ExitStack() as stack:
         for safekeeper in secured.safekeepers:
@@ -284,7 +285,7 @@ def test_a_proposer_that_starts_anew_finds_a_place_in_a_crowd(
 
 
 def crowd_of(safekeeper: SafekeeperProcess, conninfo: str) -> list[psycopg.Connection]:
-    """As many connections as are let in."""
+    """As many connections as are accepted."""
     crowd = []
     while True:
         try:
@@ -329,7 +330,7 @@ def listening_defaults(
     command: click.Command, context: click.Context, name: str
 ) -> Iterator[tuple[str, str]]:
     for parameter in command.params:
-        # Without a default nothing listens unless it is asked to.
+        # Without a default no port listens unless the option is given.
         default = parameter.get_default(context)
         if isinstance(parameter.type, HostPort) and isinstance(default, str):
             yield f"{name} {parameter.opts[0]}", default

@@ -40,7 +40,7 @@ def lock_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def assert_metrics_of_a_standby(proposer: ProposerProcess) -> None:
-    """Its state, and nothing of its last term: an alert on that would name the wrong proposer."""
+    """Its state, and no metric of its last term: an alert on that would name the wrong proposer."""
     _, text = http_get(proposer.http_address, "/metrics")
     assert 'sk_proposer_state{state="waiting_for_lock"} 1.0' in text
     assert 'sk_proposer_state{state="streaming"} 0.0' in text
@@ -75,7 +75,7 @@ def test_a_standby_proposer_takes_over(
         ledger.wait_for_progress(20, TIMEOUT)
         assert second.status()["lock"]["held"]
 
-        second.pause()  # for longer than its lease: fenced by its successor, it waits again
+        second.pause()  # for longer than its lease: it is fenced by its successor and waits again
         first.wait_streaming(TIMEOUT)
         second.resume()
         second.wait_state("waiting_for_lock", TIMEOUT)
@@ -83,7 +83,7 @@ def test_a_standby_proposer_takes_over(
         ledger.resume()
         ledger.wait_for_progress(20, TIMEOUT)
 
-        assert first.terminate() == 0  # gives it back: no lease has to run out
+        assert first.terminate() == 0  # releases it: the lease need not expire
         second.wait_streaming(TIMEOUT)
         cluster.proposer = second
         ledger.resume()
@@ -118,7 +118,7 @@ def test_a_lost_lock_service_stops_the_proposer_and_loses_nothing(
 
 
 @pytest.mark.parametrize("url", ["etcd://user:secret@host/name", "relative/folder", "ftp://x/y"])
-def test_a_lock_that_makes_no_sense_is_refused(url: str) -> None:
+def test_an_invalid_lock_is_refused(url: str) -> None:
     attach = ("attach", "--primary", "host=/nowhere", "--safekeepers", "127.0.0.1:1")
     result = sk(*attach, "--lock", url)
     assert_refused(result, ExitCode.FAILED, "lock", "etcd://host:port/name")

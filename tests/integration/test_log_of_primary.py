@@ -1,4 +1,4 @@
-"""A primary belongs to one log: another set of safekeepers never takes its commits over."""
+"""A primary belongs to one log: other safekeepers never take over its commits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SLOTS = "SELECT slot_name::text, restart_lsn IS NULL FROM pg_replication_slots O
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SafekeeperProcess]]:
-    """Three safekeepers that have nothing to do with the cluster."""
+    """Three safekeepers outside the cluster."""
     root = tmp_path_factory.mktemp("others")
     with ExitStack() as stack:
         keepers = [
@@ -71,13 +71,13 @@ def attach(postgres: Postgres, keepers: str, *more: object) -> Done:
 
 
 def failures(postgres: Postgres, keepers: str, *more: str) -> dict[str, str]:
-    """Of sk check."""
+    """The failures of sk check."""
     done = sk("check", "--primary", postgres.dsn(), "--safekeepers", keepers, "--json", *more)
     findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
     return {f["check"]: f["text"] for f in findings if f["level"] == "FAIL"}
 
 
-def test_an_empty_set_does_not_take_the_seat_of_a_live_quorum(
+def test_empty_safekeepers_do_not_replace_a_live_quorum(
     cluster: QuorumCluster, ledger: Ledger, others: list[SafekeeperProcess]
 ) -> None:
     postgres, name = cluster.postgres, marker_name(timeline_of(cluster))
@@ -90,7 +90,7 @@ def test_an_empty_set_does_not_take_the_seat_of_a_live_quorum(
     already = problem.replace("belongs", "already belongs")
     assert_refused(sk(*create), 1, already, LEAVE)
     assert problem in failures(postgres, joined(others))["log of the primary"]
-    own = str(timeline_of(cluster))  # its own name does not make another set its members
+    own = str(timeline_of(cluster))  # its own name does not make other safekeepers its members
     assert_refused(attach(postgres, joined(others), "--timeline", own), 1, problem, LEAVE)
 
     assert timelines_of(others) == set()
@@ -103,8 +103,8 @@ def test_an_empty_set_does_not_take_the_seat_of_a_live_quorum(
     assert ledger.verify().ok
 
 
-def test_a_timeline_that_is_not_there_is_no_new_log_of_its_primary(cluster: QuorumCluster) -> None:
-    """The primary's log is there, under another name than the one that was given."""
+def test_a_missing_timeline_is_not_created_for_a_primary_with_a_log(cluster: QuorumCluster) -> None:
+    """The primary's log exists, under another name than the given one."""
     postgres, keepers = cluster.postgres, joined(cluster.safekeepers)
     before, ours = timelines_of(cluster.safekeepers), timeline_of(cluster).timeline_id.hex()
     problem = f"belongs to log {ours}, which these safekeepers have: --timeline names another"
@@ -149,8 +149,8 @@ def test_another_log_of_the_same_system_is_not_its_log(
 def test_a_set_that_overlaps(
     cluster: QuorumCluster, ledger: Ledger, others: list[SafekeeperProcess]
 ) -> None:
-    """The one that has the log leads to its other members; those who merely bear their ids are
-    nobody, and get nothing."""
+    """A safekeeper that has the log leads to its other members. Safekeepers that only have the same
+    ids are no members, and get nothing."""
     mixed = [cluster.safekeepers[0].address, *(other.address for other in others[1:])]
     timeline, term = timeline_of(cluster), cluster.proposer.term
     with ProposerProcess(
@@ -174,7 +174,7 @@ def test_a_set_that_overlaps(
 def test_a_primary_without_a_marker_whose_commits_wait(
     cluster: QuorumCluster, others: list[SafekeeperProcess]
 ) -> None:
-    """As an older release, a clone or a promotion by hand leaves it."""
+    """The state after an older release, a clone or a promotion by hand."""
     postgres, name = cluster.postgres, marker_name(timeline_of(cluster))
     drop = f"SELECT pg_drop_replication_slot('{name}')"
     postgres.execute(drop, options="-c synchronous_commit=local")
@@ -191,8 +191,8 @@ def test_a_primary_without_a_marker_whose_commits_wait(
 def test_a_new_log_of_a_server_that_was_promoted_is_warned_of(
     cluster: QuorumCluster, others: list[SafekeeperProcess], tmp_path: Path
 ) -> None:
-    """Nothing at a standby of the cluster that was promoted by hand names the cluster's log, if its
-    commits do not wait. It looks like a server that had failed over before it had any log."""
+    """Nothing on a standby that was promoted by hand names the cluster's log, if its commits do not
+    wait. It looks like a server that had failed over before it had any log."""
     with cluster.postgres.base_backup(tmp_path / "copy", "--write-recovery-conf") as copy:
         copy.execute("ALTER SYSTEM RESET synchronous_standby_names")
         copy.execute("SELECT pg_reload_conf()")
@@ -206,7 +206,7 @@ def test_a_new_log_of_a_server_that_was_promoted_is_warned_of(
             assert WARNED in proposer.log_text()
             assert "sk promote" in proposer.log_text()
             proposer.terminate()
-            proposer.start()  # with the log that it has now
+            proposer.start()  # with its present log
             proposer.wait_streaming(TIMEOUT)
             assert proposer.log_text().count(WARNED) == 1
             proposer.terminate()
@@ -216,8 +216,8 @@ def test_a_new_log_of_a_server_that_was_promoted_is_warned_of(
 def test_two_at_once_leave_no_more_than_one(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, steps_together: int
 ) -> None:
-    """Both see no marker, and write theirs; with 2, both have written theirs when they look again,
-    and both let go of it."""
+    """Both see no marker, and write one. With 2, both have written theirs when they check again,
+    and both remove it."""
     logs = [TimelineId(bytes(16), sign * 16) for sign in (b"\xab", b"\xcd")]
     together, looks = Barrier(len(logs), timeout=TIMEOUT), Counter[int]()
 
@@ -248,10 +248,10 @@ def test_two_at_once_leave_no_more_than_one(
     assert len(left) <= 2 - steps_together
 
 
-def test_one_that_was_a_moment_earlier_stays(
+def test_the_earlier_one_of_two_stays(
     cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one looked before, saw nothing, and takes its own back."""
+    """The other one checked earlier, saw no marker, and removes its own again."""
     slots = cluster.postgres.execute(SLOTS)
     found = iter([()])
     monkeypatch.setattr(
@@ -266,7 +266,7 @@ def test_one_that_was_a_moment_earlier_stays(
     assert cluster.postgres.execute(SLOTS) == slots
 
 
-def test_a_log_can_be_left_for_good(
+def test_a_log_can_be_left_permanently(
     shared_cluster: SharedCluster[QuorumCluster],
     cluster: QuorumCluster,
     others: list[SafekeeperProcess],
@@ -289,4 +289,4 @@ def test_a_log_can_be_left_for_good(
         assert postgres.execute(SLOTS)[0] == (f"sk_log_{name}", True)
         assert WARNED not in proposer.log_text(), "it was never promoted"
         proposer.terminate()
-    shared_cluster.discard()  # its log has been left
+    shared_cluster.discard()  # it has left its log

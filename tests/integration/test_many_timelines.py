@@ -1,5 +1,5 @@
-"""One safekeeper with two hundred timelines: most asleep, one rotten, one that is full, one that
-works; none of them touches another, and what they cost together is bounded."""
+"""One safekeeper with two hundred timelines: most asleep, one damaged, one full, one active. None
+affects another, and their common cost is limited."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ MIB = 1 << 20
 COUNT = 200
 TENANT_WAL = 48 * MIB
 TIMEOUT = 120.0
-#: Without any acknowledged commit, on a machine with other work.
+#: Without any acknowledged commit, on a busy machine.
 SILENCE_SECONDS_MAX = 10.0
 WORKING = TimelineId(b"working".ljust(16, b"\0"), b"1" * 16)
 FULL = TimelineId(b"full".ljust(16, b"\0"), b"2" * 16)
 NAMES = numbered_names(COUNT)
 ROTTEN = NAMES[COUNT // 2]
-#: Its control file is damaged, so nothing but its folder is known of it.
+#: Its control file is damaged, so only its folder is known.
 UNREADABLE = TimelineId(b"unreadable".ljust(16, b"\0"), b"3" * 16)
 OPTIONS = (
     *("--idle-timeout", "1", "--tenant-wal-max", f"{TENANT_WAL >> 20}MB"),
@@ -53,7 +53,7 @@ OPTIONS = (
 
 @dataclass
 class World:
-    """The first safekeeper has them all."""
+    """The first safekeeper has all of them."""
 
     safekeepers: list[SafekeeperProcess]
     working: Postgres
@@ -68,7 +68,7 @@ class World:
         return [safekeeper.address for safekeeper in self.safekeepers]
 
     def statuses(self) -> dict[str, dict[str, Any]]:
-        """By the names of the timelines."""
+        """The statuses by the names of the timelines."""
         return {
             f"{status['tenant_id']}/{status['timeline_id']}": status
             for status in self.crowded.status()["timelines"]
@@ -81,7 +81,7 @@ class World:
         return sum(status["asleep"] for status in self.statuses().values())
 
     def wait_until(self, condition: Callable[[], object], what: str) -> None:
-        """What a status page says."""
+        """Wait until a status page satisfies the condition."""
 
         def is_so() -> object:
             try:
@@ -93,7 +93,7 @@ class World:
 
 
 def attach(root: Path, postgres: Postgres, name: TimelineId, addresses: list[str]) -> list[str]:
-    """Its timeline is created; the arguments of its proposer."""
+    """Create its timeline; returns the arguments of its proposer."""
     members = ",".join(addresses)
     created = sk("timeline", "create", "--primary", postgres.dsn(), "--timeline", name,
                  "--safekeepers", members)  # fmt: skip
@@ -102,7 +102,7 @@ def attach(root: Path, postgres: Postgres, name: TimelineId, addresses: list[str
 
 
 def rot(data_dir: Path, name: TimelineId) -> None:
-    """A bit of its newest record with content."""
+    """Flip a bit of its newest record with content."""
     folder = data_dir / "timelines" / folder_name(name) / "wal"
     path = max(path for path in folder.iterdir() if len(path.name) == 24)
     content = bytearray(path.read_bytes())
@@ -157,7 +157,7 @@ def made(
 
 @pytest.fixture
 def world(made: World) -> World:
-    """All were looked at, and those that nobody uses sleep."""
+    """All timelines were checked, and the unused ones sleep."""
     made.wait_until(
         lambda: all(s["end_checked"] for s in made.statuses().values()), "all to be looked at"
     )
@@ -165,7 +165,7 @@ def world(made: World) -> World:
     return made
 
 
-def test_those_that_nobody_uses_are_looked_at_and_sleep(world: World) -> None:
+def test_unused_timelines_are_checked_and_sleep(world: World) -> None:
     assert http_get(world.crowded.http_address, "/healthz")[0] == 503
     statuses = world.statuses()
     assert not statuses[str(WORKING)]["asleep"]
@@ -180,7 +180,7 @@ def test_those_that_nobody_uses_are_looked_at_and_sleep(world: World) -> None:
     assert world.crowded.rss_bytes() < 256 * MIB
 
 
-def test_lists_and_metrics_name_them_all_or_count_them(world: World) -> None:
+def test_lists_and_metrics_show_or_count_all_timelines(world: World) -> None:
     listed = sk("timeline", "list", "--safekeepers", world.crowded.address, "--json")
     assert listed.returncode == 0, listed.stderr
     for name in (ROTTEN, UNREADABLE):
@@ -195,7 +195,7 @@ def test_lists_and_metrics_name_them_all_or_count_them(world: World) -> None:
     assert len([line for line in shown if ROTTEN.timeline_id.hex() in line]) == 1
 
 
-def test_a_connection_wakes_one_and_holds_it_awake(world: World) -> None:
+def test_a_connection_wakes_a_timeline_and_keeps_it_awake(world: World) -> None:
     name = NAMES[7]
     host, _, port = world.crowded.address.partition(":")
     named = f"-c tenant_id={name.tenant_id.hex()} -c timeline_id={name.timeline_id.hex()}"
@@ -226,7 +226,7 @@ def test_a_tenant_has_its_limits(world: World) -> None:
     assert "--tenant-timelines-max" in caught.value.hint
 
 
-def test_one_that_is_full_touches_no_other(
+def test_a_full_timeline_affects_no_other(
     world: World, pg_binaries: PostgresBinaries, tmp_path: Path
 ) -> None:
     """Its tenant's quota is used up on all members: its commits wait, those of others do not."""
@@ -262,7 +262,7 @@ def test_one_that_is_full_touches_no_other(
 
 
 def flood(postgres: Postgres) -> None:
-    """Until the server is gone."""
+    """Write until the server stops."""
     try:
         with postgres.connect() as connection:
             connection.execute("CREATE TABLE flood (t text)")
@@ -273,8 +273,8 @@ def flood(postgres: Postgres) -> None:
         return  # the test is over
 
 
-def test_after_a_kill_the_working_one_goes_on_at_once(world: World) -> None:
-    """It does not wait for those that sleep."""
+def test_after_a_kill_the_active_timeline_continues_at_once(world: World) -> None:
+    """It does not wait for the timelines that sleep."""
     with Ledger(world.working.dsn(), clients=2, table="killed") as ledger:
         world.crowded.kill()
         world.crowded.start()
@@ -287,7 +287,7 @@ def test_after_a_kill_the_working_one_goes_on_at_once(world: World) -> None:
 
 
 def test_too_few_open_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    """They would run out with the connections, and then timelines would stop."""
+    """Otherwise they would run out with the connections, and timelines would stop."""
 
     def few() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

@@ -1,6 +1,6 @@
-"""`sk member` refuses in one sentence what would do harm, and nothing has changed afterwards.
+"""`sk member` refuses harmful changes with one error, and changes nothing.
 
-Among them force: when a quorum is lost for good, and only then.
+This includes force: it is allowed only when a quorum is lost for good.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ LedgerOf = Callable[[QuorumCluster], Ledger]
 
 @pytest.fixture
 def world(cluster: QuorumCluster) -> Iterator[MembersWorld]:
-    """On the cluster of this file, whose members stay what they are."""
+    """On the cluster of this file, whose members do not change."""
     with ExitStack() as stack:
         yield MembersWorld(cluster, stack)
 
 
 @pytest.fixture
 def lone_world(quorum_cluster: Callable[..., QuorumCluster]) -> Iterator[MembersWorld]:
-    """On a cluster of its own, which a test may leave in ruins."""
+    """On a cluster of its own, which a test may destroy."""
     with ExitStack() as stack:
         yield MembersWorld(quorum_cluster(safekeepers=3, wal_seg_size=1 << 20), stack)
 
 
 def durable_state(world: MembersWorld) -> list[Any]:
-    """All that a change would change."""
+    """Everything that a change would change."""
     timelines = [keeper.timeline() for keeper in world.keepers.values() if keeper.alive]
     return [t and (t["membership"], t["state"], t["promised"]) for t in timelines]
 
@@ -69,7 +69,7 @@ def test_a_newcomer_that_does_not_answer(world: MembersWorld) -> None:
 
 
 def test_a_newcomer_with_the_id_of_a_member(world: MembersWorld) -> None:
-    """Its disk is another one: what the member promised is forgotten there."""
+    """It has another disk, without the promises of the member."""
     folder = world.cluster.root / "another-3"
     with SafekeeperProcess(3, folder) as another:
         for arguments in (
@@ -99,7 +99,7 @@ def test_what_does_not_fit_the_members(world: MembersWorld) -> None:
     assert_refused(unknown, 1, "no safekeeper that answers has timeline", "sk timeline list")
 
 
-def test_what_is_done_already_is_done(world: MembersWorld) -> None:
+def test_a_completed_change_is_reported_as_done(world: MembersWorld) -> None:
     before = durable_state(world)
     for arguments in (("add", world.address(3)), ("remove", 9), ("move", 3, world.address(3))):
         assert "nothing to change: it has members 1, 2, 3" in world.change(*arguments)
@@ -125,7 +125,7 @@ def test_a_dry_run_changes_nothing(world: MembersWorld) -> None:
 
 
 def test_less_than_a_quorum_alive(lone_world: MembersWorld) -> None:
-    """Of the set wanted, while commits go on; of the present set, while none does."""
+    """Of the requested set, while commits continue; of the present set, while none returns."""
     world = lone_world
     world.new_keeper(4)
     world.keepers[3].kill()
@@ -140,7 +140,7 @@ def test_less_than_a_quorum_alive(lone_world: MembersWorld) -> None:
 
 
 def lose_two(world: MembersWorld) -> None:
-    """The disks of 1 and 3 burn, and with them the machine of the primary."""
+    """The disks of 1 and 3 are lost, and so is the machine of the primary."""
     world.cluster.wait_flushed(world.cluster.postgres.flush_lsn(), TIMEOUT)
     world.cluster.kill_all()
     for id in (1, 3):
@@ -187,7 +187,7 @@ def test_force_names_all_that_are_lost_and_asks(lone_world: MembersWorld) -> Non
 
 
 def test_a_quorum_is_lost_for_good(lone_world: MembersWorld, ledger_of: LedgerOf) -> None:
-    """The one that is left goes on alone, with all that it had; then it is given company."""
+    """The remaining one continues alone, with all its WAL; then two others are added."""
     world, cluster = lone_world, lone_world.cluster
     ledger = ledger_of(cluster)
     ledger.pause()
@@ -217,8 +217,8 @@ def test_a_quorum_is_lost_for_good(lone_world: MembersWorld, ledger_of: LedgerOf
         assert [m["forced"] for m in status["timelines"][0]["members"]] == [True, True, True]
 
 
-def test_force_goes_on_after_a_crash(lone_world: MembersWorld) -> None:
-    """Of five members two are left; the second hears of it from the second run."""
+def test_force_continues_after_a_crash(lone_world: MembersWorld) -> None:
+    """Two of five members are left. The second one learns of it in the second run."""
     world = lone_world
     world.new_keeper(4)
     world.new_keeper(5)
@@ -234,7 +234,7 @@ def test_force_goes_on_after_a_crash(lone_world: MembersWorld) -> None:
         world.keepers[id].start()
         world.keepers[id].wait_ready()
     world.keepers[2].pause()
-    half = force(world, 2, 3, 4, 5, "--yes")  # a lie, which the second run makes good
+    half = force(world, 2, 3, 4, 5, "--yes")  # not true; the second run corrects it
     assert half.returncode == 0, half.stderr
     world.keepers[2].resume()
     rest = sk("member", "force", *world.options(1, 2), "3", "4", "5", "--yes")

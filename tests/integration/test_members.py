@@ -1,4 +1,4 @@
-"""Members come and go while clients commit; whatever dies in between, nothing acknowledged is lost.
+"""Members change while clients commit; whatever dies meanwhile, nothing acknowledged is lost.
 
 Real Postgres, real processes, `sk member` as an operator runs it.
 """
@@ -77,15 +77,15 @@ def test_from_one_member_to_three_to_five_to_three(
         ledger.wait_for_progress(ROWS, TIMEOUT)
     assert longest[0] < WAIT_SECONDS_MAX
     world.wait_left(1, 2)
-    assert world.members(1) == [3, 4, 5]  # one that has left leads on
+    assert world.members(1) == [3, 4, 5]  # it has left, and names the members
     world.reckon(ledger, 3, 4, 5)
 
 
 def test_all_members_are_replaced_one_after_another(
     members_world: WorldOf, ledger_of: LedgerOf
 ) -> None:
-    """From one old address all of them are found again; the proposer starts with old ones only.
-    With labels on all, the status says which sites may be lost."""
+    """One old address leads to all of them; the proposer starts with old ones only. If all have
+    labels, the status shows which sites may be lost."""
     world = members_world()
     ledger = ledger_of(world.cluster)
     with longest_wait(ledger) as longest:
@@ -115,7 +115,7 @@ def test_a_wiped_member_is_replaced_by_the_command_that_the_status_names(
     with longest_wait(ledger) as longest:
         world.wipe(2)
         _, _, port = lost.address.rpartition(":")
-        lost.start()  # as a supervisor does: its disk is empty
+        lost.start()  # as a supervisor does; its disk is empty
         lost.wait_ready()
         verdict = wait_until(lambda: replacement(world), TIMEOUT, "sk status to name the command")
         lost.kill()
@@ -129,7 +129,7 @@ def test_a_wiped_member_is_replaced_by_the_command_that_the_status_names(
 
 
 def replacement(world: MembersWorld) -> tuple[str, str] | None:
-    """`replace`, and the id, as the verdict has them."""
+    """The `replace` and the id in the verdict."""
     found = REPLACED.search(sk("status", *world.options()).stdout)
     return (found[1], found[2]) if found else None
 
@@ -138,7 +138,7 @@ def replacement(world: MembersWorld) -> tuple[str, str] | None:
 
 
 def kill_nobody(world: MembersWorld, command: ServiceProcess) -> None:
-    """The command alone ends."""
+    """Only the command ends."""
 
 
 def kill_proposer(world: MembersWorld, command: ServiceProcess) -> None:
@@ -178,8 +178,8 @@ def test_the_same_command_again_after_a_death(
     strike: Callable[[MembersWorld, ServiceProcess], None],
     state: str,
 ) -> None:
-    """As soon as the change is seen at a state, or past it, somebody is killed, and the command
-    too. Both are as random as the machine is."""
+    """When a change has reached a state, a process and the command are killed. Both moments are
+    random."""
     world = members_world()
     world.new_keeper(4)
     ledger = ledger_of(world.cluster)
@@ -198,7 +198,7 @@ def test_the_same_command_again_after_a_death(
     world.reckon(ledger, 1, 2, 4)
 
 
-def test_one_that_was_away_is_told_later_that_it_has_left(
+def test_an_absent_member_learns_later_that_it_has_left(
     members_world: WorldOf, ledger_of: LedgerOf
 ) -> None:
     world = members_world()
@@ -209,16 +209,16 @@ def test_one_that_was_away_is_told_later_that_it_has_left(
     world.wait_members(1, 2, 4)
     world.keepers[3].start()
     world.keepers[3].wait_ready()
-    if world.state_on(3) != "left":  # a leader that meets it may have been quicker
+    if world.state_on(3) != "left":  # a leader that connected to it may have been earlier
         world.change("replace", 3, world.address(4))
     world.wait_left(3)
     world.reckon(ledger, 1, 2, 4)
 
 
-def test_one_that_comes_back_elsewhere_is_named_to_the_leader(
+def test_a_member_that_returns_at_another_address_is_named_to_the_leader(
     members_world: WorldOf, ledger_of: LedgerOf
 ) -> None:
-    """It knows of no such address; and while it leads, nobody else tells anybody to leave."""
+    """The leader does not know its new address, and only the leader orders a member to leave."""
     world = members_world()
     ledger = ledger_of(world.cluster)
     world.keepers[3].kill()
@@ -238,10 +238,11 @@ def test_one_that_comes_back_elsewhere_is_named_to_the_leader(
         world.reckon(ledger, 1, 2, 4)
 
 
-def test_what_lies_on_one_disk_is_completed_by_the_same_command(
+def test_a_change_on_one_disk_is_completed_by_the_same_command(
     members_world: WorldOf, ledger_of: LedgerOf
 ) -> None:
-    """A leader wrote the members to 1 and died: before that is done, nobody is to be destroyed."""
+    """A leader wrote the members to 1 and died. Before that change is complete, no disk may be
+    destroyed."""
     world = members_world()
     ledger = ledger_of(world.cluster)
     ledger.pause()
@@ -271,7 +272,7 @@ def test_what_lies_on_one_disk_is_completed_by_the_same_command(
     assert "nothing to change: it has members 1, 2, 3" in world.change("remove", 9)
 
 
-def test_a_member_gets_a_label_that_it_had_not(members_world: WorldOf) -> None:
+def test_a_member_gets_a_new_label(members_world: WorldOf) -> None:
     world = members_world()
     keeper = world.keepers[2]
     keeper.terminate()
@@ -286,7 +287,9 @@ def test_a_member_gets_a_label_that_it_had_not(members_world: WorldOf) -> None:
         assert {m["id"]: m["site"] for m in roster} == {1: "", 2: "b", 3: ""}
 
 
-def test_without_a_proposer_the_command_is_one(members_world: WorldOf, ledger_of: LedgerOf) -> None:
+def test_without_a_proposer_the_command_acts_as_one(
+    members_world: WorldOf, ledger_of: LedgerOf
+) -> None:
     world = members_world()
     ledger = ledger_of(world.cluster)
     world.cluster.proposer.kill()
@@ -321,11 +324,11 @@ def test_a_member_moves_to_another_address(members_world: WorldOf, ledger_of: Le
 # ---- those that have left
 
 
-def test_one_that_has_left_serves_nobody_and_names_the_members(
+def test_a_safekeeper_that_has_left_serves_no_client_and_names_the_members(
     members_world: WorldOf, ledger_of: LedgerOf
 ) -> None:
-    """Who is connected hears it from each command; who comes is not let in, with the SQLSTATE upon
-    which libpq goes on to the next host."""
+    """Connected clients get the error from each command. New ones are refused with the SQLSTATE
+    that makes libpq try the next host."""
     world = members_world()
     ledger = ledger_of(world.cluster)
     world.new_keeper(4)
@@ -346,7 +349,7 @@ def test_one_that_has_left_serves_nobody_and_names_the_members(
     assert f"4 at {world.address(4)}" in str(refused.value)
     wait_until(lambda: "sqlstate=57P03" in left.log_text(), TIMEOUT, "the refusal to be logged")
     assert not list(left.data_dir.rglob("wal/0*"))
-    left.restart()  # what it knows it knows from its disk
+    left.restart()  # it knows this from its disk
     assert world.state_on(3) == "left"
     world.change("add", left.address, known=(3,))
     world.wait_members(1, 2, 3, 4)
@@ -354,13 +357,13 @@ def test_one_that_has_left_serves_nobody_and_names_the_members(
 
 
 @pytest.mark.parametrize("binaries", all_postgres(), ids=lambda each: each.version)
-def test_a_stock_standby_of_one_that_has_left_goes_on_to_a_member(
+def test_a_stock_standby_of_a_safekeeper_that_has_left_connects_to_a_member(
     quorum_cluster: Callable[..., QuorumCluster],
     ledger_of: LedgerOf,
     tmp_path: Path,
     binaries: PostgresBinaries,
 ) -> None:
-    """By itself, as long as its primary_conninfo names one that is a member still."""
+    """By itself, if its primary_conninfo names one that is still a member."""
     cluster = quorum_cluster(binaries=binaries, safekeepers=3, wal_seg_size=SEGMENT_BYTES)
     with ExitStack() as stack:
         world = MembersWorld(cluster, stack)
@@ -386,8 +389,8 @@ def test_a_stock_standby_of_one_that_has_left_goes_on_to_a_member(
 def test_a_failover_in_the_middle_of_a_change(
     failover_world: Callable[..., FailoverWorld],
 ) -> None:
-    """The machine of the primary dies as soon as a change is seen; a standby is promoted, and the
-    same command goes on."""
+    """The machine of the primary dies when a change is seen; a standby is promoted, and the same
+    command continues."""
     failover = failover_world()
     with ExitStack() as stack:
         world = MembersWorld(failover.cluster, stack)

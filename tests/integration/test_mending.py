@@ -1,7 +1,6 @@
-"""Where a damaged segment comes back from: another member's disk, or what that member's archive
-has of the WAL it removed. From nowhere else: then the member stays damaged, says so, and gives no
-vote. Safekeepers and mender are real; the log is written by hand.
-"""
+"""The source of a repaired segment: another member's disk, or that member's archive if it has
+removed the segment. There is no other source: without it the member stays damaged, reports it, and
+gives no vote. Safekeepers and the repair are real; the log is written by hand."""
 
 from __future__ import annotations
 
@@ -40,24 +39,24 @@ from quorum_wal.walproposer.stream.peer import open_repair
 
 TIMEOUT = 10.0
 SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
-#: The second member is the first in line to archive it.
+#: The second member is the first one that archives it.
 TIMELINE = TimelineId(b"mending".ljust(16, b"\0"), bytes(7) + b"\1".ljust(9, b"\0"))
 BALLOT = NodeId(1, b"written by hand!")
 MEMBERSHIP = by_hand.first_membership(1, 2, 3).stamped(Stamp(BALLOT, 1))
 PIECE_BYTES = 256 * 1024
 KEEP_LITTLE = RetentionPolicy(wal_keep_bytes=0)
-#: Nobody must keep the old one; the late one is the last that is whole, which all keep.
+#: No client needs the old segment; the late one is the last whole one, which all members keep.
 OLD_LSN = START_LSN + WAL_SEG_SIZE
 LATE_LSN = START_LSN + 4 * WAL_SEG_SIZE
 
 
 class OneLook(StopSignal):
-    """Lets the mender look at all members once."""
+    """Lets the repair check all members once."""
 
     is_set = has_looked = False
 
     def __init__(self) -> None:
-        """Nothing wakes it: it never waits."""
+        """It never waits, so no wakeup is needed."""
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         has_looked, self.has_looked = self.has_looked, True
@@ -87,7 +86,7 @@ class Cluster:
         assert self.donor.control.local_start_lsn < LATE_LSN
 
     def _fill(self, safekeeper: Safekeeper) -> None:
-        """All of it is committed, and flushed by everybody."""
+        """Write WAL that is committed, and flushed by all members."""
         by_hand.create_timeline(
             safekeeper.address, TIMELINE, SERVER, members=(1, 2, 3), start_lsn=START_LSN
         )
@@ -109,12 +108,12 @@ class Cluster:
         return archive is not None and archive.archived_lsn > LATE_LSN
 
     def run_housekeeping(self, member: int, is_done: Callable[[], bool]) -> None:
-        """Sooner than it would by itself."""
+        """Earlier than it would run by itself."""
         self.safekeepers[member]._wake_housekeeper.set()
         wait_until(is_done, TIMEOUT, "old WAL to go")
 
     def look(self) -> None:
-        """What the proposer does every few seconds."""
+        """The check that the proposer makes every few seconds."""
         addresses = [SafekeeperAddress.parse(s.address) for s in self.safekeepers]
         SegmentRepair(lambda: addresses, TIMELINE, WAL_SEG_SIZE, lambda: BALLOT).run(OneLook())
 
@@ -124,7 +123,7 @@ class Cluster:
         return archive.read_segment(1, segno_of(lsn, WAL_SEG_SIZE))
 
     def votes(self) -> list[bool]:
-        """Who would give one to the ballot that all have promised."""
+        """The members that would vote for the ballot that all have promised."""
         granted = []
         for safekeeper in self.safekeepers:
             with greeted(safekeeper) as proposer:
@@ -143,7 +142,7 @@ def greeted(safekeeper: Safekeeper) -> Iterator[HandWrittenProposer]:
 
 
 def rot(timeline: Timeline, lsn: int) -> None:
-    """One bit; somebody reads it, and gets nothing."""
+    """Flip one bit, and let a client read the segment, which gets nothing."""
     (byte,) = timeline.store.read(lsn, 1)
     with timeline.store.newest_file(lsn).open("r+b") as file:
         file.seek(lsn % WAL_SEG_SIZE)
@@ -160,8 +159,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("lsn", [LATE_LSN, OLD_LSN], ids=["its disk", "its archive"])
-def test_it_comes_from_another_member(cluster: Cluster, lsn: int) -> None:
-    """Which reads it from its disk, or from its archive what it has removed."""
+def test_a_segment_is_repaired_from_another_member(cluster: Cluster, lsn: int) -> None:
+    """The other member reads it from its disk, or from its archive if it has removed it."""
     rot(cluster.rotten, lsn + 500_000)
     assert cluster.votes() == [False, True]
     cluster.look()
@@ -170,7 +169,7 @@ def test_it_comes_from_another_member(cluster: Cluster, lsn: int) -> None:
     assert cluster.votes() == [True, True]
 
 
-def test_what_no_member_and_no_archive_has_stays_damaged(cluster: Cluster) -> None:
+def test_without_a_source_a_segment_stays_damaged(cluster: Cluster) -> None:
     """Until retention passes it."""
     archive = TimelineArchive.open(cluster.store, TIMELINE)
     cluster.store.delete(archive.keys.segment(1, segno_of(OLD_LSN, WAL_SEG_SIZE)))
@@ -185,8 +184,8 @@ def test_what_no_member_and_no_archive_has_stays_damaged(cluster: Cluster) -> No
     assert damage_of(cluster.rotten) == []
 
 
-def test_what_rotted_on_all_that_keep_it_is_not_taken_from_the_archive(cluster: Cluster) -> None:
-    """Each stays damaged and says so, although the archive has it."""
+def test_a_segment_damaged_on_all_members_is_not_taken_from_the_archive(cluster: Cluster) -> None:
+    """Each member stays damaged and reports it, although the archive has the segment."""
     for timeline in (cluster.rotten, cluster.donor):
         rot(timeline, LATE_LSN + 100)
     cluster.look()
@@ -196,8 +195,8 @@ def test_what_rotted_on_all_that_keep_it_is_not_taken_from_the_archive(cluster: 
     assert cluster.votes() == [False, False]
 
 
-def test_other_bytes_do_not_take_its_place(cluster: Cluster) -> None:
-    """Whatever a proposer brings is decoded first."""
+def test_other_bytes_are_not_accepted(cluster: Cluster) -> None:
+    """The WAL of a repair is decoded before it is written."""
     rot(cluster.rotten, LATE_LSN)
     address = SafekeeperAddress.parse(cluster.safekeepers[0].address)
     wal = bytearray(cluster.log.read(LATE_LSN, LATE_LSN + WAL_SEG_SIZE))

@@ -1,4 +1,4 @@
-"""Networks that cut, stall, delay and drop, between the proposer and all it speaks to."""
+"""Networks that cut, stall, delay and drop, between the proposer and its peers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def connected(cluster: QuorumCluster) -> int:
     return int(cluster.proposer.status()["quorum"]["connected"])
 
 
-def test_one_cut_off_is_missed_by_nobody(cluster: QuorumCluster, ledger: Ledger) -> None:
+def test_one_safekeeper_cut_off_delays_no_commit(cluster: QuorumCluster, ledger: Ledger) -> None:
     cluster.proxies[0].cut()
     ledger.wait_for_progress(50, TIMEOUT)
     wait_until(lambda: connected(cluster) == 2, TIMEOUT, "the cut to be noticed")
@@ -36,10 +36,10 @@ def test_one_cut_off_is_missed_by_nobody(cluster: QuorumCluster, ledger: Ledger)
 
 
 @pytest.mark.parametrize("direction", Direction, ids=lambda d: d.name.lower())
-def test_one_whose_messages_vanish_is_missed_by_nobody(
+def test_one_safekeeper_whose_messages_are_lost_delays_no_commit(
     cluster: QuorumCluster, ledger: Ledger, direction: Direction
 ) -> None:
-    """The connection looks alive, and only one side is heard."""
+    """The connection looks open, but only one side is heard."""
     proxy = cluster.proxies[1]
     dropped = proxy.traffic.bytes_dropped[direction]
     proxy.drop(direction)
@@ -49,7 +49,9 @@ def test_one_whose_messages_vanish_is_missed_by_nobody(
     assert_nothing_lost(cluster, ledger)
 
 
-def test_two_stalled_hold_commits_until_one_moves(cluster: QuorumCluster, ledger: Ledger) -> None:
+def test_two_stalled_safekeepers_hold_commits_until_one_resumes(
+    cluster: QuorumCluster, ledger: Ledger
+) -> None:
     cluster.proxies[0].stall()
     cluster.proxies[2].stall()
     commit = PendingCommit(cluster.postgres)
@@ -88,7 +90,7 @@ def test_a_distant_safekeeper_does_not_slow_commits(
 def far_proposer(
     cluster: QuorumCluster, tcp_proxy: Callable[[str, int], TcpProxy]
 ) -> tuple[ProposerProcess, TcpProxy]:
-    """In place of the cluster's own: it reaches the primary through a proxy."""
+    """Replaces the proposer of the cluster; it reaches the primary through a proxy."""
     proxy = tcp_proxy("127.0.0.1", cluster.postgres.port)
     proposer = ProposerProcess(
         cluster.postgres.dsn(port=proxy.port),

@@ -1,4 +1,4 @@
-"""`sk page history`, `check` and `repair`, and checks on a schedule, on a real cluster's damage."""
+"""`sk page history`, `check` and `repair`, and scheduled checks, on a real cluster with damage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Damage:
         return str(path)
 
     def block(self) -> int:
-        """Of the table, that has rows."""
+        """A block of the table that contains rows."""
         ((block,),) = self.primary.execute(
             "SELECT split_part(trim('()' FROM max(ctid)::text), ',', 1)::int FROM t"
         )
@@ -70,7 +70,7 @@ class Damage:
         )
 
     def flip(self, path: str, block: int, at: int, bits: int = 0xFF) -> tuple[int, int]:
-        """(which byte, what it was)."""
+        """Returns the offset of the byte, and its old value."""
         file = self.primary.data_dir / path
         content = bytearray(file.read_bytes())
         there = content[block * PAGE_BYTES + at]
@@ -80,7 +80,7 @@ class Damage:
 
 
 def in_tuple(server: Postgres, path: str, block: int) -> int:
-    """A byte of what the first tuple of a heap page or an index page holds."""
+    """The offset of a byte inside the first tuple of a heap page or an index page."""
     page = (server.data_dir / path).read_bytes()[block * PAGE_BYTES : (block + 1) * PAGE_BYTES]
     for (pointer,) in struct.iter_unpack("<I", page[24 : int.from_bytes(page[12:14], "little")]):
         if pointer >> 15 & 3 == 1:
@@ -88,7 +88,7 @@ def in_tuple(server: Postgres, path: str, block: int) -> int:
     raise AssertionError(f"no tuple in block {block} of {path}")
 
 
-def test_damage_is_found_named_and_mended(pages: Pages, tmp_path: Path) -> None:
+def test_damage_is_found_named_and_repaired(pages: Pages, tmp_path: Path) -> None:
     """In the files of a stopped server: heap, index, visibility map."""
     damage = Damage(pages)
     primary = pages.primary
@@ -172,12 +172,12 @@ def test_the_history_of_a_page(pages: Pages) -> None:
 
 
 def pageserver_cut(pages: Pages, where: list[str]) -> str:
-    """Of the only cut."""
+    """The only cut."""
     ((path, block),) = pages.primary.execute("SELECT pg_relation_filepath('t'), 0")
     return str(sk_json("page", "get", path, block, *where)["cut"])
 
 
-def test_checks_that_cannot_be_done(pages: Pages, tmp_path: Path) -> None:
+def test_checks_that_are_not_possible(pages: Pages, tmp_path: Path) -> None:
     damage = Damage(pages)
     where = damage.where()
     none = sk("page", "check", pages.primary.dsn(), *where)
@@ -198,8 +198,8 @@ def test_checks_that_cannot_be_done(pages: Pages, tmp_path: Path) -> None:
 
 
 def test_checks_on_a_schedule(pages: Pages) -> None:
-    """A page that is damaged under a running server is found, said everywhere, and forgotten when
-    it is mended."""
+    """A page that is damaged under a running server is found, reported everywhere, and no longer
+    reported when it is repaired."""
     damage = Damage(pages)
     primary = pages.primary
     checking = ("--check", primary.dsn(), "--check-seconds", "0.5", "--check-pages", "5000")

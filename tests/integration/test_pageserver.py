@@ -58,16 +58,16 @@ class Pages:
         self.primary.execute("INSERT INTO t SELECT g, md5(g::text) FROM generate_series(1, 999) g")
 
     def objects(self) -> PageObjects:
-        """Of the one timeline in the archive."""
+        """The objects of the one timeline in the archive."""
         store = LocalStore(str(self.archive))
         (timeline,) = find_timelines(store)
         return PageObjects(store, timeline)
 
     def checkpoint(self) -> int:
-        """What a cut behind it is at, or behind."""
+        """Make a checkpoint, which ends a cut at its position or later."""
         self.primary.execute("CHECKPOINT")
         ((lsn,),) = self.primary.execute("SELECT redo_lsn::text FROM pg_control_checkpoint()")
-        self.primary.execute("SELECT pg_switch_wal()")  # so that its last page is whole
+        self.primary.execute("SELECT pg_switch_wal()")  # so that the last page is full
         return int(Lsn.parse(lsn))
 
     def cut(self, pageserver: PageserverProcess) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def generation_service(root: Path) -> Iterator[GenerationProcess]:
         yield service
 
 
-def test_one_that_was_replaced_says_so_and_deletes_nothing(pages: Pages, tmp_path: Path) -> None:
+def test_a_replaced_pageserver_reports_it_and_deletes_nothing(pages: Pages, tmp_path: Path) -> None:
     tenant = next(pages.archive.glob("*/*/timeline.json")).parts[-3]
     with generation_service(tmp_path) as service:
         asked = ("--service", service.url)
@@ -158,12 +158,17 @@ def is_stale(pageserver: PageserverProcess) -> dict[str, Any] | None:
     return page if page.get("mode") == "stale" else None
 
 
-def test_what_cannot_begin_says_why(pages: Pages, tmp_path: Path) -> None:
+def test_errors_at_the_start_of_a_pageserver(pages: Pages, tmp_path: Path) -> None:
     with pages.pageserver() as pageserver:
         pages.cut(pageserver)
         again = sk("pageserver", "run", "--archive", pages.archive, "--safekeepers", "127.0.0.1:1",
                    "--data-dir", pageserver.data_dir, "--http", "127.0.0.1:0")  # fmt: skip
         assert_refused(again, 1, "is in use by another pageserver", "of its own")
+    nowhere = tmp_path / "not mounted"
+    lost = sk("pageserver", "run", "--archive", nowhere, "--safekeepers", "127.0.0.1:1",
+              "--data-dir", tmp_path / "x", "--http", "127.0.0.1:0")  # fmt: skip
+    assert_refused(lost, 1, f'folder of the archive does not exist: "{nowhere}"', "mount")
+    assert not nowhere.exists()
     none = sk("pageserver", "run", "--archive", pages.archive, "--data-dir", tmp_path / "x")
     assert (
         none.returncode,
@@ -171,8 +176,10 @@ def test_what_cannot_begin_says_why(pages: Pages, tmp_path: Path) -> None:
     ) == (2, True)
 
 
-def test_a_lost_data_directory_is_told_what_to_do(pages: Pages, tmp_path: Path) -> None:
-    """Its numbers begin anew: they are refused, and advance mends that."""
+def test_after_a_lost_data_directory_the_error_says_what_to_do(
+    pages: Pages, tmp_path: Path
+) -> None:
+    """Its numbers begin again: they are refused, and `sk generations advance` repairs that."""
     pageserver = pages.pageserver()
     with pageserver:
         pages.cut(pageserver)
@@ -246,7 +253,7 @@ def test_one_page_at_a_moment(pages: Pages, tmp_path: Path) -> None:
 
 
 def check_before_the_horizon(pages: Pages, path: str, tmp_path: Path) -> None:
-    """Every command says the same of a moment whose cuts are gone."""
+    """Every command gives the same error for a moment whose cuts were deleted."""
     objects, where = pages.objects(), ("--archive", pages.archive)
     newest = max(objects.indices())
     index = objects.newest_index()
@@ -264,8 +271,8 @@ def check_before_the_horizon(pages: Pages, path: str, tmp_path: Path) -> None:
     assert "no backup leads to" in restored.stderr
 
 
-def test_after_its_pages_were_deleted_all_say_so(pages: Pages, tmp_path: Path) -> None:
-    """And a base backup is still one."""
+def test_after_its_pages_were_deleted_all_commands_report_it(pages: Pages, tmp_path: Path) -> None:
+    """And the base backup is an ordinary one again."""
     where = ("--archive", pages.archive)
     with pages.pageserver() as pageserver:
         pages.cut(pageserver)
@@ -319,7 +326,8 @@ def switch_of(promoted: Postgres) -> str:
 
 
 def test_a_base_backup_out_of_a_cut(pages: Pages, tmp_path: Path) -> None:
-    """It, and the cut itself, are restored with a tablespace elsewhere; then it is deleted."""
+    """The backup, and the cut itself, are restored with a tablespace at another place; then it is
+    deleted."""
     primary, archive = pages.primary, ("--archive", pages.archive)
     from_cut = ("backup", "create", *archive, "--from", "pageserver")
     assert_refused(sk(*from_cut), 1, "the archive has no cuts", "sk pageserver run")
@@ -340,7 +348,7 @@ def test_a_base_backup_out_of_a_cut(pages: Pages, tmp_path: Path) -> None:
     assert_refused(sk(*from_cut, "--at-lsn", "0/1"), 1, "no cut is before", "later moment")
     for number, named in enumerate((("--backup", backup_id), ())):
         moved = f"{old}={new_folder(tmp_path / f'space {number}')}"
-        if not named:  # a backup of the very cut is read faster than the cut
+        if not named:  # a backup of that cut is restored faster than the cut
             assert sk("backup", "delete", *archive, backup_id).returncode == 0
         with restored_at(primary.binaries, tmp_path / f"restored-{number}") as restored:
             done = restored.restore(pages.archive, *named, "--tablespace", moved)

@@ -1,5 +1,5 @@
-"""What docs/pageserver.md and docs/generations.md say of failures, with processes: the store, the
-port, the numbers and the signals are real, cuts are made by hand (stepped_sk.py).
+"""The failures of docs/pageserver.md and docs/generations.md, with processes: the store, the port,
+the numbers and the signals are real; cuts are made by hand (stepped_sk.py).
 
 All requests one after the other: `python tests/integration/stepped_pages.py`.
 """
@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> Iterator[PagesWorld]:
 
 @pytest.fixture
 def proxy(world: PagesWorld) -> Iterator[TcpProxy]:
-    """Before the generation service."""
+    """A proxy to the generation service."""
     host, _, port = world.service.address.rpartition(":")
     with TcpProxy(host, int(port)) as found:
         yield found
@@ -66,11 +66,11 @@ def current(world: PagesWorld) -> TenantAttachment | None:
     return tenant.current
 
 
-# ---- two on one timeline
+# ---- two pageservers on one timeline
 
 
-def test_one_that_stood_still_at_a_request_loses_nothing(world: PagesWorld) -> None:
-    """About: with its claim made, an index on its way, a list to delete."""
+def test_a_pageserver_that_stopped_at_a_request_loses_nothing(world: PagesWorld) -> None:
+    """For example with its claim made, an index being uploaded, or a list to delete."""
     world.place(2)
     with world.pageserver("newer", 2) as newer:
         newer.wait_cuts()
@@ -91,7 +91,7 @@ def test_the_same_on_s3(tmp_path: Path) -> None:
 # ---- the generation service
 
 
-def test_while_the_service_is_away_cuts_go_on_and_nothing_is_given_up(world: PagesWorld) -> None:
+def test_while_the_service_is_down_cuts_continue_and_no_wal_is_released(world: PagesWorld) -> None:
     world.place(1)
     with world.pageserver("one", 1) as one:
         one.wait_cuts()
@@ -146,9 +146,9 @@ def test_the_service_is_slow_and_then_silent_for_the_older_one(
         world.check()
 
 
-def test_the_service_was_put_back_to_an_old_copy(world: PagesWorld) -> None:
-    """Who is not known there ends, and finds its number used when it starts again; who had the
-    tenant before is stale. An advance mends all."""
+def test_the_service_was_restored_from_an_old_copy(world: PagesWorld) -> None:
+    """A pageserver that the old copy does not know exits, and finds its number used when it starts
+    again; the former pageserver of the tenant is stale. An advance repairs all of this."""
     database = world.root / "numbers.sqlite"
     world.place(2)
     with world.pageserver("two", 2) as two:
@@ -181,7 +181,7 @@ def is_stale(pageserver: SteppedPageserver) -> bool:
 # ---- an emergency
 
 
-def test_a_start_without_the_service_which_is_told_when_it_is_back(world: PagesWorld) -> None:
+def test_a_start_without_the_service_is_reported_to_it_later(world: PagesWorld) -> None:
     world.place(1)
     with world.pageserver("one", 1) as one:
         one.wait_cuts()
@@ -217,7 +217,7 @@ def test_a_start_without_the_service_which_is_told_when_it_is_back(world: PagesW
 def test_an_emergency_of_one_that_cannot_reach_the_service(
     world: PagesWorld, proxy: TcpProxy
 ) -> None:
-    """The other one goes on with the service, until it sees the claim."""
+    """The other one continues with the service, until it sees the claim."""
     world.place(1)
     proxy.cut()
     with world.pageserver("one", 1) as one:
@@ -264,7 +264,7 @@ def test_deleted_under_its_pageserver_and_killed_meanwhile(world: PagesWorld) ->
         )
         assert "is attached to node 1 (single)" in declined.stderr
         one.wait_cuts()
-        for step in (3, 5):  # the tombstone, and what is deleted first
+        for step in (3, 5):  # the tombstone, and the object that is deleted first
             killed_at(world, step)
         done = delete(world, "--yes")
         assert done.returncode == 0, done.stderr
@@ -285,7 +285,7 @@ def test_deleted_under_its_pageserver_and_killed_meanwhile(world: PagesWorld) ->
 
 
 def killed_at(world: PagesWorld, step: int) -> None:
-    """The command, at that request."""
+    """Run the command, killed at that request."""
     command = ServiceProcess(
         [sys.executable, str(STEPPED_SK), "pageserver", "delete-timeline", str(TIMELINE), "--yes",
          "--archive", world.url, "--generations", world.service.url],
@@ -325,7 +325,7 @@ def test_a_service_that_knows_less_than_the_store_deletes_nothing(world: PagesWo
 # ---- status
 
 
-def test_status_of_what_is_no_pageserver(world: PagesWorld) -> None:
+def test_status_of_another_port(world: PagesWorld) -> None:
     assert_refused(sk("pageserver", "status", world.service.address), 4,
                    "expected the status page of a pageserver", "Give the --http")  # fmt: skip
     world.service.kill()

@@ -1,5 +1,5 @@
-"""A pageserver's process on a folder and a database of numbers: what its cores order happens to the
-objects. Cuts are put in by hand, so no Postgres is needed."""
+"""A pageserver's process on a folder and a database of numbers: the objects after its orders. Cuts
+are added by hand, so no Postgres is needed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class World:
         service.close()
 
     def index(self) -> PageIndex:
-        """The newest of all."""
+        """The newest index."""
         found = self.objects.index(max(self.objects.indices()))
         assert found is not None
         return found
@@ -100,7 +100,7 @@ class World:
 
 
 class Node:
-    """A process that runs."""
+    """A running process."""
 
     def __init__(self, world: World, process: PageserverProcess, loop: EventLoop) -> None:
         self.world = world
@@ -109,7 +109,7 @@ class Node:
 
     @property
     def base_forks(self) -> ForkTable | None:
-        """Of a base backup, which this archive has not."""
+        """The forks of a base backup, which this archive does not have."""
         return self._ingest().base_forks
 
     @base_forks.setter
@@ -129,7 +129,8 @@ class Node:
     def add_cut(
         self, end_lsn: int, time_unix_s: int, write: Callable[[int, list[Path]], None] | None = None
     ) -> None:
-        """Of one layer and one frame; returns when an index names it. `write` makes the files."""
+        """Add a cut of one layer and one frame; returns when an index names it. `write` makes the
+        files."""
         there, cut = self.attached(), Cut(end_lsn - 20, end_lsn - 10, end_lsn, 1, time_unix_s)
         files = [self.world.root / f"{what}-{end_lsn}" for what in ("layer", "frame")]
         for path in files:
@@ -156,14 +157,14 @@ def now() -> int:
     return int(datetime.now(UTC).timestamp())
 
 
-def test_what_no_index_names_goes_and_the_rest_stays(world: World) -> None:
-    """Cuts older than the history, and what a process before has left behind."""
+def test_objects_without_an_index_are_deleted_and_the_rest_stays(world: World) -> None:
+    """Cuts older than the history, and objects that an earlier process left."""
     world.attach()
     with world.process() as node:
         for number in range(1, 5):
             node.add_cut(number * 100, now() - 1000 + number)
         node.add_cut(500, now())
-        # The newest cut that is older than the history is its horizon; what is below goes.
+        # The newest cut that is older than the history is its horizon; older ones are deleted.
         wait_until(lambda: world.ends(FrameName) == [400, 500], TIMEOUT, "old frames to go")
         assert world.ends(LayerName) == [100, 200, 300, 400, 500]
         assert world.index().horizon_lsn == 400
@@ -188,7 +189,7 @@ def page_of(end_lsn: int) -> bytes:
 
 
 def write_pages(end_lsn: int, files: list[Path]) -> None:
-    """A layer with page 0, and one of its own; a frame."""
+    """A layer with page 0 and another page; a frame."""
     blocks = np.array([0, end_lsn // 100], np.uint32)
     run = PageRun(FORK, blocks, memoryview(page_of(end_lsn) * 2))
     epoch = Epoch(7, end_lsn - 100, end_lsn)
@@ -199,7 +200,7 @@ def write_pages(end_lsn: int, files: list[Path]) -> None:
 
 
 def pages_read(world: World, index: PageIndex) -> dict[int, bytes]:
-    """All of the fork that the layers have."""
+    """All pages of the fork that the layers have."""
     layers = open_layers(world.objects, list(index.layers))
     stack = PageStack(NoBase(), layers)
     return {
@@ -217,8 +218,8 @@ class NoBase:
 
 
 def test_old_layers_become_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it is uploaded the process is stopped, and waits for nothing; the next one does it
-    again, and what the first has left goes."""
+    """During the upload the process is stopped, without any wait. The next process repeats the
+    merge, and deletes the objects of the first."""
     monkeypatch.setattr("quorum_wal.pageserver.attachments.compaction.DEAD_SHARE_MAX", 0.3)
     world.attach()
     real, is_held = world.store.create, Event()
@@ -256,7 +257,7 @@ def test_old_layers_become_one(world: World, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_layers_that_cannot_be_merged_stay(world: World) -> None:
-    """They are damaged: that is said, nothing is lost, and cuts go on."""
+    """They are damaged: this is reported, nothing is lost, and cuts continue."""
     world.attach()
     with world.process() as node:
         node.add_cut(100, now() - 1000, write_pages)
@@ -272,7 +273,7 @@ def test_layers_that_cannot_be_merged_stay(world: World) -> None:
         assert world.ends(LayerName) == [100, 200, 300]
 
 
-def test_the_older_of_two_stops_and_what_the_newer_names_stays(world: World) -> None:
+def test_the_older_of_two_stops_and_the_objects_of_the_newer_stay(world: World) -> None:
     world.attach(1)
     with world.process(1) as old, world.process(2) as new:
         old.add_cut(100, now())
@@ -289,7 +290,7 @@ def test_the_older_of_two_stops_and_what_the_newer_names_stays(world: World) -> 
 
 
 def test_two_processes_of_one_node(world: World) -> None:
-    """As a StatefulSet may run: the older one ends itself."""
+    """As a StatefulSet may run: the older one exits."""
     world.attach()
     with world.process() as old:
         old.add_cut(100, now())
@@ -300,7 +301,7 @@ def test_two_processes_of_one_node(world: World) -> None:
             assert new.process.end_reason is None
 
 
-def test_a_store_that_fails_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_store_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.attach()
     failures = {"create": 3, "get": 2, "list": 2, "delete_many": 2}
     for name in failures:
@@ -316,7 +317,7 @@ def test_a_store_that_fails_is_asked_again(world: World, monkeypatch: pytest.Mon
 
 
 def failing(store: LocalStore, name: str, left: dict[str, int]) -> Callable[..., object]:
-    """The first calls fail; a `create` after it has been done, as when an answer is lost."""
+    """The first calls fail; a `create` fails after it was done, as when an answer is lost."""
     real = getattr(store, name)
 
     def call(*arguments: object) -> object:

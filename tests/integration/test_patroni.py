@@ -25,7 +25,7 @@ MEMBERS = 3
 
 
 class PatroniCluster:
-    """Etcd, three safekeepers, two nodes: the first one is the primary."""
+    """etcd, three safekeepers, two nodes: the first one is the primary."""
 
     def __init__(self, folder: Path, binaries: PostgresBinaries, stack: ExitStack) -> None:
         etcd = stack.enter_context(EtcdServer(folder))
@@ -73,7 +73,7 @@ class PatroniCluster:
         )
 
     def pair(self) -> tuple[PatroniNode, PatroniNode]:
-        """The primary, and the other one, when both are well."""
+        """The primary and the other node, when both are well."""
 
         def found() -> tuple[PatroniNode, PatroniNode] | None:
             for leader, other in (self.nodes, reversed(self.nodes)):
@@ -105,7 +105,7 @@ def freeze(cluster: PatroniCluster, leader: PatroniNode, other: PatroniNode) -> 
 def test_no_failover_loses_a_commit(
     patroni: PatroniCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A switchover, kill -9 of Patroni and Postgres, a machine that stands still and comes back."""
+    """A switchover, kill -9 of Patroni and Postgres, and a machine that is frozen and continues."""
     with Ledger(patroni.clients_dsn, clients=CLIENTS) as ledger:
         ledger.wait_for_progress(100, TIMEOUT)
         for event in (switch, kill, freeze):
@@ -113,7 +113,7 @@ def test_no_failover_loses_a_commit(
             begun = time.monotonic()
             event(patroni, leader, other)
             other.wait_role("primary")
-            ledger.redirect(patroni.clients_dsn)  # nothing breaks the connections of a frozen one
+            ledger.redirect(patroni.clients_dsn)  # the connections of a frozen machine stay open
             ledger.wait_for_progress(50, TIMEOUT)
             with capsys.disabled():
                 print(f"\n{event.__name__}: commits after {time.monotonic() - begun:.1f} s")

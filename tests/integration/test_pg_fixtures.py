@@ -1,4 +1,4 @@
-"""The fixtures themselves: servers and services start, crash, recover, and never stay behind."""
+"""The fixtures: servers and services start, crash, recover, and always end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ each_postgres = pytest.mark.parametrize(
 
 @each_postgres
 def test_life_of_a_server(postgres: Postgres, pg_binaries: PostgresBinaries) -> None:
-    """What was committed is there after a stop and a start; client programs reach the server."""
+    """Committed rows exist after a stop and a start; client programs reach the server."""
     assert postgres.execute("SHOW server_version_num")[0][0].startswith(str(pg_binaries.major))
     postgres.execute("CREATE TABLE t AS SELECT 42 AS a")
     before = postgres.flush_lsn()
@@ -51,7 +51,7 @@ def test_life_of_a_server(postgres: Postgres, pg_binaries: PostgresBinaries) -> 
     postgres.stop()
     assert not postgres.is_running
     assert postgres.control_data()["Database cluster state"] == "shut down"
-    postgres.stop()  # legal
+    postgres.stop()  # allowed
 
 
 def shared_memory_ids() -> set[int]:
@@ -97,7 +97,8 @@ def test_a_base_backup_makes_a_standby(postgres: Postgres, tmp_path: Path) -> No
 
 
 def test_settings(postgres: Postgres) -> None:
-    """They are in force on return, rightly quoted; what Postgres refuses changes nothing."""
+    """They are in force on return, with correct quotes; settings that Postgres refuses change
+    nothing."""
     default = postgres.execute("SHOW work_mem")
     name = '"it\'s"'
     postgres.configure(work_mem="5MB", synchronous_standby_names=name, max_connections=42)
@@ -117,7 +118,7 @@ def test_settings(postgres: Postgres) -> None:
 
 
 def test_settings_of_a_server_not_yet_started(postgres_factory: PostgresFactory) -> None:
-    """Those given later win; a folder that is there already takes them too."""
+    """Later settings win; an existing folder takes them, too."""
     settings = {"work_mem": "5MB", "wal_level": "logical"}
     postgres = postgres_factory(settings=settings, start=False)
     postgres.configure(work_mem="6MB")
@@ -131,7 +132,7 @@ def test_settings_of_a_server_not_yet_started(postgres_factory: PostgresFactory)
         assert again.execute("SHOW wal_level") == [("logical",)]
 
 
-def test_a_commit_that_waits_for_its_standby_blocks_no_probe(postgres: Postgres) -> None:
+def test_a_waiting_commit_blocks_no_probe(postgres: Postgres) -> None:
     postgres.configure(synchronous_standby_names="nobody")
     with closing(postgres.connect()) as waiting:
         waiting.pgconn.send_query(b"CREATE TABLE t (a int)")
@@ -159,7 +160,8 @@ def test_servers_share_an_identity_unless_fresh(postgres_factory: PostgresFactor
 def test_folders_that_the_server_may_not_enter_stay_as_they_are(
     pg_binaries: PostgresBinaries, tmp_path: Path
 ) -> None:
-    """As root the server runs under another account; nobody's folder is opened up for it."""
+    """As root the server runs under another account; folders that others may not enter are not
+    opened for it."""
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     with Postgres(pg_binaries, private / "data") as postgres:
@@ -225,9 +227,9 @@ def test_ports_are_handed_out_once_over_all_processes() -> None:
 
 
 def test_a_port_in_use_is_not_handed_out() -> None:
-    """Of a block of ports, which this process has for itself, the next one is in use."""
+    """In a block of ports that this process has reserved, the next port is in use."""
     taken = free_port() + 1
-    while (taken - PORT_FIRST) % BLOCK_PORTS == 0:  # of another block, perhaps another process's
+    while (taken - PORT_FIRST) % BLOCK_PORTS == 0:  # of another block, perhaps of another process
         taken = free_port() + 1
     with socket.create_server(("127.0.0.1", taken)):
         assert free_port() != taken
@@ -265,12 +267,12 @@ def test_a_service_is_paused_resumed_and_killed_with_its_children(ticker: Servic
     ticker.kill()
     assert ticker.exit_code == -signal.SIGKILL
     assert not any(m.now() for m in members)
-    ticker.kill()  # legal
+    ticker.kill()  # allowed
     ticker.start()
-    assert ticker.terminate() in (7, -signal.SIGTERM)  # it may not have got as far as its handler
+    assert ticker.terminate() in (7, -signal.SIGTERM)  # its handler may not be installed yet
 
 
-def test_what_a_service_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+def test_child_processes_of_a_service_end_with_it(tmp_path: Path) -> None:
     script = "import os, time; print(os.fork() or time.sleep(60), flush=True)"
     process = ServiceProcess([sys.executable, "-c", script], log_path=tmp_path / "log")
     with process:

@@ -1,4 +1,4 @@
-"""The faults: each does what it says to a real socket or file, and its end undoes it."""
+"""The faults: each affects a real socket or file as intended, and is undone at its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMEOUT = 120.0
 
 @pytest.fixture
 def echo_port() -> Iterator[int]:
-    """A server that sends back what it receives, to the end of the stream."""
+    """A server that sends back what it receives, until the stream ends."""
 
     def echo(connection: socket.socket) -> None:
         with connection:
@@ -37,7 +37,7 @@ def echo_port() -> Iterator[int]:
                 while data := connection.recv(65536):
                     connection.sendall(data)
             except OSError:
-                pass  # the proxy was told to cut
+                pass  # the proxy has cut the connection
 
     def accept(listener: socket.socket) -> None:
         while True:
@@ -131,11 +131,11 @@ def test_a_stall_holds_everything_and_loses_nothing(proxy: TcpProxy) -> None:
 
 
 def test_a_stalled_proxy_pushes_back(proxy: TcpProxy) -> None:
-    """What it and the kernel's socket buffers hold is bounded."""
+    """The bytes that it and the kernel's socket buffers hold are limited."""
     with dial(proxy) as connection:
         assert exchange(connection, b"before") == b"before"
         proxy.stall(Direction.TO_SERVICE)
-        connection.settimeout(1.0)  # for all of it
+        connection.settimeout(1.0)  # for all bytes
         with pytest.raises(TimeoutError):
             connection.sendall(bytes(64 << 20))
         proxy.restore()
@@ -188,7 +188,7 @@ def test_a_small_disk_fills_up(small_disk: Callable[[int], SmallDisk]) -> None:
 
 
 def disk_errors(disk: FailingDisk, path: Path) -> str:
-    """What each call on `path` answers in a child process: its name and errno, a line each."""
+    """The answer of each call on `path` in a child process: its name and errno, one line each."""
     script = f"""if True:
         import os
         fd = os.open({str(path)!r}, os.O_RDWR | os.O_CREAT)
@@ -205,7 +205,7 @@ def disk_errors(disk: FailingDisk, path: Path) -> str:
     return run_program([sys.executable, "-c", script], env=disk.env).stdout
 
 
-def test_a_failing_disk_fails_when_it_is_told_to(
+def test_a_failing_disk_fails_when_requested(
     failing_disk: Callable[..., FailingDisk], tmp_path: Path
 ) -> None:
     below, beside = tmp_path / "below", tmp_path / "beside"

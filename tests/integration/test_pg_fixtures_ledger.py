@@ -1,4 +1,4 @@
-"""The ledger: it counts what was acknowledged and nothing else, and it notices every loss."""
+"""The ledger: it counts only acknowledged rows, and reports every loss."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_commit_that_still_waits_for_its_standby_is_not_acknowledged(postgres:
     wait_until(lambda: ledger.verify().unknown_found == 3, TIMEOUT, "the commits to end")
 
 
-def test_the_longest_wait_is_that_of_one_commit_and_begins_where_it_is_asked_for(
+def test_the_longest_wait_of_one_commit_since_the_start_of_the_measurement(
     postgres: Postgres,
 ) -> None:
     with Ledger(postgres.dsn(), clients=2) as ledger:
@@ -101,7 +101,7 @@ def test_the_longest_wait_is_that_of_one_commit_and_begins_where_it_is_asked_for
 
 
 def test_a_commit_that_stopped_waiting_is_not_acknowledged(postgres: Postgres) -> None:
-    """Postgres answers COMMIT, with a warning, when somebody cancels the wait."""
+    """If the wait is cancelled, Postgres answers COMMIT with a warning."""
     postgres.configure(synchronous_standby_names="nobody")
     with Ledger(postgres.dsn(), clients=2) as ledger:
         cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -109,7 +109,7 @@ def test_a_commit_that_stopped_waiting_is_not_acknowledged(postgres: Postgres) -
             unknown = ledger.unknown
             wait_until(lambda: postgres.execute(cancel), TIMEOUT, "a commit to wait")
             wait_until(lambda u=unknown: ledger.unknown > u, TIMEOUT, "the commit to return")
-    assert ledger.errors <= 2  # those that stop() broke off; the warnings were none
+    assert ledger.errors <= 2  # those that stop() interrupted; the warnings are not among them
     assert "canceling wait for synchronous replication" in postgres.log_text()
     report = ledger.verify()
     assert report.acknowledged == 0
@@ -175,7 +175,7 @@ def test_wal_is_compared_byte_by_byte(
     with pytest.raises(WalDiffers, match="two differs from primary at") as differs:
         compare_wal(copies, end, wal_seg_size)
     assert differs.value.lsn == damaged_lsn
-    compare_wal(copies, damaged_lsn, wal_seg_size)  # equal so far
+    compare_wal(copies, damaged_lsn, wal_seg_size)  # equal up to here
 
     (copies["two"] / "wal" / last.name).unlink()
     begin_lsn, end_lsn = compare_wal(copies, end, wal_seg_size).range_of("two")

@@ -1,4 +1,5 @@
-"""Postgres on this machine: it is found or its absence explained; a program's end is told."""
+"""Postgres on this machine: it is found, or the error explains its absence; the end of a
+program."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def test_no_postgres_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         find_postgres()
 
 
-def test_one_that_may_not_be_entered_is_none(tmp_path: Path) -> None:
-    """Of a virtual environment in another user's home, for instance."""
+def test_a_folder_without_access_is_no_postgres(tmp_path: Path) -> None:
+    """For example the one of a virtual environment in another user's home."""
     programs = tmp_path / "venv" / "bin"
     programs.mkdir(parents=True)
     (programs / "postgres").touch(mode=0o755)
@@ -51,7 +52,7 @@ def test_one_that_may_not_be_entered_is_none(tmp_path: Path) -> None:
     assert done.stdout == f"no Postgres server in {programs}\n"
 
 
-def test_the_end_of_a_program_is_told() -> None:
+def test_the_end_of_a_program_is_reported() -> None:
     done = run_program(["sh", "-c", "echo $WORD; exit 3"], env={"WORD": "said"}, check=False)
     assert (done.returncode, done.stdout) == (3, "said\n")
     with pytest.raises(ProgramFailed, match=r"127(?s:.*)no-such-program"):
@@ -60,10 +61,10 @@ def test_the_end_of_a_program_is_told() -> None:
         run_program(["sleep", "60"], timeout=0.1)
 
 
-def test_a_restored_server_that_is_gone_says_why(
+def test_a_restored_server_that_ended_has_a_reason(
     pg_binaries: PostgresBinaries, tmp_path: Path
 ) -> None:
-    """Not that nobody answers, which is all that a client sees of it."""
+    """The error is not only that no server answers, which is all that a client sees."""
     reason = "FATAL:  recovery ended before the target was reached"
     lines = [*(f"line {number}" for number in range(20)), reason, "shut down"]
     (tmp_path / LOG_FILE).write_text("\n".join(lines))
@@ -78,7 +79,7 @@ def test_a_restored_server_that_is_gone_says_why(
     assert failed.value.log_tail == tuple(lines[-LOG_TAIL_LINES:])
 
 
-def test_what_keeps_us_from_a_server_that_runs_is_raised(
+def test_an_error_of_a_running_server_is_raised(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restored_server, "CONNECT_SECONDS_MAX", 0.5)

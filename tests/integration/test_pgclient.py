@@ -1,7 +1,7 @@
-"""The client of replication connections, against servers that say what a test makes them say.
+"""The client of replication connections, against servers that a test controls.
 
-They run in threads of the test's own process: a client that kept the interpreter while it waits
-would never be answered.
+They run in threads of the test's process: a client that kept the interpreter lock while it waits
+would never get an answer.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ SILENCE_SECONDS = 10.0
 WAL_BYTES = 300_000
 MESSAGE_HEADER_BYTES = 5
 
-#: What a server does with a command.
+#: The reaction of a server to a command.
 Script = Callable[[Session], None]
 
 
 class ScriptedServer(LocalListener):
-    """What is not in `scripts`, by command, is refused."""
+    """Commands that are not in `scripts` are refused."""
 
     def __init__(self, scripts: dict[str, Script], tls: ServerTls | None = None) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def refuse(session: Session) -> None:
 
 
 class Leaves(Exception):
-    """The server has had enough."""
+    """The server disconnects."""
 
 
 def leave(session: Session) -> None:
@@ -95,7 +95,7 @@ Connect = Callable[..., pq.abc.PGconn]
 
 @pytest.fixture
 def connected() -> Iterator[Connect]:
-    """A connection to a server of these scripts."""
+    """A connection to a server with these scripts."""
     opened: list[ScriptedServer | psycopg.Connection] = []
 
     def make(scripts: dict[str, Script], conninfo: str = "", **options: ServerTls) -> pq.abc.PGconn:
@@ -115,7 +115,7 @@ def connected() -> Iterator[Connect]:
             each.close()
 
 
-# ---- questions
+# ---- commands
 
 POSITION = "systemid timeline xlogpos dbname"
 
@@ -133,18 +133,18 @@ def test_questions_and_answers(connected: Connect) -> None:
     assert identify_system(pgconn) == SystemPosition(7123, 2, 0x5000000)
     switch = TimelineSwitch(1, Lsn(0x3000110), "why")
     assert read_timeline_history(pgconn, 2) == TimelineHistory(2, (switch,))
-    assert read_timeline_history(pgconn, 1) == TimelineHistory(1)  # is not asked for
+    assert read_timeline_history(pgconn, 1) == TimelineHistory(1)  # is not requested
     assert read_server_facts(pgconn, 7123) == ServerFacts(7123, 160004, 64 << 20)
     assert show(pgconn, "nothing") == ""
     assert ask(pgconn, "LIST") == [{"a": "1", "b": ""}, {"a": "é", "b": "2"}]
 
 
-def test_a_refusal_has_the_words_of_the_server(connected: Connect) -> None:
+def test_a_refusal_has_the_text_of_the_server(connected: Connect) -> None:
     pgconn = connected({"SHOW x": rows("x", ("1",))})
     with pytest.raises(ServerError, match=r"^syntax error$") as refusal:
         ask(pgconn, "SELECT 2")
     assert (refusal.value.sqlstate, refusal.value.hint) == ("42601", "Say something else.")
-    assert show(pgconn, "x") == "1"  # the connection lives on
+    assert show(pgconn, "x") == "1"  # the connection is still usable
 
 
 @pytest.mark.parametrize(
@@ -159,12 +159,12 @@ def test_a_refusal_has_the_words_of_the_server(connected: Connect) -> None:
         lambda session: session.send_complete("IDENTIFY_SYSTEM"),
     ],
 )
-def test_what_is_no_position(connected: Connect, script: Script) -> None:
+def test_invalid_positions(connected: Connect, script: Script) -> None:
     with pytest.raises(ConnectionLost, match=r"^invalid answer to IDENTIFY_SYSTEM"):
         identify_system(connected({"IDENTIFY_SYSTEM": script}))
 
 
-def test_what_is_no_history_and_no_size(connected: Connect) -> None:
+def test_invalid_histories_and_sizes(connected: Connect) -> None:
     pgconn = connected(
         {
             "TIMELINE_HISTORY 2": rows("filename content", ("x", "once upon a time")),
@@ -197,7 +197,7 @@ WAL = bytes(range(256)) * (WAL_BYTES // 256)
 
 
 def sends(*messages: XLogData | Keepalive, then: Script | None = None) -> dict[str, Script]:
-    """In CopyBoth; afterwards the stream is ended in good order, or what `then` does."""
+    """Sends pieces in CopyBoth, then ends the stream in good order, or does `then`."""
 
     def script(session: Session) -> None:
         stream = session.start_copy_both()
@@ -252,14 +252,14 @@ def test_the_end_of_a_stream_arrives_with_the_last_piece(connected: Connect) -> 
 
 
 def arrived_bytes(pgconn: pq.abc.PGconn) -> int:
-    """What the socket has. Source: tcp(7), FIONREAD."""
+    """The number of bytes in the socket. Source: tcp(7), FIONREAD."""
     count = array("i", [0])
     fcntl.ioctl(pgconn.socket, termios.FIONREAD, count)
     return count[0]
 
 
 def test_a_stream_under_tls(connected: Connect, tmp_path: Path) -> None:
-    """Answers and pieces of many records."""
+    """Answers and pieces of many TLS records."""
     pem = tmp_path / "server.pem"
     pem.touch(mode=0o600)
     certificate = trustme.CA().issue_cert("localhost")
@@ -272,13 +272,13 @@ def test_a_stream_under_tls(connected: Connect, tmp_path: Path) -> None:
     assert started(pgconn).read(0x1000 + len(WAL)) == WAL
 
 
-def test_who_has_nothing_new_says_so(connected: Connect) -> None:
+def test_a_reader_without_new_wal_returns_nothing(connected: Connect) -> None:
     pieces = started(connected(sends(KEEPALIVE, wal_at(0, 3)))).pieces()
     assert list(map(bytes, pieces)) == [b"", WAL[:3]]
 
 
 def test_a_reader_slower_than_its_server_keeps_its_memory(connected: Connect) -> None:
-    """libpq keeps what it has read from the socket, and doubles that buffer for more."""
+    """libpq keeps the bytes that it has read from the socket, and doubles that buffer for more."""
     data, count = b"x" * 200, 300_000
     frames = bytearray()
     for number in range(count):
@@ -310,7 +310,7 @@ def _fails(session: Session) -> None:
         (sends(wal_at(0, 16), then=_fails), ServerError, "^requested WAL segment has already"),
     ],
 )
-def test_streams_that_break_off(
+def test_streams_that_are_interrupted(
     connected: Connect, scripts: dict[str, Script], kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words) as error:
@@ -318,7 +318,7 @@ def test_streams_that_break_off(
     assert getattr(error.value, "sqlstate", "58P01") == "58P01"
 
 
-def test_what_is_no_message_of_a_walsender(connected: Connect) -> None:
+def test_invalid_messages_of_a_walsender(connected: Connect) -> None:
     def script(session: Session) -> None:
         session.start_copy_both().send(b"?")
 
@@ -333,13 +333,13 @@ def test_silence(connected: Connect) -> None:
         started(pgconn, 0.2).read(0x1000 + len(WAL))
 
 
-def test_where_a_timeline_was_left_there_is_no_stream(connected: Connect) -> None:
+def test_at_the_end_of_a_timeline_there_is_no_stream(connected: Connect) -> None:
     pgconn = connected({START: rows("next_tli", ("2",)), "SHOW x": rows("x", ("1",))})
     assert not start_copy(pgconn, START)
     assert show(pgconn, "x") == "1"
 
 
-def test_when_a_stream_has_ended_the_server_has_heard_all(connected: Connect) -> None:
+def test_when_a_stream_has_ended_the_server_has_every_report(connected: Connect) -> None:
     heard = []
 
     def script(session: Session) -> None:
@@ -359,7 +359,7 @@ def test_when_a_stream_has_ended_the_server_has_heard_all(connected: Connect) ->
 
 
 def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens at the first one."""
+    """No server listens at the first one."""
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{n}", 0)) for n in (2, 1)]
     server = ScriptedServer({"SHOW x": rows("x", ("1",))})
     server.start()
@@ -380,7 +380,7 @@ def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> Non
         "=",
     ],
 )
-def test_who_does_not_answer(conninfo: str) -> None:
+def test_a_server_that_does_not_answer(conninfo: str) -> None:
     for opened in (connect, connect_safekeeper):
         with pytest.raises(NotConnected) as error:
             opened(conninfo)

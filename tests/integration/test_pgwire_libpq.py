@@ -1,6 +1,6 @@
 """Our server against real libpq: authentication, TLS, options, commands, copies in both directions.
 
-The server runs in a thread and libpq in the test's own: see wire_server.py.
+The server runs in a thread and libpq in the main one: see wire_server.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_commands_and_their_results(serve_with: Callable[..., Server]) -> None:
 
 def test_startup_parameters_and_options(serve_with: Callable[..., Server]) -> None:
     server = serve_with()
-    # A connection string takes one level of backslashes off, the server the second one.
+    # A connection string removes one level of backslashes, the server the second one.
     options = r"-c tenant_id=a1 -cdatestyle=iso --proposer-http=a\\ b\\\\c"
     with Libpq(server, f"application_name=standby1 options='{options}'") as client:
         assert client.error == ""
@@ -234,7 +234,7 @@ def test_newer_protocols(serve_with: Callable[..., Server]) -> None:
 
 @pytest.mark.skipif(pq.version() < 170000, reason="libpq before 17 cancels by blocking alone")
 def test_a_cancel_request_is_closed_silently(serve_with: Callable[..., Server]) -> None:
-    """What it ends, if anything, is the business of on_cancel."""
+    """on_cancel decides whether it ends a command."""
     asked: list[tuple[int, bytes]] = []
     server = serve_with(process_id=7, on_cancel=lambda pid, key: asked.append((pid, key)))
     with Libpq(server) as client:

@@ -1,4 +1,5 @@
-"""Every supported Postgres of this machine, the least and the greatest usual segment size."""
+"""Every supported Postgres of this machine, with the smallest and the largest usual segment
+size."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_commits_reach_a_quorum(
 
 
 def test_a_database_without_an_encoding(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:
-    """What initdb makes in the C locale, unless told otherwise: drivers get bytes from it."""
+    """initdb creates one in the C locale by default: drivers get bytes from it."""
     template = DataDirectory(tmp_path / "template", pg_binaries)
     template.initdb("--encoding=SQL_ASCII", wal_seg_size=SEGMENTS_MB[0] << 20)
     with QuorumCluster(

@@ -1,4 +1,5 @@
-"""The primary stops, crashes and starts again; its proposer stays, lets go, and attaches again."""
+"""The primary stops, crashes and starts again; its proposer stays, disconnects, and attaches
+again."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from quorum_wal.pgwal.lsn import Lsn
 MEGABYTE = 1 << 20
 STOP_SECONDS_MAX = 15.0
 BLOCKED_CLIENTS = 8
-ATTACH_SECONDS = 0.8  # the longest that an attachment takes after the primary is there
+ATTACH_SECONDS = 0.8  # the longest time of an attachment after the primary has started
 WAL_SENDER_TIMEOUT_SECONDS = 3
 UNCONFIRMED = re.compile(
     r"primary lost .*reason='the primary is shutting down while the quorum is lost' "
@@ -55,7 +56,8 @@ def test_a_stop_ends_with_its_checkpoint_on_a_quorum(
     checkpoint_lsn = Lsn.parse(control["Latest checkpoint location"])
     assert sum(flush_lsn(s) > checkpoint_lsn for s in cluster.safekeepers) >= 2
     cluster.proposer.wait_state("waiting_for_primary", TIMEOUT)
-    # Replicas read what is committed: they must get the checkpoint too, though nothing follows it.
+    # Replicas read only committed WAL: they must get the checkpoint too, although no record follows
+    # it.
     wait_until(
         lambda: sum(commit_lsn_of(s) > checkpoint_lsn for s in cluster.safekeepers) >= 2,
         TIMEOUT,
@@ -83,14 +85,14 @@ def test_a_crashed_primary_is_attached_again(cluster: QuorumCluster, ledger: Led
 def test_a_primary_that_crashes_while_it_is_attached_is_waited_for(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
-    """At whatever step of the attachment it goes away."""
+    """It disconnects at any step of the attachment."""
     pid, seed = cluster.proposer.pid, secrets.randbelow(1 << 32)
     print(f"seed {seed}")
     random = Random(seed)
     for _ in range(6):
         cluster.postgres.crash()
         cluster.postgres.start()
-        time.sleep(random.uniform(0, ATTACH_SECONDS))  # a moment of its choice
+        time.sleep(random.uniform(0, ATTACH_SECONDS))  # at a random moment
     cluster.postgres.crash()
     cluster.postgres.start()
     assert_nothing_lost(cluster, ledger)
@@ -129,11 +131,11 @@ def test_the_primary_keeps_its_connection_while_the_quorum_is_lost(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
     """More than ten seconds with a wal_sender_timeout of three: at first idle, then with more WAL
-    than the proposer takes in, so that it no longer reads what the primary asks."""
+    than the proposer accepts, so that it no longer reads the messages of the primary."""
     postgres, (frozen, dead, _) = cluster.postgres, cluster.safekeepers
 
     def walsender() -> tuple[int, float]:
-        """Its pid, and for how many seconds it has lived."""
+        """Its pid, and its age in seconds."""
         ((pid, age),) = postgres.execute(
             "SELECT pid, extract(epoch FROM reply_time - backend_start)::float"
             " FROM pg_stat_replication"
@@ -176,7 +178,7 @@ def test_the_primary_keeps_its_connection_while_the_quorum_is_lost(
 
 
 def test_an_overwritten_contrecord_is_taken_over(cluster: QuorumCluster, ledger: Ledger) -> None:
-    """The primary crashes with the first part of a long record flushed and shipped; its recovery
+    """The primary crashes when the first part of a long record is flushed and sent; its recovery
     writes other WAL in place of the rest."""
     ledger.pause()
     ledger.wait_idle(TIMEOUT)
@@ -192,7 +194,7 @@ def test_an_overwritten_contrecord_is_taken_over(cluster: QuorumCluster, ledger:
     wait_until(
         lambda: cluster.postgres.flush_lsn() > part_lsn, TIMEOUT, "a part on disk", interval=0
     )
-    os.kill(record.pid, signal.SIGSTOP)  # it must not get to the end before the crash
+    os.kill(record.pid, signal.SIGSTOP)  # it must not reach the end before the crash
     wait_until(lambda: received_lsn() > part_lsn, TIMEOUT, "a part of it to be shipped")
     cluster.postgres.crash()
     wait_until(lambda: record.has_returned, TIMEOUT, "its connection to break")

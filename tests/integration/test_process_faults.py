@@ -28,7 +28,7 @@ PROPOSER = "proposer"
 
 
 class Killer:
-    """kill -9 of some of a cluster's processes at one moment; and what a supervisor does then."""
+    """kill -9 of some processes of a cluster at one moment, and the restarts of a supervisor."""
 
     def __init__(self, cluster: QuorumCluster, random: Random) -> None:
         self._cluster = cluster
@@ -37,7 +37,7 @@ class Killer:
         self.names = [POSTGRES, *self._services]
 
     def victims(self) -> Iterator[tuple[str, ...]]:
-        """Every process and every pair, in random order, again and again."""
+        """Every process and every pair, in random order, repeatedly."""
         choices = [*combinations(self.names, 1), *combinations(self.names, 2)]
         while True:
             self._random.shuffle(choices)
@@ -53,7 +53,7 @@ class Killer:
             service.kill()
 
     def restart(self, names: tuple[str, ...]) -> None:
-        """In random order, each after a pause of its own; return when commits can proceed."""
+        """In random order, each after its own pause; returns when commits can proceed."""
         for name in self._random.sample(names, len(names)):
             time.sleep(self._random.uniform(0, PAUSE_SECONDS_MAX))  # the length of the fault
             if name == POSTGRES:
@@ -63,7 +63,7 @@ class Killer:
         wait_until(self._is_streaming, TIMEOUT, f"streaming after the death of {names}")
 
     def _is_streaming(self) -> bool:
-        """A proposer that came too early, to nobody, is started again."""
+        """A proposer that started before the other processes is started again."""
         proposer = self._cluster.proposer
         if not proposer.alive:
             assert proposer.exit_code == ExitCode.UNREACHABLE, proposer.log_tail()
@@ -114,7 +114,7 @@ def test_every_process_ends_in_good_order_and_is_started_again(
     assert_nothing_lost(cluster, ledger)
 
 
-def test_one_frozen_safekeeper_delays_nobody_and_catches_up(
+def test_one_frozen_safekeeper_delays_no_commit_and_catches_up(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
     frozen = cluster.safekeepers[0]
@@ -124,7 +124,7 @@ def test_one_frozen_safekeeper_delays_nobody_and_catches_up(
     assert_nothing_lost(cluster, ledger)
 
 
-def test_two_frozen_safekeepers_hold_commits_until_one_thaws(
+def test_two_frozen_safekeepers_hold_commits_until_one_continues(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
     first, second, _ = cluster.safekeepers

@@ -25,7 +25,7 @@ from quorum_wal.pg_server.errors import DeadlineExceeded
 
 TIMEOUT = 120.0
 SERIES_TIMEOUT = 30.0
-#: Rules for hours or for a whole disk say nothing of a test.
+#: Rules for hours or for a whole disk do not apply to a test.
 LEFT_OUT = ("SkDiskFull", "SkDiskFilling")
 FOR = "2s"
 BACKLOG_BYTES, SMALL_BACKLOG_BYTES = "268435456", "1048576"
@@ -34,7 +34,7 @@ NAMES = "synchronous_standby_names"
 
 
 def shortened(rule: Rule) -> Rule:
-    """It fires two seconds after its condition, and at a backlog that a test can make."""
+    """The alert fires two seconds after its condition, and at a backlog that a test can make."""
     if rule["alert"] in LEFT_OUT:
         return {**rule, "expr": "vector(0) > 0"}
     expr = rule["expr"].replace(BACKLOG_BYTES, SMALL_BACKLOG_BYTES)
@@ -125,11 +125,11 @@ def test_faults_of_a_cluster_make_alerts_fire_and_repairs_end_them(
         for text in texts.values():
             assert "<no value>" not in text, name
             assert "error expanding template" not in text, name
-    # It looks back for ten minutes.
+    # It considers the last ten minutes.
     prometheus.wait_ended({*fired} - {"SkArchiveFails"}, TIMEOUT)
 
 
-#: Of pageservers that have merged nothing, and do not check a server's pages.
+#: Of pageservers that merge nothing, and do not check pages of a server.
 NO_SERIES = {
     'sk_pageserver_dead_share{timeline=~".*.*"}',
     "sk_pageserver_damaged_pages",

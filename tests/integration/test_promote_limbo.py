@@ -1,5 +1,5 @@
-"""A failover with a limbo: what the log has prepared is committed before clients are let in, also
-when `sk promote` was killed at any step; what is not ours is left alone."""
+"""A failover with a limbo: the prepared transactions of the log are committed before clients can
+write, also if `sk promote` was killed at any step. Foreign transactions are not touched."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SETTINGS = {"max_prepared_transactions": 20}
 READ_ONLY = "25006"
 FOREIGN = "of another transaction manager"
 LOCAL = "-c synchronous_commit=local"
-#: From here on what a kill leaves behind is a standby that is closed, or a primary.
+#: From this step on a kill leaves a standby that is closed, or a primary.
 LATE_STEPS = (Step.CLOSE, Step.PROMOTE, Step.ATTACH, Step.RESOLVE, Step.OPEN)
 
 
 def with_limbo(failover_world: Callable[..., FailoverWorld]) -> tuple[FailoverWorld, list[str]]:
-    """Rows 1 and 2 wait in two databases, and row 3 with the policy to roll back; its deadline is
-    over. The foreign one would have row 9."""
+    """Rows 1 and 2 are prepared in two databases, and row 3 has the policy to roll back; its
+    deadline has passed. The foreign transaction would insert row 9."""
     world = failover_world(settings=SETTINGS)
     primary = world.cluster.postgres
     primary.execute("CREATE DATABASE other")
@@ -67,7 +67,8 @@ def rows_in(postgres: Postgres, database: str) -> list[int]:
 
 
 class Visitor:
-    """Clients who go where they may write, as often as they can. `seen`: what each read."""
+    """Clients that connect to the writable server, as often as they can. `seen`: the result of each
+    read."""
 
     def __init__(self, standby: Postgres) -> None:
         self._dsn = standby.dsn(target_session_attrs="read-write", connect_timeout=5)
@@ -86,14 +87,14 @@ class Visitor:
                 pass  # it is a standby, or closed
 
     def stop(self) -> list[list[int]]:
-        """What was read."""
+        """The results."""
         self._stopping.set()
         self._thread.join()
         return self.seen
 
 
 def assert_resolved(world: FailoverWorld, gids: Sequence[str], visitor: Visitor) -> None:
-    """On the new primary, which takes writes; and nobody has seen it without the rows."""
+    """On the new primary, which accepts writes. No session has seen it without the rows."""
     standby = world.standby
     wait_until(lambda: visitor.seen, TIMEOUT, "a client to come in")
     assert is_open(standby)
@@ -110,7 +111,7 @@ def assert_resolved(world: FailoverWorld, gids: Sequence[str], visitor: Visitor)
     ids=lambda value: getattr(value, "version", getattr(value, "name", "default")),
     indirect=["pg_binaries"],
 )
-def test_what_the_log_has_prepared_is_committed_before_clients_come(
+def test_prepared_transactions_are_committed_before_clients_can_write(
     failover_world: Callable[..., FailoverWorld], loss: Loss
 ) -> None:
     world, gids = with_limbo(failover_world)
@@ -140,7 +141,7 @@ def test_a_cluster_of_qsync_alone_stays_one(failover_world: Callable[..., Failov
 
 
 def killed_at(world: FailoverWorld, step: str, *arguments: str) -> str:
-    """What `sk promote` has said until it was killed there."""
+    """The output of `sk promote` until it was killed there."""
     promotion = ServiceProcess(
         [
             *(sys.executable, Path(broken_promotion.__file__), step),
@@ -156,7 +157,7 @@ def killed_at(world: FailoverWorld, step: str, *arguments: str) -> str:
 
 
 def test_killed_at_each_step_and_run_again(failover_world: Callable[..., FailoverWorld]) -> None:
-    """Until the last one clients are kept out; what was left is done by the next run."""
+    """Until the last step clients cannot write; the next run completes the rest."""
     world, gids = with_limbo(failover_world)
     standby = world.standby
     world.lose(Loss.MACHINE)
@@ -180,8 +181,8 @@ def test_killed_at_each_step_and_run_again(failover_world: Callable[..., Failove
 def test_killed_between_a_setting_and_its_reload(
     failover_world: Callable[..., FailoverWorld],
 ) -> None:
-    """The file says one thing, and the server does the other. Whoever comes next mends it, also one
-    that loads the configuration for no other reason."""
+    """The file has the new value, and the server the old one. The next command repairs it, also one
+    that reloads the configuration for another reason."""
     world, gids = with_limbo(failover_world)
     standby = world.standby
     world.lose(Loss.MACHINE)
@@ -199,7 +200,7 @@ def test_killed_between_a_setting_and_its_reload(
 
 
 def entries(postgres: Postgres) -> list[str]:
-    """Of the setting in postgresql.auto.conf."""
+    """The entries of the setting in postgresql.auto.conf."""
     found = postgres.execute(
         "SELECT setting FROM pg_file_settings WHERE name = 'default_transaction_read_only'"
     )
@@ -207,7 +208,7 @@ def entries(postgres: Postgres) -> list[str]:
 
 
 def attached(world: FailoverWorld) -> ProposerProcess:
-    """`sk attach`, which libpq would not let in as it says; not started."""
+    """`sk attach`, which libpq would refuse because of the read-only state; not started."""
     return ProposerProcess(
         world.standby.dsn(target_session_attrs="read-write"),
         world.addresses,
@@ -229,8 +230,10 @@ def test_a_dry_run_names_the_steps(failover_world: Callable[..., FailoverWorld])
     assert steps[-3:] == [step.value for step in LATE_STEPS[-3:]], done
 
 
-def test_a_database_that_refuses_us_is_named(failover_world: Callable[..., FailoverWorld]) -> None:
-    """The server stays closed until it is mended."""
+def test_a_database_that_refuses_the_role_is_named(
+    failover_world: Callable[..., FailoverWorld],
+) -> None:
+    """The server stays closed until the problem is solved."""
     world, gids = with_limbo(failover_world)
     standby = world.standby
     hba = standby.data_dir / "pg_hba.conf"
@@ -254,10 +257,11 @@ def test_a_database_that_refuses_us_is_named(failover_world: Callable[..., Failo
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
-def test_who_was_first_is_waited_for(
+def test_an_earlier_session_is_waited_for(
     failover_world: Callable[..., FailoverWorld], end: str
 ) -> None:
-    """A session that ends one of ours before us holds it until the quorum has its record."""
+    """A session that ends one of our transactions first holds it until the quorum has its
+    record."""
     world, gids = with_limbo(failover_world)
     world.lose(Loss.MACHINE)
     killed_at(world, Step.ATTACH.name)
@@ -276,10 +280,11 @@ def is_open(postgres: Postgres) -> bool:
     return postgres.execute("SHOW default_transaction_read_only") == [("off",)]
 
 
-def test_somebody_else_promotes_it_and_attaches(
+def test_another_tool_promotes_it_and_a_proposer_attaches(
     failover_world: Callable[..., FailoverWorld],
 ) -> None:
-    """Whoever attaches lets clients in, although libpq would not let him in as it says."""
+    """Any proposer that attaches enables writes, although libpq would refuse its connection because
+    of the read-only state."""
     world, gids = with_limbo(failover_world)
     standby = world.standby
     world.lose(Loss.MACHINE)
@@ -309,11 +314,11 @@ def test_an_administrator_s_own_setting_stays(failover_world: Callable[..., Fail
     assert not is_open(primary)
 
 
-def test_what_the_quorum_lacks_is_not_committed(
+def test_transactions_that_the_quorum_lacks_are_not_committed(
     failover_world: Callable[..., FailoverWorld],
 ) -> None:
-    """A standby that was ahead of the quorum, promoted by hand: nobody may see it before the quorum
-    has it."""
+    """A standby that was ahead of the quorum, promoted by hand: no session may see it before the
+    quorum has it."""
     world = failover_world(lambda cluster: cluster.postgres.dsn(), settings=SETTINGS)
     primary, standby = world.cluster.postgres, world.standby
     primary.execute("CREATE TABLE t (a int)")

@@ -1,7 +1,7 @@
-"""A standby is promoted: the log goes on with it on a new Postgres timeline, or it is refused.
+"""A standby is promoted: the log continues with it on a new Postgres timeline, or it is refused.
 
-Standbys stream directly from the primary, as they did before there were safekeepers. Which of them
-may continue the log is decided by one thing: whether it has all that was acknowledged.
+Standbys stream directly from the primary, as without safekeepers. A standby may continue the log
+exactly if it has all acknowledged WAL.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def wait_received(standby: Postgres, lsn: int) -> None:
 
 
 def promote(standby: Postgres) -> Lsn:
-    """Where it leaves timeline 1."""
+    """Promote it; returns the position where it leaves timeline 1."""
     ((promoted,),) = standby.execute("SELECT pg_promote(true, 60)")
     assert promoted
     return switch_lsn_of(standby)
@@ -83,7 +83,7 @@ def proposer_of(cluster: QuorumCluster, primary: Postgres, name: str) -> Propose
 
 
 def promises(cluster: QuorumCluster) -> list[Any]:
-    """What an attempt to attach must not change."""
+    """The promises, which an attempt to attach must not change."""
     statuses = [safekeeper.timeline() for safekeeper in cluster.safekeepers]
     return [
         status and (status["promised"], status["last_log_node_id"], status["tli_history"])
@@ -92,7 +92,7 @@ def promises(cluster: QuorumCluster) -> list[Any]:
 
 
 def assert_refused(cluster: QuorumCluster, primary: Postgres, fork_lsn: Lsn) -> None:
-    """Both positions are named, and nobody was asked for a vote."""
+    """The error names both positions, and no vote was requested."""
     before, log_end_lsn = promises(cluster), end_of_log(cluster)
     with proposer_of(cluster, primary, f"refused-{next(numbers)}") as proposer:
         assert proposer.wait(TIMEOUT) == 1
@@ -119,7 +119,7 @@ def flush_lsn(safekeeper: SafekeeperProcess) -> Lsn:
 def assert_log_spans_the_switch(
     cluster: QuorumCluster, primary: Postgres, switch_lsn: Lsn, end_lsn: Lsn
 ) -> None:
-    """Byte-equal with the new primary; the switch's segment is there under both names."""
+    """Byte-equal with the new primary; the segment of the switch exists under both names."""
     cluster.wait_flushed(end_lsn, TIMEOUT)
     copies = {s.name: s.data_dir for s in cluster.safekeepers}
     comparison = compare_wal({**copies, PRIMARY: primary.pg_wal}, end_lsn, SEG_SIZE)
@@ -145,7 +145,7 @@ def assert_log_spans_the_switch(
 def assert_reads_across(
     safekeeper: SafekeeperProcess, begin_lsn: int, end_lsn: int, primary: Postgres
 ) -> None:
-    """What a reader gets is what the new primary has, from the switch's segment on."""
+    """A reader gets the same WAL as from the new primary, from the segment of the switch on."""
     status = safekeeper.timeline()
     assert status is not None
     wal = read_tail(
@@ -168,11 +168,11 @@ def test_the_log_goes_on_with_a_promoted_standby(
     stale, standby = standby_of(old, "stale"), standby_of(old, "standby")
     with Ledger(old.dsn(), clients=3) as ledger:
         ledger.wait_for_progress(50, TIMEOUT)
-        stale.stop()  # what is acknowledged from here on it lacks
+        stale.stop()  # it lacks the rows that are acknowledged from here on
         ledger.wait_for_progress(50, TIMEOUT)
         ledger.pause()
         ledger.wait_idle(TIMEOUT)
-        old.stop()  # in good order: everybody has confirmed everything
+        old.stop()  # in good order: all have confirmed everything
         cluster.proposer.terminate()
 
         stale.start()
@@ -205,7 +205,7 @@ def test_the_log_goes_on_with_a_promoted_standby(
 
 
 def settle(ledger: Ledger, primary: Postgres) -> Lsn:
-    """Nothing acknowledged is lost; return where the WAL ends."""
+    """Nothing acknowledged is lost; returns the end of the WAL."""
     ledger.pause()
     ledger.wait_idle(TIMEOUT)
     report = ledger.verify()
@@ -217,8 +217,9 @@ def test_a_standby_ahead_of_the_quorum_brings_along_what_it_has(
     quorum_cluster: Callable[..., QuorumCluster],
     standby_of: Callable[[Postgres, str], Postgres],
 ) -> None:
-    """The primary is lost with WAL that its standbys have and the quorum has not: several segments
-    of the old timeline come first, then the switch. Who has removed them already cannot go on."""
+    """The primary is lost with WAL that its standbys have and the quorum lacks: several segments of
+    the old timeline come first, then the switch. A standby that has removed them cannot continue
+    the log."""
     cluster = quorum_cluster(wal_seg_size=SEG_SIZE, proxied=True)
     old, third = cluster.postgres, cluster.safekeepers[2]
     forgetful, standby = standby_of(old, "forgetful"), standby_of(old, "standby")

@@ -25,7 +25,7 @@ BASE_ID = format_backup_id(NOW, 2 * MB + 40)
 
 
 def archive_of(folder: Path) -> TimelineArchive:
-    """Segments 1 to 11, a base backup in the second."""
+    """An archive with segments 1 to 11, and a base backup in the second one."""
     facts = ArchivedTimeline(7, 150018, MB, 1, MB)
     archive = TimelineArchive.create(LocalStore(str(folder)), TIMELINE, facts)
     for segno in range(1, 12):
@@ -46,7 +46,9 @@ def put_index(archive: TimelineArchive, suffix: Suffix, horizon_lsn: int, *redo_
     return key
 
 
-def test_wal_below_the_oldest_cut_goes_and_nothing_that_an_index_needs(tmp_path: Path) -> None:
+def test_wal_below_the_oldest_cut_is_removed_and_nothing_that_an_index_needs(
+    tmp_path: Path,
+) -> None:
     archive, where = archive_of(tmp_path), f"--archive={tmp_path}"
     young = put_index(archive, Suffix.pack(1, 1, 1), 0, 4 * MB, 7 * MB)
     assert "removed 1 segments below 0/200000" in sk("archive", "prune", where).stdout

@@ -1,4 +1,5 @@
-"""Coordinators and primaries that end while transactions wait: who comes next finishes them."""
+"""Coordinators and primaries that end while transactions wait: their successors finish the
+transactions."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ def test_a_coordinator_that_was_killed_is_followed_by_one_that_adopts_the_limbo(
     wait_until(lambda: world.outcome(early) == "committed", TIMEOUT, "its outcome")
 
 
-def test_a_coordinator_that_ends_in_order_says_that_it_knows_nothing(new_world: NewWorld) -> None:
+def test_a_coordinator_that_stops_in_order_answers_unknown(new_world: NewWorld) -> None:
     world = new_world()
     world.lose_quorum()
     client = Client(world, world.prepare())
@@ -107,7 +108,8 @@ def test_a_coordinator_that_ends_in_order_says_that_it_knows_nothing(new_world: 
 def test_a_primary_that_restarts_has_its_limbo_and_gets_its_verdicts(
     new_world: NewWorld, mode: StopMode
 ) -> None:
-    """Whoever waited is told that nothing is known, and may ask again in the new term."""
+    """Each waiting client gets the answer that the outcome is unknown, and may ask again in the new
+    term."""
     world = new_world("--qsync-orphan-grace", "60")
     prepared = world.prepare(seconds=60)
     world.lose_quorum()
@@ -135,7 +137,7 @@ def test_a_primary_that_restarts_has_its_limbo_and_gets_its_verdicts(
 
 
 def test_a_deposed_coordinator_gives_no_verdict(new_world: NewWorld) -> None:
-    """It reaches no safekeeper any more when another process takes the term."""
+    """It reaches no safekeeper when another process takes the term."""
     world = new_world("--qsync-orphan-grace", "60", proxied=True)
     cluster = world.cluster
     for proxy in cluster.proxies:
@@ -157,7 +159,7 @@ def test_a_deposed_coordinator_gives_no_verdict(new_world: NewWorld) -> None:
 
 @contextmanager
 def proposer_of(world: QsyncWorld, dsn: str) -> Iterator[QsyncWorld]:
-    """Another one, which goes to the safekeepers directly, and decides."""
+    """Another proposer, which connects to the safekeepers directly, and decides."""
     port = free_port()
     addresses = [safekeeper.address for safekeeper in world.cluster.safekeepers]
     log_path = world.cluster.root / f"proposer-{port}.log"
@@ -172,7 +174,7 @@ def proposer_of(world: QsyncWorld, dsn: str) -> Iterator[QsyncWorld]:
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["lets go", "hangs"])
 def test_a_successor_on_the_same_port_takes_over(new_world: NewWorld, hangs: bool) -> None:
-    """Its commits do not wait until the predecessor lets the port go; its coordinator does."""
+    """Its commits do not wait until the predecessor releases the port; its coordinator does."""
     world = new_world("--qsync-orphan-grace", "60")
     cluster, first = world.cluster, world.cluster.proposer
     prepared = world.prepare(seconds=60)
@@ -201,7 +203,8 @@ def test_a_successor_on_the_same_port_takes_over(new_world: NewWorld, hangs: boo
 
 
 def test_fifo_confirms_and_commits_in_the_order_of_prepare(new_world: NewWorld) -> None:
-    """The second is told only when the first has left the limbo, though a quorum has both."""
+    """The second is confirmed only when the first has left the limbo, although a quorum has
+    both."""
     world = new_world("--qsync-order", "fifo")
     first = world.prepare("INSERT INTO accounts VALUES ('first', 1)", seconds=60)
     second = world.prepare("INSERT INTO accounts VALUES ('second', 1)", seconds=60)
@@ -216,10 +219,10 @@ def test_fifo_confirms_and_commits_in_the_order_of_prepare(new_world: NewWorld) 
     world.commit(second)
 
 
-def test_a_janitor_without_rights_finishes_what_is_its_own_and_reports_the_rest(
+def test_a_janitor_without_rights_finishes_its_own_transactions_and_reports_the_rest(
     new_world: NewWorld,
 ) -> None:
-    """A role that is a member of the owner becomes the owner for it."""
+    """A role that is a member of the owner becomes the owner for this."""
     world = new_world()
     statements: Sequence[str] = (
         "CREATE ROLE proposer LOGIN REPLICATION",
@@ -261,7 +264,7 @@ def test_without_room_for_prepared_transactions_attach_refuses(
 
 
 def test_without_wal_level_logical_the_limbo_is_read(new_world: NewWorld) -> None:
-    """And it says why there is no stream."""
+    """The status has the reason for the missing stream."""
     world = new_world(settings={"wal_level": "replica"})
     left = world.prepare(policy=Policy.ROLLBACK, seconds=0.1)
     world.wait_finished(left)
@@ -273,8 +276,8 @@ def test_without_wal_level_logical_the_limbo_is_read(new_world: NewWorld) -> Non
     )
 
 
-def test_detach_drops_the_slots_that_nobody_takes_from(new_world: NewWorld) -> None:
-    """They would hold WAL for ever."""
+def test_detach_drops_the_unused_slots(new_world: NewWorld) -> None:
+    """They would hold WAL without limit."""
     world = new_world()
     world.wait_finished(world.prepare(seconds=0.1))
     wait_until(
@@ -288,7 +291,7 @@ def test_detach_drops_the_slots_that_nobody_takes_from(new_world: NewWorld) -> N
 
 
 def test_a_barrier_in_a_daisy_chain(new_world: NewWorld) -> None:
-    """Of a member that takes the WAL from another one only new WAL shows that it obeys."""
+    """For a member that takes the WAL from another one, only new WAL shows that it follows."""
     world = new_world("--via", "2=1", "--via", "3=1")
     proposer = world.cluster.proposer
 

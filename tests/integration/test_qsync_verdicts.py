@@ -95,7 +95,8 @@ def test_a_lost_quorum_admits_nothing(world: QsyncWorld) -> None:
 
 
 def test_the_janitor_commits_what_its_client_left(world: QsyncWorld) -> None:
-    """The client's session ended after PREPARE, and nobody came for it until its deadline."""
+    """The client's session ended after PREPARE, and no other one named the gid until its
+    deadline."""
     prepared = world.prepare(seconds=1.0)
     world.wait_finished(prepared)
     assert world.count() == 1
@@ -103,7 +104,9 @@ def test_the_janitor_commits_what_its_client_left(world: QsyncWorld) -> None:
     wait_until(lambda: world.status()["committed"] >= 1, TIMEOUT, "it to be counted")
 
 
-def test_the_janitor_leaves_alone_what_a_client_is_connected_for(world: QsyncWorld) -> None:
+def test_the_janitor_does_not_touch_a_transaction_with_a_connected_client(
+    world: QsyncWorld,
+) -> None:
     prepared = world.prepare(seconds=60.0)
     with world.connected() as connection:
         ask = f"WAIT_LSN {prepared.lsn} TIMEOUT 10000 GID '{prepared.gid}'"
@@ -117,8 +120,9 @@ def test_the_janitor_leaves_alone_what_a_client_is_connected_for(world: QsyncWor
     assert world.count() == 1
 
 
-def test_policy_rollback_gives_up_what_no_quorum_has(world: QsyncWorld) -> None:
-    """It is rolled back on the primary at once; told it is only when the quorum has that."""
+def test_policy_rollback_rolls_back_without_a_quorum(world: QsyncWorld) -> None:
+    """It is rolled back on the primary at once; the outcome is reported only when the quorum has
+    the record."""
     world.lose_quorum()
     prepared = world.prepare(policy=Policy.ROLLBACK, seconds=0.5)
     world.wait_finished(prepared)
@@ -141,7 +145,7 @@ def test_policy_detach_goes_on_waiting_beyond_its_deadline(world: QsyncWorld) ->
     assert world.count() == 2
 
 
-def test_gids_of_others_are_left_alone(world: QsyncWorld) -> None:
+def test_foreign_gids_are_not_touched(world: QsyncWorld) -> None:
     foreign = ["skq1.d.1.1-1-1-1.tooshort", "it's", "pg_gid_1_2"]
     with world.postgres.connect(options=LOCAL) as connection:
         for gid in foreign:
@@ -161,7 +165,7 @@ def test_gids_of_others_are_left_alone(world: QsyncWorld) -> None:
 
 
 def test_a_barrier_needs_a_quorum_that_answers_now(world: QsyncWorld) -> None:
-    """What is asked for is committed long since; that the term is live is shown anew each time."""
+    """The position was committed long ago, but each barrier must prove that the term is live."""
     lsn = world.postgres.flush_lsn()
     begun = time.monotonic()
     for _ in range(20):
@@ -176,8 +180,8 @@ def test_a_barrier_needs_a_quorum_that_answers_now(world: QsyncWorld) -> None:
     assert world.ask(f"BARRIER {lsn} TIMEOUT 30000")[0] == "confirmed"
 
 
-def test_the_stream_tells_exact_ends(world: QsyncWorld) -> None:
-    """It is made when nothing is prepared; until then the limbo is read."""
+def test_the_stream_has_exact_ends(world: QsyncWorld) -> None:
+    """The stream begins when no transaction is prepared; until then the limbo is read."""
     world.wait_finished(world.prepare(seconds=0.1))
     wait_until(
         lambda: world.status()["streams"].get("postgres") == "streaming", TIMEOUT, "the stream"
@@ -214,7 +218,7 @@ def test_transactions_of_all_databases_are_finished(world: QsyncWorld) -> None:
 
 def test_an_administrator_resolves(world: QsyncWorld) -> None:
     kept, dropped = world.prepare(seconds=60), world.prepare(seconds=60)
-    with world.connected() as client:  # it stays: what is left alone the janitor commits itself
+    with world.connected() as client:  # it stays; the janitor would commit one without a client
         row = client.execute(f"WAIT_LSN {kept.lsn} TIMEOUT 30000 GID '{kept.gid}'").fetchone()
         assert row is not None
         assert row[0] == "confirmed"
@@ -226,7 +230,7 @@ def test_an_administrator_resolves(world: QsyncWorld) -> None:
     assert world.count() == 1
 
 
-def test_the_status_and_the_metrics_say_the_same(world: QsyncWorld) -> None:
+def test_the_status_and_the_metrics_agree(world: QsyncWorld) -> None:
     (before,) = world.ask("QSYNC_STATUS")
     confirmed = before["confirmed"] + 1
     prepared = world.prepare()

@@ -1,4 +1,4 @@
-"""A commit returns when a quorum has it, and only then; whatever the number of safekeepers."""
+"""A commit returns exactly when a quorum has it, with any number of safekeepers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.pgwal.page import WAL_PAGE_SIZE
 
 SEGMENT_BYTES = 1 << 20
-SHORT_HEADER_BYTES = 24  # SizeOfXLogShortPHD, the header of all pages but a segment's first
+SHORT_HEADER_BYTES = 24  # SizeOfXLogShortPHD: all pages but a segment's first
 BOUNDARY_COMMITS = 20
-OVERHEAD_SAMPLES = 5  # commits that measure what a commit writes beside its message
+OVERHEAD_SAMPLES = 5  # commits that measure the WAL of a commit besides its message
 BOUNDARY_ATTEMPTS = 100
 BOUNDARY_SECONDS_MAX = 0.1  # for three of four: the disk of a busy machine may stall
 HANG_SECONDS = 10
@@ -48,10 +48,11 @@ def wait_committed(cluster: QuorumCluster, lsn: int) -> None:
     )
 
 
-def test_a_member_that_lost_its_data_confirms_nothing_it_had_acknowledged(
+def test_a_member_that_lost_its_data_no_longer_counts_for_a_commit(
     shared_cluster: SharedCluster[QuorumCluster], cluster: QuorumCluster
 ) -> None:
-    """It alone has acknowledged a commit, and is wiped: one other is no quorum with it."""
+    """Only this member has acknowledged a commit, and its disk is wiped: with one other member it
+    is no quorum."""
     loser, second, third = cluster.safekeepers
     second.pause()
     third.pause()
@@ -73,17 +74,17 @@ def test_a_member_that_lost_its_data_confirms_nothing_it_had_acknowledged(
     pending.wait_returned(TIMEOUT)
     assert peer_of(cluster, 1)["flush_lsn"] == "0/0"
     assert "no such timeline" in peer_of(cluster, 1)["error"]
-    shared_cluster.discard()  # a member is missing for good
+    shared_cluster.discard()  # one member is missing permanently
 
 
 def peer_of(cluster: QuorumCluster, safekeeper_id: int) -> dict[str, Any]:
-    """What the proposer says of it."""
+    """The proposer's status of it."""
     peers = cluster.proposer.status()["safekeepers"]
     (peer,) = [peer for peer in peers if peer["id"] == safekeeper_id]
     return dict(peer)
 
 
-def test_two_of_three_commit_and_one_of_three_waits_and_says_so(
+def test_commits_return_with_two_of_three_and_wait_with_one(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
     losses = metric(cluster, "sk_proposer_quorum_losses_total")
@@ -146,10 +147,10 @@ def test_exactly_a_quorum_is_enough(
 
 
 def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCluster) -> None:
-    """Nothing follows it on an idle server, so nobody else's WAL would ever show that it is whole.
+    """On an idle server no record follows, so no later WAL would show that the record is complete.
 
-    That it ends on the boundary is proven by the flush position: the insert position is behind the
-    next page's header then.
+    The flush position proves that it ends on the boundary: the insert position is then after the
+    header of the next page.
     """
     random = Random(0)
     seconds: list[float] = []
@@ -167,8 +168,8 @@ def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCl
             )
             return time.monotonic() - begun
 
-        connection.execute(f"SET statement_timeout = '{HANG_SECONDS}s'")  # ends the wait, too
-        # The least of several: a record of the server's own may come between the two positions.
+        connection.execute(f"SET statement_timeout = '{HANG_SECONDS}s'")  # also ends the wait
+        # The least of several: a record of the server itself may come between the two positions.
         overheads: list[int] = []
         while len(overheads) < OVERHEAD_SAMPLES:
             before = position("pg_current_wal_insert_lsn")
@@ -182,7 +183,7 @@ def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCl
             if left < overhead_bytes + 300:
                 commit(1000)  # into the next page
                 continue
-            # Of one page, or of several: each of the others takes a header away.
+            # Of one page, or of several: each further page has a header.
             left += random.randrange(4) * (WAL_PAGE_SIZE - SHORT_HEADER_BYTES)
             elapsed = commit(left - overhead_bytes)
             if position("pg_current_wal_flush_lsn") % WAL_PAGE_SIZE == 0:
@@ -196,7 +197,7 @@ def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCl
 
 
 def test_a_switch_of_segments_is_committed_at_once(cluster: QuorumCluster, ledger: Ledger) -> None:
-    """Its record ends with the segment; what lies between are pages without headers."""
+    """Its record ends with the segment; the pages in between have no headers."""
     for _ in range(3):
         ledger.wait_for_progress(10, TIMEOUT)
         ledger.pause()

@@ -46,7 +46,7 @@ def promotion_of(world: FailoverWorld, standby: Postgres, number: int) -> Propos
 
 
 def lose_with_a_tail(world: FailoverWorld) -> None:
-    """The primary dies with WAL that nobody else has."""
+    """The primary dies with WAL that no other server has."""
     for proxy in world.cluster.proxies:
         proxy.cut()
     old = world.cluster.postgres
@@ -55,8 +55,8 @@ def lose_with_a_tail(world: FailoverWorld) -> None:
     world.lose(Loss.MACHINE)
 
 
-def test_there_and_back_again(failover_world: Callable[..., FailoverWorld]) -> None:
-    """The two servers change places twice; what only a lost primary had is undone."""
+def test_two_servers_change_roles_twice(failover_world: Callable[..., FailoverWorld]) -> None:
+    """The two servers change roles twice; the WAL that only a lost primary had is undone."""
     world = failover_world()
     primary, standby = world.cluster.postgres, world.standby
     with Ledger(world.clients_dsn, clients=3) as ledger:
@@ -93,8 +93,8 @@ def test_there_and_back_again(failover_world: Callable[..., FailoverWorld]) -> N
 def test_a_lost_tail_is_not_replayed_when_the_new_primary_has_recycled_its_segment(
     failover_world: Callable[..., FailoverWorld],
 ) -> None:
-    """pg_rewind leaves the old server's WAL in place, tail and all; nothing of the new timeline
-    lies over it when the new primary has no such segment any more."""
+    """pg_rewind leaves the old server's WAL in place, also its tail. If the new primary has removed
+    that segment, no newer file replaces it."""
     world = failover_world()
     old, new = world.cluster.postgres, world.standby
     lose_with_a_tail(world)
@@ -110,10 +110,10 @@ def test_a_lost_tail_is_not_replayed_when_the_new_primary_has_recycled_its_segme
         assert table_checksums(new) == table_checksums(old)
 
 
-def test_wal_that_the_standby_needs_and_nobody_has_any_more_is_missed_at_once(
+def test_missing_wal_that_the_standby_needs_is_reported_at_once(
     failover_world: Callable[..., FailoverWorld],
 ) -> None:
-    """The standby would wait for it for ever, and say so in its log only."""
+    """The standby would wait for it without end, and report it only in its log."""
     world = failover_world(safekeeper_arguments=("--wal-keep-size", "1MB"))
     old, new = world.cluster.postgres, world.standby
     lose_with_a_tail(world)
@@ -152,13 +152,13 @@ def fork_segment(promoted: Postgres) -> str:
 
 
 def has_recycled(postgres: Postgres, segment: str) -> bool:
-    """After another segment and a checkpoint."""
+    """It has recycled the segment, after another segment and a checkpoint."""
     postgres.execute("SELECT pg_logical_emit_message(false, 'next', 'segment'), pg_switch_wal()")
     postgres.execute("CHECKPOINT")
     return not any(path.name[8:] == segment for path in postgres.pg_wal.iterdir())
 
 
-def test_what_pg_rewind_cannot_do_is_said(
+def test_errors_of_pg_rewind_are_explained(
     failover_world: Callable[..., FailoverWorld],
     postgres_factory: Callable[..., Postgres],
     tmp_path: Path,
@@ -172,7 +172,7 @@ def test_what_pg_rewind_cannot_do_is_said(
     old.configure(wal_log_hints=False)
     old.restart()
     old.stop()
-    if old.control_data()["Data page checksum version"] != "0":  # the default since 18
+    if old.control_data()["Data page checksum version"] != "0":  # the default since version 18
         program = [old.binaries.program("pg_checksums"), "--disable", "-D", old.data_dir]
         run_program(program, account=server_account())
     world.lose(Loss.MACHINE)

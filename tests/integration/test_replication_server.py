@@ -1,4 +1,4 @@
-"""A safekeeper's answers to the replication commands, beside those of a real walsender."""
+"""A safekeeper's answers to the replication commands, compared with those of a real walsender."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def client(keeper: SafekeeperProcess) -> Iterator[ReplicationClient]:
 
 @pytest.fixture
 def walsender(cluster: QuorumCluster) -> Iterator[ReplicationClient]:
-    """The primary's, as the oracle."""
+    """The primary's walsender, as the reference."""
     with ReplicationClient(cluster.postgres.dsn(application_name="oracle")) as made:
         yield made
 
 
 def settled_lsn(cluster: QuorumCluster) -> int:
-    """Write something, and return the end of WAL when all safekeepers call it committed."""
+    """Write something, and return the end of the WAL when all safekeepers have it as committed."""
     cluster.postgres.execute("SELECT pg_logical_emit_message(true, 'x', repeat('y', 30000))")
     lsn = cluster.postgres.flush_lsn()
 
@@ -75,7 +75,7 @@ def settled_lsn(cluster: QuorumCluster) -> int:
 
 
 def outcome(client: ReplicationClient, command: str) -> list[Answer] | tuple[str, str]:
-    """The results, or SQLSTATE and words."""
+    """The results, or SQLSTATE and text."""
     try:
         return client.command(command)
     except ServerError as error:
@@ -106,7 +106,7 @@ def outcome(client: ReplicationClient, command: str) -> list[Answer] | tuple[str
 def test_the_answers_are_those_of_a_walsender(
     client: ReplicationClient, walsender: ReplicationClient, commands: tuple[str, ...]
 ) -> None:
-    """Columns, types, rows, tags; of errors the code, and the words but for syntax errors."""
+    """Columns, types, rows, tags; of errors the code, and the text except for syntax errors."""
     for command in commands:
         ours, theirs = outcome(client, command), outcome(walsender, command)
         if isinstance(theirs, tuple) and theirs[0] == "42601":
@@ -126,7 +126,7 @@ def test_identify_system(
         for name in (b"server_version", b"integer_datetimes", b"IntervalStyle", b"DateStyle")
     }
     real = {name: walsender.pgconn.parameter_status(name) for name in parameters}
-    real[b"server_version"] = (real[b"server_version"] or b"").split()[0]  # of Debian, and more
+    real[b"server_version"] = (real[b"server_version"] or b"").split()[0]  # of Debian, for example
     assert parameters == real
 
 
@@ -140,16 +140,18 @@ def test_identify_system(
         "ALTER_REPLICATION_SLOT l (FAILOVER)",
     ],
 )
-def test_what_only_a_primary_has_is_refused(client: ReplicationClient, command: str) -> None:
+def test_commands_that_only_a_primary_supports_are_refused(
+    client: ReplicationClient, command: str
+) -> None:
     with pytest.raises(ServerError, match="connect to the primary for it") as error:
         client.command(command)
-    assert f": {command.split()[0]} " in str(error.value)  # in the client's words, not in ours
+    assert f": {command.split()[0]} " in str(error.value)  # in the client's terms, not in ours
     assert error.value.sqlstate == "0A000"
-    assert client.row("SHOW wal_segment_size") == (b"1MB",)  # and the connection lives
+    assert client.row("SHOW wal_segment_size") == (b"1MB",)  # the connection is still usable
 
 
 def test_where_the_log_begins(client: ReplicationClient, keeper: SafekeeperProcess) -> None:
-    """Which no walsender says."""
+    """No walsender reports this."""
     status = keeper.timeline()
     assert status is not None
     assert client.row("SHOW timeline_start_lsn") == (status["start_lsn"].encode(),)
@@ -173,7 +175,7 @@ def test_the_timeline_may_be_named(cluster: QuorumCluster, keeper: SafekeeperPro
 
 
 def test_the_wal_is_the_primarys(cluster: QuorumCluster, client: ReplicationClient) -> None:
-    """From the middle of a segment, over its end, to exactly what is committed."""
+    """From the middle of a segment, past its end, to the end of the committed WAL."""
     begin_lsn = settled_lsn(cluster)
     begin_lsn -= begin_lsn % PAGE
     cluster.postgres.execute("SELECT pg_logical_emit_message(true, 'x', repeat('y', 3 << 20))")
@@ -189,7 +191,7 @@ def test_the_wal_is_the_primarys(cluster: QuorumCluster, client: ReplicationClie
 
 
 def error_of_stream(client: ReplicationClient, command: str) -> ServerError:
-    """A stream that begins, and ends with an error."""
+    """The error at the end of a stream that has begun."""
     client.start(command)
     while client.receive() is not None:
         continue
@@ -201,7 +203,7 @@ def error_of_stream(client: ReplicationClient, command: str) -> ServerError:
 def test_starts_beyond_the_end_and_below_the_oldest(
     cluster: QuorumCluster, client: ReplicationClient, walsender: ReplicationClient
 ) -> None:
-    """In a walsender's words, after the copy has begun, as it does."""
+    """With the texts of a walsender, after the copy has begun, as a walsender does."""
     beyond = f"START_REPLICATION {Lsn(settled_lsn(cluster) + SEG_SIZE)}"
     ours, theirs = error_of_stream(client, beyond), error_of_stream(walsender, beyond)
     assert (ours.sqlstate, ours.message) == (theirs.sqlstate, theirs.message)
@@ -238,7 +240,7 @@ def replicas_of(keeper: SafekeeperProcess) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("payload", [b"z", b"r", b"h" * 100, b"r" * 33])
-def test_a_message_that_is_none_ends_the_connection(
+def test_an_invalid_message_ends_the_connection(
     cluster: QuorumCluster,
     client: ReplicationClient,
     keeper: SafekeeperProcess,
@@ -368,7 +370,7 @@ def wal_of(primary: Postgres, lsn: int, length: int) -> bytes:
 
 
 def wait_quiet(client: ReplicationClient) -> None:
-    """There is nothing to be sent to it."""
+    """Wait until nothing is left to send to it."""
     while isinstance(client.receive(), XLogData):
         continue
 
@@ -376,8 +378,8 @@ def wait_quiet(client: ReplicationClient) -> None:
 def test_a_slot_is_free_once_its_client_has_left(
     cluster: QuorumCluster, keeper: SafekeeperProcess, client: ReplicationClient
 ) -> None:
-    """However it leaves, and although there is nothing to be sent to it: without waiting for the
-    next keepalive, which comes after a second."""
+    """However the client disconnects, and although nothing is to be sent to it: without waiting for
+    the next keepalive, which comes after a second."""
     lsn = settled_lsn(cluster)
     seconds = []
     for leave in ("Terminate", "a lost connection", "CopyDone") * 2:
@@ -437,7 +439,7 @@ def test_a_cancel_request_ends_a_stream(
             cancel_request(client)
             ours = canceled(client)
             assert client.row("SHOW wal_segment_size") == (b"1MB",)
-        cancel_request(client)  # nothing runs: nothing happens
+        cancel_request(client)  # no stream runs: the request has no effect
         client.start(f"START_REPLICATION {Lsn(lsn)}")
         wait_quiet(client)
         client.end()

@@ -1,5 +1,5 @@
-"""Restores to a moment, named by position, time or transaction, before and behind a failover: each
-equals a dump that was taken at that moment."""
+"""Restores to a moment, named by position, time or transaction, before and after a failover: each
+equals a dump of that moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILL = "INSERT INTO t SELECT {n}, repeat(md5(g::text), 4) FROM generate_series(1
 
 @dataclass(frozen=True)
 class Moment:
-    """What the server was then, and the names of that moment."""
+    """The content of the server, and the names of that moment."""
 
     dump: str
     lsn: str
@@ -40,8 +40,8 @@ def dump(server: Postgres) -> str:
 
 
 def moment(server: Postgres, number: int) -> Moment:
-    """Now, between two transactions: the last was a prepared one, with more than its number in its
-    record; the next is about to commit."""
+    """The present moment, between two transactions. The last one was prepared, with more than its
+    number in its record; the next one is about to commit."""
     server.execute(FILL.format(n=number))
     with server.connect(autocommit=False) as connection:
         connection.execute("CREATE TABLE dropped (a int)")
@@ -54,7 +54,7 @@ def moment(server: Postgres, number: int) -> Moment:
         connection.execute(FILL.format(n=-number))
         made = dump(server)
         ((time,),) = connection.execute("SELECT clock_timestamp()").fetchall()
-        # Nothing but the COMMIT below begins at this position: whoever replays it has the rows.
+        # Only the COMMIT below begins at this position: a server that has replayed it has the rows.
         ((lsn,),) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchall()
     return Moment(made, lsn, time.isoformat(), xid)
 
@@ -63,7 +63,7 @@ def moment(server: Postgres, number: int) -> Moment:
 def history_of_two_timelines(
     cluster: QuorumCluster, archive: Path, standby: Postgres
 ) -> Iterator[tuple[Moment, Moment]]:
-    """A backup, a moment, a failover, another moment, and something behind it."""
+    """A backup, a moment, a failover, another moment, and more WAL."""
     primary = cluster.postgres
     primary.execute("CREATE TABLE t (a int, b text)")
     take_backup(archive, primary)
@@ -107,7 +107,8 @@ def test_a_restored_moment_equals_its_dump(
                 done = restored.restore(archive, *target, "--start", *restored.starting)
                 assert done.returncode == 0, done.stderr
                 assert dump(restored) == made.dump, words
-                # The backup's own setting would have it wait for a proposer that it has not got.
+                # With the backup's own setting it would wait for a proposer, which it does not
+                # have.
                 assert restored.execute("SHOW synchronous_standby_names") == [("",)]
                 restored.execute("INSERT INTO t VALUES (0, 'nobody confirms it')")
     assert before.dump.count("\n") > 300

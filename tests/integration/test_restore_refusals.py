@@ -1,4 +1,5 @@
-"""What `sk restore` refuses, with what exists; and what it takes of a server that is moved."""
+"""The refusals of `sk restore`, with the existing targets; and the settings that it takes from a
+moved server."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ def assert_cannot_start_without_a_part(
     assert not (server.data_dir / "global" / "pg_control").exists()
 
 
-def test_a_recovery_stops_at_damage_and_goes_on_when_it_is_mended(
+def test_a_recovery_stops_at_damage_and_continues_after_the_repair(
     pg_binaries: PostgresBinaries, quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path
 ) -> None:
     archive = tmp_path / "archive"

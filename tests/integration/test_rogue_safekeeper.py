@@ -1,4 +1,4 @@
-"""What asks for a password in the clear, or as MD5, is no safekeeper, and gets none."""
+"""A server that asks for a password in clear text or as MD5 is not a safekeeper, and gets none."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ except WalInputError as error:
 
 
 def ask_by_spark(address: str, conninfo: str) -> str:
-    """In a process of its own, as executors are: it waits inside libpq."""
+    """In a process of its own, as executors are, because it waits inside libpq."""
     host, _, port = address.rpartition(":")
     keywords = f"host={host} port={port} user=u {conninfo}"
     return run_program([sys.executable, "-c", SPARK, keywords], timeout=TIMEOUT).stdout
@@ -60,7 +60,7 @@ ASKERS = (ask_by_sk, ask_by_proposer, ask_by_spark)
     ("ask", "demand"),
     [*((ask, "cleartext") for ask in ASKERS), (ask_by_proposer, "md5")],
 )
-def test_a_password_is_proven_and_never_given(
+def test_a_password_is_proven_and_never_sent(
     ask: Callable[[str, str], str], demand: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     passfile = tmp_path / "passfile"
@@ -75,8 +75,10 @@ def test_a_password_is_proven_and_never_given(
 
 
 @pytest.mark.parametrize("ask", ASKERS)
-def test_a_password_that_is_not_asked_for_tells_a_stranger(ask: Callable[[str, str], str]) -> None:
-    """A server that lets in without a proof gives none itself."""
+def test_a_server_that_does_not_ask_for_the_password_is_refused(
+    ask: Callable[[str, str], str],
+) -> None:
+    """A server that accepts without a proof proves nothing itself."""
     with RogueSafekeeper("nothing") as rogue:
         assert NOT_ASKED in ask(rogue.address, f"password='{PASSWORD}'")
         assert rogue.startups >= 1
@@ -84,7 +86,7 @@ def test_a_password_that_is_not_asked_for_tells_a_stranger(ask: Callable[[str, s
 
 
 @pytest.mark.parametrize("where", ["conninfo", "environment"])
-def test_what_the_user_demands_stands(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_of_the_user_is_kept(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     conninfo = f"password='{PASSWORD}'"
     if where == "conninfo":
         conninfo += " require_auth=password"

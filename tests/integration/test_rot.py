@@ -1,4 +1,5 @@
-"""Bytes that rot on a safekeeper's disk: found, told, never voted with, never passed on, mended."""
+"""Damaged bytes on a safekeeper's disk: detected, reported, not used for votes, not sent,
+repaired."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def control_path(safekeeper: SafekeeperProcess) -> Path:
 
 
 def control_of(safekeeper: SafekeeperProcess) -> ControlState:
-    """What is on its disk."""
+    """The control state on its disk."""
     return decode_control_state(control_path(safekeeper).read_bytes(), "control")
 
 
@@ -50,7 +51,7 @@ def wal_path(safekeeper: SafekeeperProcess, lsn: int) -> Path:
 
 
 def flip(safekeeper: SafekeeperProcess, lsn: int) -> None:
-    """One bit of its WAL at `lsn`."""
+    """Flip one bit of its WAL at `lsn`."""
     offset = lsn % control_of(safekeeper).server.wal_seg_size
     with wal_path(safekeeper, lsn).open("r+b") as file:
         file.seek(offset)
@@ -66,7 +67,8 @@ def first_whole_segment(safekeeper: SafekeeperProcess, lsn: int) -> int:
 
 
 def refused_wal(safekeeper: SafekeeperProcess, lsn: int) -> ServerError:
-    """What a stock client is told that asks for the committed WAL from `lsn` on: not a byte."""
+    """The error of a stock client that asks for the committed WAL from `lsn` on; it gets no
+    byte."""
     host, port = safekeeper.address.rsplit(":", 1)
     with ReplicationClient(f"host={host} port={port} user=replica") as client:
         client.start(f"START_REPLICATION PHYSICAL {Lsn(lsn)}")
@@ -84,7 +86,7 @@ def damage_of(safekeeper: SafekeeperProcess) -> list[str]:
 
 
 def start(safekeeper: SafekeeperProcess) -> None:
-    """Until it answers; it is not healthy."""
+    """Start it, and wait until it answers; it is not healthy."""
     safekeeper.start()
     safekeeper.wait_until(lambda: answers(safekeeper), TIMEOUT, "the status page")
 
@@ -97,7 +99,8 @@ def answers(safekeeper: SafekeeperProcess) -> bool:
 
 
 def vote_of(safekeeper: SafekeeperProcess) -> VoteResponse:
-    """Asked under the ballot that it has promised: whoever comes next finds no greater one."""
+    """Request a vote under the ballot that it has promised, so that the next proposer finds no
+    greater one."""
     status = safekeeper.timeline()
     assert status is not None
     promised = by_hand.promise(safekeeper)
@@ -114,11 +117,12 @@ def verdict(cluster: QuorumCluster) -> str:
     return str(timeline["verdict"])
 
 
-def test_a_member_whose_acknowledged_end_rotted_gives_no_vote_and_is_filled_again(
+def test_a_member_with_a_damaged_end_does_not_vote_and_is_repaired(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
-    """It had acknowledged commits that the third member never got; news of the commit had not come.
-    With the shorter log it and the third member would elect a leader that has not got them."""
+    """It had acknowledged commits that the third member never got, before it learned that they were
+    committed. With the shorter log it and the third member would elect a leader without these
+    commits."""
     rotten, healthy, late = cluster.safekeepers
     late.kill()
     ledger.wait_for_progress(50, TIMEOUT)
@@ -163,11 +167,12 @@ def test_a_member_whose_acknowledged_end_rotted_gives_no_vote_and_is_filled_agai
 # ---- committed segments
 
 
-def test_an_old_segment_that_rotted_is_not_passed_on_and_is_mended(
+def test_a_damaged_old_segment_is_not_sent_and_is_repaired(
     quorum_cluster: Callable[..., QuorumCluster], ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
-    """A member without it is caught up by the other's bytes, whoever is asked first; a replica is
-    told; the scrub would find it too; and it comes back from the others, byte for byte."""
+    """A member without it catches up with the bytes of the other one, whichever is asked first; a
+    replica gets an error; the scrub finds it too; and it is repaired from the others, byte for
+    byte."""
     cluster = quorum_cluster(wal_seg_size=1 << 20)
     ledger = ledger_of(cluster)
     rotten, _, late = cluster.safekeepers
@@ -177,7 +182,7 @@ def test_an_old_segment_that_rotted_is_not_passed_on_and_is_mended(
     lsn = first_whole_segment(rotten, control_of(late).flush_lsn) + 300_000
     wait_until(lambda: control_of(rotten).commit_lsn > lsn + (2 << 20), TIMEOUT, "the commit")
     before = wal_path(rotten, lsn).read_bytes()
-    cluster.proposer.kill()  # it would mend it sooner than this test can look
+    cluster.proposer.kill()  # it would repair it before this test can check
     flip(rotten, lsn)
 
     error = refused_wal(rotten, lsn - lsn % (1 << 20))
@@ -202,10 +207,10 @@ def test_an_old_segment_that_rotted_is_not_passed_on_and_is_mended(
     assert vote_of(rotten).granted
 
 
-def test_a_donor_that_meets_rot_passes_nothing_of_it_on_and_is_named(
+def test_a_donor_that_finds_damage_sends_nothing_of_it_and_is_named(
     quorum_cluster: Callable[..., QuorumCluster], ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
-    """Nothing has found it yet, so the donor votes; and there is no other one to catch up from."""
+    """It is not detected yet, so the donor votes; and there is no other donor."""
     cluster = quorum_cluster(wal_seg_size=1 << 20, safekeeper_arguments=["--scrub-rate", "0"])
     ledger = ledger_of(cluster)
     donor, other, late = cluster.safekeepers
@@ -241,21 +246,21 @@ def test_a_donor_that_meets_rot_passes_nothing_of_it_on_and_is_named(
 
 
 def catch_ups_of(cluster: QuorumCluster, safekeeper: SafekeeperProcess) -> int:
-    """How often the proposer has asked a donor for it."""
+    """How often the proposer has used a donor for it."""
     words = re.compile(rf"catching up .*safekeeper={re.escape(safekeeper.address)}")
     return len(words.findall(cluster.proposer.log_text()))
 
 
 def written_from(safekeeper: SafekeeperProcess, lsn: int) -> bytes:
-    """What its segment has from `lsn` on."""
+    """The bytes of its segment from `lsn` on."""
     offset = lsn % control_of(safekeeper).server.wal_seg_size
     return wal_path(safekeeper, lsn).read_bytes()[offset:]
 
 
-def test_the_scrub_finds_what_nobody_reads_and_says_so(
+def test_the_scrub_finds_and_reports_damage_in_unread_wal(
     quorum_cluster: Callable[..., QuorumCluster],
 ) -> None:
-    """At a start it goes through all old WAL: status, metrics and sk status tell what it found."""
+    """After a start it checks all old WAL: status, metrics and sk status report its findings."""
     cluster = quorum_cluster(
         wal_seg_size=1 << 20, safekeeper_arguments=["--scrub-rate", "1000", "--scrub-period", "1"]
     )
@@ -267,7 +272,7 @@ def test_the_scrub_finds_what_nobody_reads_and_says_so(
     wait_until(checksums.exists, TIMEOUT, "the checksums to be saved")
     before = wal_path(rotten, lsn).read_bytes()
     rotten.kill()
-    flip(rotten, lsn)  # padding of a page header: no record covers it
+    flip(rotten, lsn)  # the padding of a page header, which no record covers
     start(rotten)
     wait_until(lambda: rotten.status()["scrub"]["passes"], TIMEOUT, "a pass")
     assert rotten.status()["scrub"]["damages_found"] == 1

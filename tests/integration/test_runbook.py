@@ -1,5 +1,5 @@
-"""docs/runbook.md is followed: real faults bring a cluster into a state, `sk status` says the
-verdict, the commands of the page are run, and the test waits for what the page waits for."""
+"""docs/runbook.md, followed by a test: real faults cause a state, `sk status` reports the verdict,
+the commands of the page are run, and the test waits for the end that the page names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def cluster_options(archive: Path) -> dict[str, Any]:
 
 
 def shell_of(cluster: QuorumCluster, folder: Path, **variables: str) -> RunbookShell:
-    """Of an operator of this cluster."""
+    """The shell of an operator of this cluster."""
     if shutil.which("psql") is None:
         pytest.skip("psql is not installed: apt-get install postgresql-client")
     units = {
@@ -79,7 +79,7 @@ def shell_of(cluster: QuorumCluster, folder: Path, **variables: str) -> RunbookS
     return RunbookShell(folder / "bin", units, {**known, **variables})
 
 
-# ---- states that only this page has
+# ---- states of this page only
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def no_quorum_to_elect(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def no_quorum_to_start_with(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
-    """Too few safekeepers answer a proposer that starts: it ends, or it waits."""
+    """Too few safekeepers answer a proposer that starts: it exits, or it waits."""
     cluster.proposer.kill()
     for safekeeper in cluster.safekeepers[1:]:
         safekeeper.kill()
@@ -131,7 +131,7 @@ def promised_to_another(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
     yield
 
 
-#: The verdict that is also the entry, the state, the blocks of commands that repair it.
+#: The verdict, which is also the entry; the state; the blocks of commands that repair it.
 WALK: list[tuple[str, State, tuple[int, ...]]] = [
     ("OK", healthy, (0,)),
     ("DEGRADED", one_member_down, (0,)),
@@ -162,7 +162,7 @@ def test_the_commands_of_an_entry_end_its_state(
 
 
 def test_a_fenced_proposer_is_restarted(cluster: QuorumCluster, tmp_path: Path) -> None:
-    """No standby was promoted: the same primary goes on."""
+    """No standby was promoted: the same primary continues."""
     shell = shell_of(cluster, tmp_path, STANDBY="host=127.0.0.1 port=1")
     with promised_to_another(cluster, tmp_path):
         shell.wait_verdict("FENCED")
@@ -201,7 +201,7 @@ def test_an_unfinished_timeline_is_deleted(cluster: QuorumCluster, tmp_path: Pat
 
 
 def test_a_full_disk_is_named_and_what_holds_it(cluster: QuorumCluster, tmp_path: Path) -> None:
-    """The last step, more space, is the end of the state here."""
+    """The last step, more space, ends the state here."""
     shell = shell_of(cluster, tmp_path)
     with disk_full(cluster, tmp_path):
         shell.wait_verdict("DEGRADED")
@@ -259,7 +259,7 @@ def test_a_proposer_whose_port_does_not_answer(cluster: QuorumCluster, tmp_path:
     shell.wait_over()
 
 
-#: Their commands restart a part that may well be whole.
+#: Their commands restart a part that may be healthy.
 RESTARTS = ("SkSafekeeperNotFollowing", "SkMemberHoldsWal", "SkScrubStopped", "SkLogEndDamaged")
 
 
@@ -274,7 +274,7 @@ def test_commands_that_restart_a_part(cluster: QuorumCluster, tmp_path: Path) ->
     shell.wait_over()
 
 
-#: Commands that change nothing, and are good for any state.
+#: Commands that change nothing, and are valid in any state.
 LOOKING = ("curl ", "psql ", "df ")
 LOOKING_OURS = ("status", "check", "member list", "qsync")
 
@@ -285,7 +285,7 @@ def is_looking(line: str) -> bool:
 
 
 def test_the_commands_that_look(cluster: QuorumCluster, tmp_path: Path) -> None:
-    """Each of the page, once."""
+    """Each command of the page that only reads, once."""
     dsn = cluster.postgres.dsn()
     shell = shell_of(cluster, tmp_path, COORDINATOR=f"127.0.0.1:{QSYNC_PORT}", STANDBY=dsn)
     lines = {line for entry in read_entries().values() for line in entry.commands}
@@ -293,7 +293,7 @@ def test_the_commands_that_look(cluster: QuorumCluster, tmp_path: Path) -> None:
         shell.run(line)
 
 
-# ---- clusters that change for good
+# ---- clusters that change permanently
 
 
 def test_a_safekeeper_that_lost_its_data_is_replaced(
@@ -337,7 +337,7 @@ def test_one_of_two_promoted_servers_is_chosen(
     standby_factory: Callable[..., Postgres],
     tmp_path: Path,
 ) -> None:
-    """What is lost is the primary; the two that were promoted are in its place."""
+    """The primary is lost; the two promoted servers are in its place."""
     cluster = quorum_cluster(wal_seg_size=SEGMENT_BYTES)
     old, conninfo = cluster.postgres, cluster.replica_conninfo()
     chosen, other = (standby_factory(old, name, conninfo) for name in ("chosen", "other"))

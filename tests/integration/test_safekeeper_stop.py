@@ -21,10 +21,10 @@ from quorum_wal.telemetry.status_server import HttpListener, Pages, StatusServer
 TIMEOUT = 10.0
 
 
-def test_who_is_accepted_last_is_turned_away(
+def test_the_connection_accepted_last_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's thread starts only when the stop has begun."""
+    """The client's thread starts only after the stop has begun."""
     accepted = Event()
     address = "127.0.0.1", free_port()
 
@@ -47,10 +47,10 @@ def test_who_is_accepted_last_is_turned_away(
         assert client.recv(1) == b""
 
 
-def test_the_status_is_whole_when_its_port_is(
+def test_the_status_is_complete_when_the_port_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program may ask as soon as the port is open, before the safekeeper goes on."""
+    """Another program may ask as soon as the port is open, before the safekeeper continues."""
     statuses: list[dict[str, Any]] = []
 
     class AskedAtOnce(StatusServer):

@@ -61,7 +61,7 @@ def peer_conninfo(files: Secrets, **changes: str) -> str:
 
 
 def third(cluster: QuorumCluster) -> tuple[str, int | None]:
-    """Its state and source, as the proposer says."""
+    """Its state and source, as the proposer reports them."""
     peer = cluster.proposer.status()["safekeepers"][2]
     return peer["state"], peer["via"]
 
@@ -69,7 +69,7 @@ def third(cluster: QuorumCluster) -> tuple[str, int | None]:
 def test_a_chain_over_tls_proves_its_password(
     secured: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]
 ) -> None:
-    """1 is gone: no commit without what 3 has from 2."""
+    """1 is down: commits need the WAL that 3 has from 2."""
     wait_until(lambda: third(secured) == ("chained", 2), TIMEOUT, "the chain")
     ledger = ledger_of(secured)
     secured.safekeepers[0].kill()
@@ -87,8 +87,8 @@ def test_a_chain_over_tls_proves_its_password(
     assert not [text for text in seen if PEER_PASSWORD in text or "Traceback" in text]
 
 
-def test_the_proposer_says_why_there_is_no_steady_path(secured: QuorumCluster) -> None:
-    """The primary's connection is plain; those to the safekeepers are not."""
+def test_the_proposer_reports_why_there_is_no_steady_path(secured: QuorumCluster) -> None:
+    """The primary's connection is plain; those to the safekeepers are encrypted."""
     said = r"none, the connection to safekeeper \S+ is encrypted"
     wait_until(
         lambda: re.fullmatch(said, secured.proposer.status()["steady_path"]), TIMEOUT, "its word"
@@ -108,7 +108,7 @@ def test_the_proposer_says_why_there_is_no_steady_path(secured: QuorumCluster) -
     ],
     ids=["no password", "no such user", "wrong password", "wrong role", "unknown CA", "no TLS"],
 )
-def test_who_is_not_let_in_says_why_and_is_streamed_to(
+def test_a_refused_chain_is_reported_and_replaced_by_direct_streaming(
     secured: QuorumCluster,
     secret_files: Secrets,
     ledger_of: Callable[[QuorumCluster], Ledger],
@@ -138,7 +138,7 @@ def test_who_is_not_let_in_says_why_and_is_streamed_to(
 
 
 def start_anew(cluster: QuorumCluster) -> None:
-    """The third with its options; and a proposer that has tried no chain yet."""
+    """Start the third safekeeper with its options, and a proposer that has tried no chain yet."""
     cluster.safekeepers[2].restart()
     cluster.proposer.kill()
     cluster.proposer.start()

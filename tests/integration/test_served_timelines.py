@@ -1,4 +1,4 @@
-"""After a promotion a safekeeper answers of both timelines what the new primary answers."""
+"""After a promotion a safekeeper answers about both timelines as the new primary does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 2 << 20))"
 
 
 def outcome(client: ReplicationClient, command: str) -> list[Answer] | tuple[str, str]:
-    """The results; or SQLSTATE and words. A stream is read to its end."""
+    """The results, or SQLSTATE and text. A stream is read to its end."""
     try:
         return client.command(command)
     except ServerError as error:
@@ -34,7 +34,7 @@ def streamed(client: ReplicationClient, begin_lsn: int, end_lsn: int, tli: int) 
 
 
 def end_of_timeline(client: ReplicationClient) -> list[Answer]:
-    """What comes after the CopyDone of the server, and its answer to ours."""
+    """The messages after the CopyDone of the server, and its answer to ours."""
     while client.receive() is not None:
         continue
     result = client.pgconn.get_result()

@@ -1,4 +1,5 @@
-"""The soak for half a minute, and that it would notice: `make soak MINUTES=30` is the long one."""
+"""The soak for half a minute, and proofs that it detects defects; `make soak MINUTES=30` is the
+long one."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def soak(pg_binaries: PostgresBinaries, tmp_path: Path) -> Iterator[ServiceProce
     )
     yield soak
     if soak.alive:
-        soak.terminate(TIMEOUT)  # so that it ends what it has mounted
+        soak.terminate(TIMEOUT)  # so that it unmounts its file systems
 
 
 def figures(report: str) -> dict[str, int]:
@@ -75,7 +76,7 @@ def test_nothing_is_lost_while_the_members_change(soak: ServiceProcess) -> None:
     assert "the longest wait of a commit for a change itself" in soak.log_text()
 
 
-def test_what_was_seen_stays_while_all_are_killed_in_their_transactions(
+def test_visible_rows_remain_while_processes_are_killed_in_their_transactions(
     soak: ServiceProcess,
 ) -> None:
     soak.program.append("--qsync")
@@ -110,7 +111,7 @@ def test_a_bug_of_transactions_that_commit_on_quorum_is_found(
     assert "FAILED: " in soak.log_text()
 
 
-def test_a_run_that_does_not_come_to_all_that_it_must_fails(soak: ServiceProcess) -> None:
+def test_an_incomplete_run_fails(soak: ServiceProcess) -> None:
     soak.program += ["--qsync", "--minutes", "0.1", "--faults", "300", "--failovers", "30"]
     soak.start()
     assert soak.wait(TIMEOUT) == 1, soak.log_text()
@@ -125,7 +126,7 @@ def test_ctrl_c_ends_it_with_the_verdict(soak: ServiceProcess) -> None:
     assert "PASSED: nothing acknowledged was lost" in soak.log_text()
 
 
-def test_a_reckoning_sees_what_is_lost_wrong_or_there_twice(postgres: Postgres) -> None:
+def test_the_check_detects_lost_wrong_and_duplicate_rows(postgres: Postgres) -> None:
     with Books(postgres.dsn(), seed=1) as books:
         books.wait_for_progress(TIMEOUT)
         books.turn_page()
@@ -146,7 +147,7 @@ def test_a_reckoning_sees_what_is_lost_wrong_or_there_twice(postgres: Postgres) 
         assert not reckoned.ok
 
 
-def test_commits_that_do_not_come_back_are_noticed(
+def test_commits_that_do_not_return_are_noticed(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "RECOVERY_SECONDS", 0.5)
@@ -167,13 +168,13 @@ def test_commits_that_do_not_come_back_are_noticed(
         assert chronicle.at(watch.longest) == [spell.what]
 
 
-def test_an_untrue_status_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has time to come to the truth, and no more."""
+def test_a_wrong_status_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has limited time to become true."""
     members = [{"safekeeper_id": id, "state": "active"} for id in (1, 2, 3)]
     timeline = {"condition": "OK", "verdict": "OK: commits proceed", "members": members}
     answers = [told.Told(3, {**timeline, "condition": "BLOCKED"}), told.Told(0, timeline)]
     monkeypatch.setattr(told, "ask", lambda world: answers.pop(0) if answers[1:] else answers[0])
-    world: Any = None  # which is asked by `ask` only
+    world: Any = None  # which only `ask` requests
     assert told.wait_for_truth(world, told.all_is_well, "all is well").exit_code == 0
     monkeypatch.setattr(told, "TELLING_SECONDS", 0.0)
     untrue = {

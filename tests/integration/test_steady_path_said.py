@@ -1,4 +1,4 @@
-"""What the commands say of the steady path is what runs, and commits go on with each."""
+"""The steady path that the commands report is the one that runs, and commits proceed with each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEG_SIZE = 1 << 20
 
 
 @pytest.mark.parametrize(("value", "how"), [("", "compiled"), ("1", "interpreted")])
-def test_commits_by_what_is_said(
+def test_commits_by_the_reported_path(
     pg_binaries: PostgresBinaries,
     initdb_template: Callable[[PostgresBinaries, int], Path],
     ledger_of: Callable[[QuorumCluster], Ledger],

@@ -32,7 +32,8 @@ every_postgres = pytest.mark.parametrize(
 def test_receivewal(
     quorum_cluster: Callable[..., QuorumCluster], pg_binaries: PostgresBinaries, tmp_path: Path
 ) -> None:
-    """Three ways to receive, from three safekeepers, each ended and resumed; nothing is missing."""
+    """Three ways to receive, from three safekeepers, each ended and resumed; no segment is
+    missing."""
     cluster = quorum_cluster(wal_seg_size=SEG_SIZE, settings={"wal_keep_size": "256MB"})
     primary, first = cluster.postgres, cluster.safekeepers[0]
 

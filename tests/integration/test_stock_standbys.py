@@ -1,4 +1,4 @@
-"""Stock standbys of every Postgres here follow the safekeepers, as if those were their primary."""
+"""Stock standbys of every Postgres here follow the safekeepers as they would follow a primary."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ SETTINGS = {"wal_keep_size": "512MB", "autovacuum": False}
 PROMPT = {"wal_receiver_status_interval": "1s", "wal_retrieve_retry_interval": "200ms"}
 SLOT = "standby"
 HANG_TIMEOUT_SECONDS = 6
-# After the end of a safekeeper: it connects again within wal_retrieve_retry_interval. The rest is
-# for a machine that has much to do.
+# After the end of a safekeeper it connects again within wal_retrieve_retry_interval. The rest is
+# for a busy machine.
 LEAVE_SECONDS_MAX = 20
 
-# A standby that waits for a frozen server was the same in all versions.
+# The behaviour of a standby whose server is frozen was the same in all versions.
 oldest_and_newest_postgres = pytest.mark.parametrize(
     "pg_binaries", oldest_and_newest(), ids=lambda b: f"Postgres {b.version}", indirect=True
 )
 
 
 def replicas_of(safekeeper: SafekeeperProcess) -> list[str]:
-    """The application names of those who stream from it."""
+    """The application names of the clients that stream from it."""
     if not safekeeper.alive:
         return []
     return sorted(r["application_name"] for r in timeline_of(safekeeper)["replicas"])
 
 
 def xmin_of_slot(primary: Postgres) -> int | None:
-    """What the primary keeps for the replicas."""
+    """The xmin that the primary keeps for the replicas."""
     rows = primary.execute(
         "SELECT xmin::text::bigint FROM pg_replication_slots WHERE slot_name = 'walproposer'"
     )
@@ -64,7 +64,7 @@ def pgbench(primary: Postgres) -> None:
 
 @contextmanager
 def old_query(standby: Postgres) -> Iterator[int]:
-    """A query that needs what it sees now for as long as the block lasts; its xmin."""
+    """A query that keeps its snapshot for the length of the block; its xmin."""
     with standby.connect(autocommit=False) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         ((xmin,),) = connection.execute(
@@ -74,7 +74,7 @@ def old_query(standby: Postgres) -> Iterator[int]:
 
 
 def assert_feedback_reaches_the_primary(primary: Postgres, standby: Postgres) -> None:
-    """As long as the query runs; and it is forgotten when the standby wishes so."""
+    """While the query runs. Afterwards the primary drops it when the standby sends none."""
     with old_query(standby) as xmin:
         pgbench(primary)
         wait_until(lambda: xmin_of_slot(primary) == xmin, TIMEOUT, f"the primary to keep {xmin}")
@@ -86,7 +86,7 @@ def assert_feedback_reaches_the_primary(primary: Postgres, standby: Postgres) ->
 
 
 def make_slots(binaries: PostgresBinaries, keepers: list[SafekeeperProcess], folder: Path) -> None:
-    """The standby's slot, on each safekeeper that it may stream from."""
+    """Create the standby's slot on each safekeeper that it may stream from."""
     for keeper in keepers:
         conninfo = replica_conninfo([keeper.address])
         WalReceiverProcess(
@@ -104,7 +104,7 @@ def prepare(primary: Postgres) -> None:
 def test_a_standby_leaves_a_safekeeper_that_hangs(
     quorum_cluster: Callable[..., QuorumCluster], standby_factory: Callable[..., Postgres]
 ) -> None:
-    """SIGSTOP of its process alone, as an operator's `kill -STOP` or a stuck process is."""
+    """SIGSTOP of its process, as `kill -STOP` or a stuck process would do."""
     cluster = quorum_cluster(
         wal_seg_size=SEG_SIZE,
         settings=SETTINGS,
@@ -140,7 +140,7 @@ def test_standbys_follow_the_safekeepers(
     pg_binaries: PostgresBinaries,
     tmp_path: Path,
 ) -> None:
-    """Two standbys and one that cascades, through the loss of a safekeeper and a promotion."""
+    """Two standbys and a cascading one, through the loss of a safekeeper and a promotion."""
     cluster = quorum_cluster(wal_seg_size=SEG_SIZE, settings=SETTINGS)
     primary, (first, second, third) = cluster.postgres, cluster.safekeepers
     prepare(primary)

@@ -1,4 +1,4 @@
-"""A proposer that lives with its server: `sk attach --supervise PGDATA`."""
+"""A proposer that follows its server: `sk attach --supervise PGDATA`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEGMENT_BYTES = 1 << 20
 
 @pytest.fixture
 def supervised(quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path) -> QuorumCluster:
-    """A cluster whose proposer lives with its Postgres."""
+    """A cluster whose proposer follows its Postgres."""
     data_directory = tmp_path / "cluster" / "postgres"
     return quorum_cluster(
         wal_seg_size=SEGMENT_BYTES, proposer_arguments=["--supervise", str(data_directory)]
@@ -32,7 +32,7 @@ def supervised(quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path) -> 
 
 
 def lines_of(proposer: ProposerProcess) -> list[str]:
-    """What it said of its server, in order."""
+    """Its log lines about the server, in order."""
     words = (line.partition("the server is ")[2] for line in proposer.log_text().splitlines())
     return [word.split("  ")[0].strip() for word in words if word]
 
@@ -71,12 +71,12 @@ def test_it_ends_when_the_server_comes_back_as_a_standby(supervised: QuorumClust
 
 
 def wait_for_try(proposer: ProposerProcess, tries: int) -> None:
-    """The log of all its runs says so often that it could not attach."""
+    """Wait until the log of all its runs reports so often that it could not attach."""
     said = "could not attach, retrying"
     proposer.wait_until(lambda: proposer.log_text().count(said) >= tries, TIMEOUT, "a try")
 
 
-def test_it_waits_for_safekeepers_and_obeys_a_stop(
+def test_it_waits_for_safekeepers_and_stops_on_request(
     supervised: QuorumCluster, ledger_of: Callable[..., Ledger]
 ) -> None:
     cluster, proposer, ledger = supervised, supervised.proposer, ledger_of(supervised)
@@ -146,7 +146,7 @@ def test_the_directory_of_another_server(
     assert_refused(done, ExitCode.FAILED, "has system identifier", "of one server")
 
 
-def test_a_directory_that_is_not_there(cluster: QuorumCluster, tmp_path: Path) -> None:
+def test_a_directory_that_does_not_exist(cluster: QuorumCluster, tmp_path: Path) -> None:
     done = sk(*attach(cluster, tmp_path / "none"))
     assert_refused(done, ExitCode.FAILED, 'none" is not a data directory', "SHOW data_directory")
     (tmp_path / "file").touch()

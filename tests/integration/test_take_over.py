@@ -15,8 +15,8 @@ from quorum_wal.pg_fixtures.ledger import Ledger
 from quorum_wal.pg_fixtures.proposer import ProposerProcess
 
 CLIENTS = 8
-#: No commit waits longer for a restart or an upgrade by take-over: one of three must keep it, as
-#: other work may be beside a test. The benchmark "restart" says what it takes.
+#: The longest wait of a commit for a restart or an upgrade by take-over. One of three runs must
+#: keep it, because the machine may be busy. The benchmark "restart" measures it.
 WAIT_SECONDS_MAX = 0.3
 
 
@@ -27,7 +27,7 @@ def successor_of(cluster: QuorumCluster) -> ProposerProcess:
 def test_a_proposer_hands_over_to_the_next_under_load(
     cluster: QuorumCluster, ledger_of: Callable[..., Ledger]
 ) -> None:
-    """It is not fenced, no election is lost, and commits hardly wait."""
+    """It is not fenced, no election is lost, and commits wait only briefly."""
     ledger, first = ledger_of(cluster, clients=CLIENTS), cluster.proposer
     waits_seconds = []
     with ExitStack() as stack:
@@ -49,9 +49,7 @@ def test_a_proposer_hands_over_to_the_next_under_load(
             cluster.proposer = first
 
 
-def test_a_successor_without_a_predecessor_attaches_as_always(
-    cluster: QuorumCluster, ledger: Ledger
-) -> None:
+def test_a_successor_without_a_predecessor_attaches(cluster: QuorumCluster, ledger: Ledger) -> None:
     cluster.proposer.kill()
     with successor_of(cluster) as second:
         second.wait_streaming(TIMEOUT)
@@ -66,13 +64,13 @@ def test_a_predecessor_that_hangs_is_fenced(cluster: QuorumCluster, ledger: Ledg
         second.wait_streaming(TIMEOUT)
         assert "the predecessor does not stop" in second.log_text()
         first.resume()
-        # Asked, or fenced: what it sees first.
+        # Asked or fenced: whichever it notices first.
         assert first.wait(TIMEOUT) in (0, ExitCode.FENCED)
         with cluster.led_by(second):
             assert_nothing_lost(cluster, ledger)
 
 
-def test_the_lock_and_the_port_come_along(
+def test_the_successor_gets_the_lock_and_the_port(
     quorum_cluster: Callable[..., QuorumCluster], ledger_of: Callable[..., Ledger], tmp_path: Path
 ) -> None:
     cluster = quorum_cluster(
@@ -84,7 +82,7 @@ def test_the_lock_and_the_port_come_along(
     second.program[second.program.index("--http") + 1] = first.http_address
     with second:
         assert first.wait(TIMEOUT) == 0
-        # Its own page is at the next free port; who asks the safekeepers is told which.
+        # Its page is at the next free port; clients of the safekeepers get its address.
         ledger.wait_for_progress(20, TIMEOUT)
         assert "http port in use, another taken" in second.log_text()
         second.http_address = http_of_the_leader(cluster)

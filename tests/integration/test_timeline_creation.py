@@ -1,7 +1,7 @@
-"""A timeline is created on all of its members or on none, never twice, and never again.
+"""A timeline is created on all of its members or on none, and only once.
 
-Creation is two steps, each a command to every member (`timelines/timeline_creation.py`); here it is
-interrupted before each of the six commands by a member that becomes unreachable.
+A creation has two steps, each a command to every member (`timelines/timeline_creation.py`). Here a
+member becomes unreachable before each of the six commands.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def new_primary() -> Primary:
 
 
 class Members:
-    """Three safekeepers, each reached through a proxy of its own, and a primary they never see."""
+    """Three safekeepers, each behind its own proxy, and a primary they never connect to."""
 
     def __init__(self, safekeepers: list[SafekeeperProcess], proxies: list[TcpProxy]) -> None:
         self.safekeepers = safekeepers
@@ -76,14 +76,14 @@ class Members:
         self.primary = new_primary()
 
     def attach(self) -> FoundTimeline:
-        """What a proposer does before its first election. Raises WalProposerError."""
+        """The actions of a proposer before its first election. Raises WalProposerError."""
         members = survey(self.addresses)
         check_members(members)
         found = find_timeline(members, self.primary.server.system_id, None)
         return found or create_timeline(members, self.primary, None)
 
     def states(self) -> list[dict[TimelineId, str]]:
-        """Of this primary's timelines, on each member."""
+        """The states of this primary's timelines, on each member."""
         return [
             {
                 timeline_id(status): status["state"]
@@ -121,7 +121,7 @@ def members(
 def interrupt_before(
     step: int, members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], None]:
-    """From now on: when so many commands were given, the next one's member is out of reach."""
+    """From now on: after that many commands, the next one's member is unreachable."""
     real, given = SafekeeperClient.command, itertools.count()
 
     def give(
@@ -167,7 +167,7 @@ def test_a_new_timeline_needs_all_members(members: Members) -> None:
 def test_a_member_that_lost_its_data_is_not_given_the_timeline_again(
     members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither when the creation was complete, nor when only one member had been activated."""
+    """Neither after a complete creation, nor if only one member had been activated."""
     for step in (len(STEPS) * MEMBERS, MEMBERS + 1):
         members.primary = new_primary()
         stop_interrupting = interrupt_before(step, members, monkeypatch)
@@ -197,8 +197,8 @@ def test_two_addresses_of_one_safekeeper_are_not_two_members(members: Members) -
     assert members.states() == [{}] * MEMBERS
 
 
-def test_an_unfinished_timeline_may_be_swept_but_not_a_finished_one(members: Members) -> None:
-    """Another creation of the same primary may have finished since it was looked at."""
+def test_an_unfinished_timeline_may_be_deleted_but_not_a_finished_one(members: Members) -> None:
+    """Another creation of the same primary may have finished after the check."""
     found = members.attach()
     for safekeeper in members.safekeepers:
         with pytest.raises(WalProposerError, match="is active") as refusal:
@@ -214,7 +214,7 @@ def test_a_deleted_timeline_is_never_created_again(members: Members) -> None:
     for safekeeper in members.safekeepers:
         command(safekeeper.address, "DELETE_TIMELINE", **named(found.timeline))
         assert not (safekeeper.data_dir / "timelines" / folder_name(found.timeline)).exists()
-    members.safekeepers[0].restart()  # the tombstone outlives the process
+    members.safekeepers[0].restart()  # the tombstone survives a restart
     assert members.states() == [{}] * MEMBERS
     with pytest.raises(WalProposerError, match="its name is never used again") as refusal:
         create_timeline(survey(members.addresses), members.primary, found.timeline)
@@ -233,7 +233,7 @@ def test_two_primaries_share_the_safekeepers(
     postgres_factory: Callable[..., Postgres],
     tmp_path: Path,
 ) -> None:
-    """Each has a timeline of its own; one is deleted, the other does not notice."""
+    """Each has its own timeline; deleting one does not affect the other."""
     other = postgres_factory("other", fresh=True, wal_seg_size=SEG_SIZE)
     addresses = [safekeeper.address for safekeeper in cluster.safekeepers]
     with ProposerProcess(
@@ -268,7 +268,7 @@ def is_synchronous(postgres: Postgres) -> bool:
 
 
 def assert_same_wal(cluster: QuorumCluster, primary: Postgres, proposer: dict[str, Any]) -> None:
-    """All safekeepers hold this primary's WAL, byte for byte, under its timeline."""
+    """All safekeepers have this primary's WAL, byte for byte, in its timeline."""
     timeline = timeline_id(proposer)
     end_lsn = primary.flush_lsn()
 
@@ -284,8 +284,8 @@ def assert_same_wal(cluster: QuorumCluster, primary: Postgres, proposer: dict[st
         assert begin_lsn < compared_lsn == end_lsn
 
 
-def test_one_that_is_frozen_holds_nobody_up(members: Members) -> None:
-    """Who creates waits for it all the same, since a creation needs it."""
+def test_a_frozen_safekeeper_delays_only_a_creation(members: Members) -> None:
+    """A creation waits for it, because it needs all members."""
     found = members.attach()
     frozen = members.safekeepers[0]
     frozen.pause()
@@ -346,7 +346,7 @@ def test_a_late_member_may_be_the_only_one_that_has_the_timeline(
     assert members.states() == before
 
 
-def test_one_that_answers_nonsense_is_named(
+def test_a_safekeeper_with_an_invalid_answer_is_named(
     members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = SafekeeperClient.identify

@@ -1,6 +1,8 @@
-"""Two timelines on the same three safekeepers: whatever becomes of one, the other's commits go on.
+"""Two timelines on the same three safekeepers: a fault of one does not stop the commits of the
+other.
 
-The third safekeeper is down where it matters, so that the steady one needs those that are troubled.
+In tests of a damaged member the third safekeeper is down. The commits of the healthy timeline then
+need the two members that have the fault.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ MIB = 1 << 20
 TIMEOUT = 120.0
 ROWS = 200
 FLOOD_BYTES = 200 * MIB
-#: Without any commit of the steady one; a machine with other work alone makes seconds.
+#: Without any commit of the healthy timeline; on a busy machine this takes seconds.
 SILENCE_SECONDS_MAX = 5.0
 STEADY = TimelineId(b"steady".ljust(16, b"\0"), b"1" * 16)
-#: Whose files fail: they are named as the process starts.
+#: The files of this timeline fail; the process gets their names at its start.
 FAILING = TimelineId(b"failing".ljust(16, b"\0"), b"2" * 16)
 
 _names = count(3)
@@ -48,7 +50,7 @@ _names = count(3)
 
 @dataclass
 class Attached:
-    """A primary with a timeline of its own."""
+    """A primary with its own timeline."""
 
     name: TimelineId
     postgres: Postgres
@@ -72,7 +74,7 @@ class World:
         return [safekeeper.address for safekeeper in self.safekeepers]
 
     def attach(self, name: TimelineId, stack: ExitStack) -> Attached:
-        """In the stack, a new primary that streams."""
+        """A new primary that streams; it ends with the stack."""
         folder = self.root / name.timeline_id.hex()
         postgres = stack.enter_context(Postgres(self.binaries, folder, wal_seg_size=MIB))
         members = ("--safekeepers", ",".join(self.addresses))
@@ -93,7 +95,7 @@ class World:
 
     @contextmanager
     def troubled(self, name: TimelineId | None = None) -> Iterator[Attached]:
-        """In the block there is another primary; after it its timeline is gone."""
+        """Inside the block there is a second primary; afterwards its timeline is deleted."""
         name = name or TimelineId(b"troubled".ljust(16, b"\0"), next(_names).to_bytes(16, "big"))
         with ExitStack() as stack:
             yield self.attach(name, stack)
@@ -101,7 +103,8 @@ class World:
         assert gone.returncode == 0, gone.stderr
 
     def status(self, number: int, name: TimelineId) -> dict[str, Any]:
-        """Of a timeline on one of the safekeepers; {} where it cannot be opened, or not yet."""
+        """The status of a timeline on one of the safekeepers; {} if it cannot be opened, or not
+        yet."""
         try:
             status = self.safekeepers[number].timeline(name.timeline_id.hex())
         except OSError:
@@ -115,7 +118,7 @@ class World:
 
     @contextmanager
     def without_the_third(self) -> Iterator[None]:
-        """In the block the first two are needed for every commit."""
+        """Inside the block commits need both the first and the second safekeeper."""
         third = self.safekeepers[2]
         third.kill()
         try:
@@ -125,8 +128,8 @@ class World:
             third.wait_ready()
 
     def restart_damaged(self, number: int, damage: Callable[[], None]) -> None:
-        """It is not healthy afterwards, and says how the steady one is. It ends in good order: what
-        a crash leaves of the last second may be a torn tail."""
+        """Restart it with damage. It is not healthy afterwards, and reports the healthy timeline.
+        It stops in good order, because a crash may leave a torn tail of the last second."""
         self.safekeepers[number].terminate()
         damage()
         self.safekeepers[number].start()
@@ -152,7 +155,7 @@ def world(
 
 @pytest.fixture
 def ledger(world: World) -> Iterator[Ledger]:
-    """Of the steady one; at the end nothing is lost."""
+    """A ledger on the healthy timeline; at the end nothing is lost."""
     table = f"ledger_{next(_names)}"
     with Ledger(world.steady.postgres.dsn(), clients=3, table=table) as ledger:
         ledger.wait_for_progress(ROWS, TIMEOUT)
@@ -166,7 +169,7 @@ def ledger(world: World) -> Iterator[Ledger]:
         assert not world.status(number, STEADY)["damage"]
 
 
-def test_one_that_is_stopped(world: World, ledger: Ledger) -> None:
+def test_a_stopped_timeline(world: World, ledger: Ledger) -> None:
     """Its disk fails on two members: it stops there, and its commits wait."""
     with world.troubled(FAILING) as troubled, world.without_the_third():
         for disk in world.disks[:2]:
@@ -183,8 +186,9 @@ def test_one_that_is_stopped(world: World, ledger: Ledger) -> None:
     assert ledger.longest_silence() < SILENCE_SECONDS_MAX
 
 
-def test_one_whose_log_has_rotten(world: World, ledger: Ledger) -> None:
-    """Its member has no vote, and the steady one's counts. Its proposer would mend it at once."""
+def test_a_timeline_with_a_damaged_log(world: World, ledger: Ledger) -> None:
+    """Its member does not vote for it; the member's votes for the healthy timeline count. Its
+    proposer is stopped, because it would repair the damage at once."""
     with world.troubled() as troubled:
         troubled.proposer.kill()
         world.restart_damaged(0, lambda: rot_newest(world.safekeepers[0], troubled.name))
@@ -194,8 +198,8 @@ def test_one_whose_log_has_rotten(world: World, ledger: Ledger) -> None:
             ledger.wait_for_progress(ROWS, TIMEOUT)
 
 
-def test_one_whose_control_file_has_rotten(world: World, ledger: Ledger) -> None:
-    """It is not opened, not created anew, and named; the others are there."""
+def test_a_timeline_with_a_damaged_control_file(world: World, ledger: Ledger) -> None:
+    """It is not opened, not created again, and named; the others are served."""
     safekeeper = world.safekeepers[0]
     with world.troubled() as troubled:
         path = timeline_folder(safekeeper, troubled.name) / CONTROL_FILE_NAME
@@ -208,8 +212,8 @@ def test_one_whose_control_file_has_rotten(world: World, ledger: Ledger) -> None
             assert another.postgres.execute("SELECT count(*) FROM first") == [(0,)]
 
 
-def test_one_whose_folder_has_gone(world: World, ledger: Ledger) -> None:
-    """Under its feet. Whoever asks for the state of all still gets it."""
+def test_a_timeline_whose_folder_was_removed(world: World, ledger: Ledger) -> None:
+    """It is removed while the safekeeper runs. The status of all timelines is still available."""
     with world.troubled() as troubled:
         for safekeeper in world.safekeepers[:2]:
             shutil.rmtree(timeline_folder(safekeeper, troubled.name) / "wal")
@@ -220,8 +224,8 @@ def test_one_whose_folder_has_gone(world: World, ledger: Ledger) -> None:
         ledger.wait_for_progress(ROWS, TIMEOUT)
 
 
-def test_one_that_is_flooded(world: World, ledger: Ledger) -> None:
-    """It writes as much as it can, and gets it through; the steady one's commits go between."""
+def test_a_flooded_timeline(world: World, ledger: Ledger) -> None:
+    """It writes as much as it can; the commits of the healthy timeline are not delayed for long."""
     with world.troubled() as troubled:
         begin_lsn, ended = troubled.postgres.flush_lsn(), Event()
         flooding = Thread(target=flood, args=(troubled.postgres, ended), daemon=True)
@@ -250,7 +254,7 @@ def timeline_folder(safekeeper: SafekeeperProcess, name: TimelineId) -> Path:
 
 
 def rot_newest(safekeeper: SafekeeperProcess, name: TimelineId) -> None:
-    """A bit of its newest record with content."""
+    """Flip a bit of its newest record with content."""
     folder = timeline_folder(safekeeper, name) / "wal"
     path = max(path for path in folder.iterdir() if len(path.name) == len("0" * 24))
     flip_bit(path, len(path.read_bytes().rstrip(b"\0")) - 20)

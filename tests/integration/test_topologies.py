@@ -1,4 +1,4 @@
-"""Members over sites, in network namespaces with delays: a loss of each of the three layouts.
+"""Members in several sites, in network namespaces with delays: one loss for each of three layouts.
 
 `python -m benchmarks topologies` simulates all losses, and measures commits (docs/topologies.md).
 """
@@ -19,7 +19,7 @@ from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SEGMENT_BYTES = 1 << 20
 DELAYS = {("a", "b"): 5.0, ("a", "c"): 20.0, ("b", "c"): 10.0}
-CONNECT_SECONDS = 0.2  # five times the longest round trip; a SYN is sent again after 1 s
+CONNECT_SECONDS = 0.2  # five times the longest round trip; TCP repeats a SYN after 1 s
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_sites_are_separated_and_reconnected(tmp_path: Path) -> None:
 
 
 def reached(sites: Sites) -> set[tuple[str, str]]:
-    """(source, destination) of all refused connections, which are answers."""
+    """(source, destination) of all refused connections; a refusal is an answer."""
     found = set()
     for one in (*sites.names, OUTSIDE):
         with sites.at(one):

@@ -1,4 +1,5 @@
-"""What safekeepers keep for a pageserver: which one they believe, how far, and for how long."""
+"""The WAL that safekeepers keep for a pageserver: which pageserver they accept, how much, how
+long."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ def wait_known(safekeeper: SafekeeperProcess, suffix: str, horizon_lsn: str | No
 
 
 def wait_held(safekeeper: SafekeeperProcess, holder: str, *, below: str) -> str:
-    """Until it holds WAL, and all that is not held has gone, that is at least some `below`; where
-    the WAL begins then."""
+    """Return when it holds WAL and the rest is removed, at least `below` bytes; returns the start
+    of the WAL."""
 
     def begins() -> str | None:
         timeline = timeline_of(safekeeper)
@@ -91,7 +92,7 @@ def test_the_newest_pageserver_holds_wal_and_an_older_one_is_refused(
         for text in ("7", "zz", OLD.replace("7", "g")):
             assert "22023: option" in str(refused(old, begin, text))
         start(old, begin, OLD)
-        wait_known(keeper, OLD, None)  # before it has said anything
+        wait_known(keeper, OLD, None)  # before it has reported anything
         primary.execute(FILL.format(10))
         end = primary.flush_lsn()
         old.receive_wal(Lsn.parse(begin), end)
@@ -113,8 +114,8 @@ def test_the_newest_pageserver_holds_wal_and_an_older_one_is_refused(
             old.results()
         refusal = refused(old, held, OLD)
         assert (refusal.sqlstate, "sk generations advance" in refusal.hint) == ("55006", True)
-        wait_known(keeper, NEW, str(Lsn(end - 8 * MB)))  # until it says its own
-        old.command("IDENTIFY_SYSTEM")  # the session lives on, and stock clients are served
+        wait_known(keeper, NEW, str(Lsn(end - 8 * MB)))  # until it reports its own
+        old.command("IDENTIFY_SYSTEM")  # the session is still usable, and stock clients are served
         start(old, held, NEW)
 
     keeper.restart()
@@ -147,7 +148,8 @@ def horizons(pages: Pages) -> set[str | None]:
 
 
 def wait_told(pages: Pages, pageserver: PageserverProcess) -> dict[str, Any]:
-    """Until every safekeeper knows where its newest cut needs WAL; the pageserver's page."""
+    """Return when every safekeeper knows from where its newest cut needs WAL; returns the
+    pageserver's page."""
 
     def is_told() -> dict[str, Any] | None:
         page = pageserver.timeline()
@@ -156,11 +158,9 @@ def wait_told(pages: Pages, pageserver: PageserverProcess) -> dict[str, Any]:
     return wait_until(is_told, TIMEOUT, "all safekeepers to be told what may go")
 
 
-def test_only_what_is_validated_lets_wal_go_on_all_safekeepers(
-    pages: Pages, tmp_path: Path
-) -> None:
-    """While the generation service is down; after a restart; with one that does not know that it
-    was replaced."""
+def test_only_validated_cuts_release_wal_on_all_safekeepers(pages: Pages, tmp_path: Path) -> None:
+    """While the generation service is down; after a restart; with a pageserver that does not know
+    that it was replaced."""
     tenant = next(pages.archive.glob("*/*/timeline.json")).parts[-3]
     keepers = pages.cluster.safekeepers
     with generation_service(tmp_path) as service:
@@ -195,7 +195,7 @@ def test_only_what_is_validated_lets_wal_go_on_all_safekeepers(
                 for keeper in keepers:
                     wait_known(keeper, told["suffix"], told["visible_lsn"])
                 service.kill()
-                first.resume()  # the service cannot tell it, the safekeepers do
+                first.resume()  # the service cannot inform it, but the safekeepers do
                 stale = first.wait_until(
                     lambda: says_stale(first), TIMEOUT, "the first to be refused"
                 )

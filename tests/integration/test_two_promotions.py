@@ -1,4 +1,5 @@
-"""Two standbys of one quorum are promoted at once: `sk status` never calls both the primary."""
+"""Two standbys of one quorum are promoted at once: `sk status` never reports both as the
+primary."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def test_two_promotions_at_once_make_one_primary_at_most(
     for server in (first, second):
         assert f"port={server.port} " in verdict
     assert "; also, NO PROPOSER: " in verdict
-    assert roles(status_of(cluster, second)[2]) == ["primary"]  # of the other it knows nothing
+    assert roles(status_of(cluster, second)[2]) == ["primary"]  # it knows nothing of the other
 
     log_path = cluster.root / "first-proposer.log"
     addresses = [safekeeper.address for safekeeper in cluster.safekeepers]

@@ -1,7 +1,7 @@
-"""Folders that the user of a command may not enter: one sentence, at once, and what to do.
+"""Folders that the user of a command may not enter: one error, at once, with a hint.
 
-The command runs as a user that owns nothing. Root drops to one inside the process, when all modules
-are loaded: Python itself may be in root's home.
+The command runs as a user that owns nothing. Root changes to that user inside the process, after
+all modules are loaded, because Python itself may be in root's home.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def sk_as_nobody(*arguments: object, env: Mapping[str, str] | None = None) -> Do
 
 
 def own_folder(path: Path) -> Path:
-    """Of the user that the commands run as."""
+    """A folder of the user that the commands run as."""
     path.mkdir()
     if os.geteuid() == 0:
         os.chown(path, NOBODY, NOBODY)
@@ -88,7 +88,7 @@ def test_the_programs_of_postgres_that_rejoin_may_not_enter(
 
 @pytest.mark.parametrize("prefetch", [0, 8])
 def test_an_archive_that_fetch_may_not_enter(open_path: Path, locked: Path, prefetch: int) -> None:
-    """No other try would mend it, and recovery must not go on without it."""
+    """A retry would not repair it, and recovery must not continue without it."""
     (locked / "archive").mkdir()
     locked.chmod(0)
     segment = own_folder(open_path / "pg_wal") / "segment"

@@ -1,4 +1,5 @@
-"""Old WAL goes, slots hold it until their limit, and a member that was away gets what it needs."""
+"""Old WAL is removed, slots hold it up to their limit, and an absent member gets the WAL that it
+needs."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def timeline_of(safekeeper: SafekeeperProcess) -> dict[str, Any]:
 
 
 def wait_held_by(safekeeper: SafekeeperProcess, holder: str, wal_bytes_max: int) -> dict[str, Any]:
-    """Return its status when nobody else holds WAL, and the rest has gone."""
+    """Return its status when only this holds WAL, and the rest is removed."""
 
     def is_so() -> dict[str, Any] | None:
         status = timeline_of(safekeeper)
@@ -51,7 +52,7 @@ def sqlstate_of_start(safekeeper: SafekeeperProcess, command: str) -> tuple[str,
     raise AssertionError("it streams")
 
 
-def test_what_is_kept_and_for_whom(quorum_cluster: Callable[..., QuorumCluster]) -> None:
+def test_the_kept_wal_and_its_holders(quorum_cluster: Callable[..., QuorumCluster]) -> None:
     cluster = quorum_cluster(
         wal_seg_size=MB,
         safekeeper_arguments=["--wal-keep-size=4MB", "--max-slot-wal-keep-size=16MB"],
@@ -82,7 +83,7 @@ def test_what_is_kept_and_for_whom(quorum_cluster: Callable[..., QuorumCluster])
     command = f"START_REPLICATION SLOT archive {lost['commit_lsn']}"
     assert sqlstate_of_start(first, command)[0] == "55000"
 
-    for safekeeper in cluster.safekeepers:  # the proposer compares its tail with what is left
+    for safekeeper in cluster.safekeepers:  # the proposer compares its tail with the remaining WAL
         safekeeper.restart()
     cluster.proposer.kill()
     cluster.start()
@@ -97,7 +98,8 @@ def test_what_is_kept_and_for_whom(quorum_cluster: Callable[..., QuorumCluster])
 def test_a_lost_member_does_not_fill_the_disks_of_the_others(
     quorum_cluster: Callable[..., QuorumCluster],
 ) -> None:
-    """At the limit it is left behind; when it comes back, commits go on and everyone is told."""
+    """At the limit it is left behind. When it returns, commits continue and all services report
+    it."""
     cluster = quorum_cluster(
         wal_seg_size=MB,
         safekeeper_arguments=["--wal-keep-size=2MB", "--max-member-wal-keep-size=8MB"],
@@ -123,7 +125,7 @@ def test_a_lost_member_does_not_fill_the_disks_of_the_others(
         assert re.search(r"sk_timeline_member_left_behind\{.*\} 1\.0", metrics)
     assert re.search(r"safekeeper 3 \(.*\) is left behind", status_of(cluster))
 
-    cluster.proposer.kill()  # what its window holds is no way back, and the tail is compared anew
+    cluster.proposer.kill()  # the WAL in its window is not enough, and the tail is compared again
     cluster.start()
     third.wait_ready()
     page = wait_until(lambda: peer_left_behind(cluster, 3), TIMEOUT, "it to be left behind")
@@ -139,7 +141,7 @@ def test_a_lost_member_does_not_fill_the_disks_of_the_others(
     assert gauge in metrics
     assert re.search(r"safekeeper 3 \(.*\) is left behind", status_of(cluster))
 
-    second.kill()  # the two that are left are no quorum, and this is said
+    second.kill()  # the two remaining members are no quorum, and this is reported
     wait_until(lambda: not cluster.proposer.status()["quorum"]["ok"], TIMEOUT, "no quorum")
     second.start()
     primary.execute(FILL.format(1))
@@ -148,7 +150,7 @@ def test_a_lost_member_does_not_fill_the_disks_of_the_others(
 
 
 def status_of(cluster: QuorumCluster) -> str:
-    """What sk status says: commits proceed, but all is not well."""
+    """The verdict of sk status: commits proceed, but not everything is well."""
     done = sk("status", "--safekeepers", ",".join(s.address for s in cluster.safekeepers))
     assert done.returncode == 0
     assert "DEGRADED" in done.stdout
@@ -156,7 +158,7 @@ def status_of(cluster: QuorumCluster) -> str:
 
 
 def peer_left_behind(cluster: QuorumCluster, id: int) -> dict[str, Any] | None:
-    """What the proposer says of it, once it has given it up."""
+    """The proposer's status of it, when it has been left behind."""
     (page,) = (peer for peer in cluster.proposer.status()["safekeepers"] if peer["id"] == id)
     return page if page["state"] == "left behind" else None
 

@@ -1,5 +1,5 @@
-"""What a walsender refuses besides commands, it and a safekeeper side by side: the extended query
-protocol, messages out of place, and what is wrong in a startup packet."""
+"""What a walsender refuses besides commands, compared with a safekeeper: the extended query
+protocol, messages out of place, and errors in a startup packet."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client(keeper: SafekeeperProcess) -> Iterator[ReplicationClient]:
 
 @pytest.fixture
 def walsender(cluster: QuorumCluster) -> Iterator[ReplicationClient]:
-    """The primary's, as the oracle."""
+    """The primary's walsender, as the reference."""
     with ReplicationClient(cluster.postgres.dsn()) as made:
         yield made
 
@@ -48,7 +48,7 @@ def walsender(cluster: QuorumCluster) -> Iterator[ReplicationClient]:
 
 
 def refused_query(client: ReplicationClient, send: Callable[[pq.abc.PGconn], None]) -> list[str]:
-    """SQLSTATE and words of all errors."""
+    """SQLSTATE and text of all errors."""
     send(client.pgconn)
     client.pgconn.flush()
     errors = []
@@ -93,7 +93,7 @@ def test_a_query_of_psycopg_with_parameters(keeper: SafekeeperProcess) -> None:
 @pytest.mark.parametrize("what", ["a function call", "a message of no known type"])
 def test_other_messages_out_of_place(keeper: SafekeeperProcess, cluster: QuorumCluster,
                                      what: str) -> None:  # fmt: skip
-    """As a walsender answers them: severity, SQLSTATE and words."""
+    """As a walsender answers them: severity, SQLSTATE and text."""
     message = FunctionCall(bytes(8)) if what == "a function call" else None
     sent = b"!\0\0\0\4" if message is None else message.encode()
     postgres = cluster.postgres
@@ -128,7 +128,7 @@ def answer_to(host: str, port: int, user: str, sent: bytes) -> ErrorResponse:
 
 
 def refusal(conninfo: str, **keywords: str) -> tuple[str, str]:
-    """SQLSTATE and words with which a connection is refused; empty when it is not."""
+    """SQLSTATE and text with which a connection is refused; empty if it is accepted."""
     host, port, user = (conninfo_to_dict(conninfo)[name] for name in ("host", "port", "user"))
     connection = ClientConnection()
     with socket.create_connection((str(host), int(str(port))), TIMEOUT) as sock:
@@ -182,7 +182,7 @@ def test_a_startup_packet_is_refused_as_by_a_walsender(
     assert ours == theirs
 
 
-def test_all_that_a_session_of_postgres_can_set_is_taken(
+def test_all_session_settings_of_postgres_are_accepted(
     keeper: SafekeeperProcess, cluster: QuorumCluster
 ) -> None:
     rows = cluster.postgres.execute(
@@ -190,7 +190,7 @@ def test_all_that_a_session_of_postgres_can_set_is_taken(
         "('user', 'superuser', 'backend', 'superuser-backend') AND name NOT LIKE '%.%'"
     )
     unknown = {name.lower() for (name,) in rows} - SESSION_SETTINGS
-    # A minor release that is newer than the list may have brought a few.
+    # A minor release that is newer than the list may have added some.
     assert len(unknown) < 5, f"add these to safekeeper/session_settings.py: {sorted(unknown)}"
     encodings_unknown = cluster.postgres.execute(
         "SELECT name FROM unnest(%s::text[]) AS name WHERE pg_char_to_encoding(name) < 0",
@@ -213,15 +213,15 @@ def test_all_that_a_session_of_postgres_can_set_is_taken(
         ("-c tenant=00", "42704", 'unrecognized configuration parameter "tenant"'),
     ],
 )
-def test_a_timeline_that_is_named_wrongly_is_not_taken_for_none(
+def test_a_wrong_timeline_name_is_not_ignored(
     keeper: SafekeeperProcess, options: str, sqlstate: str, words: str
 ) -> None:
     conninfo = replica_conninfo([keeper.address], user="walproposer")
     assert refusal(conninfo, options=options) == (sqlstate, words)
 
 
-def test_the_case_of_a_name_means_nothing(keeper: SafekeeperProcess) -> None:
-    """As of every setting: `Timeline_ID` is no misspelling, and not overlooked either."""
+def test_names_are_case_insensitive(keeper: SafekeeperProcess) -> None:
+    """As for every setting: `Timeline_ID` is the same name, and is not ignored."""
     conninfo = replica_conninfo([keeper.address])
     with (
         ReplicationClient(conninfo, options=f"-c Timeline-ID={'7' * 32}") as other,

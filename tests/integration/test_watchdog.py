@@ -1,4 +1,5 @@
-"""A proposer under a service manager: what it tells it, and what not when its loop stands."""
+"""A proposer under a service manager: its messages to it, and their absence while its loop
+hangs."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def wait_told(told: socket.socket, wanted: str) -> None:
 
 
 def fill(pipe: int) -> None:
-    """Until it takes no byte more; opened anew, so that other writers still wait."""
+    """Fill the pipe completely; opened separately, so that other writers still block."""
     writer = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
     try:
         while os.write(writer, b"."):
@@ -45,16 +46,16 @@ def fill(pipe: int) -> None:
 
 
 def drain(pipe: int) -> None:
-    """Until nobody writes to it any more."""
+    """Read until no process writes to it any more."""
     with open(pipe, "rb") as file:
         while file.read(1 << 16):
             continue
 
 
-def test_the_watchdog_is_told_nothing_while_the_loop_stands(
+def test_the_watchdog_gets_no_message_while_the_loop_hangs(
     cluster: QuorumCluster, told: socket.socket
 ) -> None:
-    """It stands in a write to its log, which somebody has stopped reading."""
+    """It hangs in a write to its log, whose reader has stopped."""
     assert cluster.proposer.terminate(TIMEOUT) == 0
     members = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
     primary = ("--primary", cluster.postgres.dsn(), "--safekeepers", members)
@@ -75,7 +76,7 @@ def test_the_watchdog_is_told_nothing_while_the_loop_stands(
                 wait_told(told, "WATCHDOG=1")
                 wait_until(cluster.is_synchronous, TIMEOUT, "it to stream")
                 fill(writer)
-                cluster.safekeepers[0].kill()  # which the loop tells its log
+                cluster.safekeepers[0].kill()  # which the loop writes to its log
                 wait_told(told, f"STATUS={STANDS}")
                 told.settimeout(WATCHDOG_SECONDS)
                 with pytest.raises(TimeoutError):

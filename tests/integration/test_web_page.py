@@ -25,7 +25,7 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 TIMEOUT = 120.0
 DESKTOP, PHONE = 1280, 360
 TOKEN = "0123456789-open-sesame"
-#: What a stranger may call himself.
+#: A user name that a stranger may choose.
 HOSTILE = "<img src=x onerror=document.title=1>"
 
 
@@ -37,7 +37,7 @@ def started_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browse
 
 @pytest.fixture
 def browser(started_browser: Browser) -> Iterator[Browser]:
-    """At the end it must not have been refused anything, nor have found an error."""
+    """At the end no request was refused, and the console has no error."""
     yield started_browser
     complaints, started_browser.complaints = started_browser.complaints, []
     started_browser.look(width=DESKTOP)
@@ -59,7 +59,7 @@ def page_of(service: SafekeeperProcess | QuorumCluster) -> str:
 
 
 def wait_text(browser: Browser, *texts: str) -> str:
-    """Until the page shows all of them; its script looks for news by itself."""
+    """Return when the page shows all of them; its script polls."""
 
     def found() -> str | None:
         shown = browser.text()
@@ -73,7 +73,7 @@ def assert_fits(browser: Browser) -> None:
     assert width <= 0, f"{width} pixels beyond the window"
 
 
-def test_a_member_is_killed_and_comes_back_before_our_eyes(
+def test_a_member_is_killed_and_returns_on_an_open_page(
     cluster: QuorumCluster, browser: Browser
 ) -> None:
     victim = cluster.safekeepers[1]
@@ -99,7 +99,7 @@ def test_a_member_is_killed_and_comes_back_before_our_eyes(
     victim.start()
     wait_text(browser, "OK", "Commits proceed, 3 of 3 safekeepers.",
               f"safekeeper 2 ({victim.address}) follows")  # fmt: skip
-    assert browser.loaded == loaded  # its script did all that
+    assert browser.loaded == loaded  # the script of the page did all of that
     browser.look(width=DESKTOP, dark=True)
     ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == "rgb(20, 23, 26)"
@@ -128,7 +128,7 @@ def test_on_a_phone_without_scripts(cluster: QuorumCluster, browser: Browser) ->
     browser.screenshot("proposer-phone-light")
     cluster.safekeepers[0].kill()
     browser.wait_loaded(before)
-    wait_text(browser, "DEGRADED")  # loaded again and again by the browser itself
+    wait_text(browser, "DEGRADED")  # reloaded by the browser itself
 
 
 def test_a_safekeepers_page_and_a_reader_with_a_hostile_name(
@@ -160,7 +160,7 @@ def test_a_safekeepers_page_and_a_reader_with_a_hostile_name(
         reader.wait()
 
 
-def test_a_service_that_is_gone_is_said_to_be_gone(
+def test_a_stopped_service_is_reported_on_an_open_page(
     cluster: QuorumCluster, browser: Browser
 ) -> None:
     safekeeper = cluster.safekeepers[2]
@@ -172,7 +172,7 @@ def test_a_service_that_is_gone_is_said_to_be_gone(
     safekeeper.start()
     gone = "document.getElementById('late').hidden"
     wait_until(lambda: browser.evaluate(gone), TIMEOUT, "the warning to go")
-    browser.complaints.clear()  # each request that was refused
+    browser.complaints.clear()  # each refused request
 
 
 def test_a_token_is_asked_for_once(tmp_path: Path, browser: Browser) -> None:
@@ -183,7 +183,7 @@ def test_a_token_is_asked_for_once(tmp_path: Path, browser: Browser) -> None:
     with SafekeeperProcess(1, tmp_path / "safekeeper", arguments=arguments) as safekeeper:
         browser.look(width=PHONE)
         browser.open(page_of(safekeeper))
-        browser.complaints.clear()  # that it was answered 401
+        browser.complaints.clear()  # the answer was 401
         assert "NO TIMELINE" not in browser.text()
         assert_fits(browser)
         browser.screenshot("sign-in-phone-light")

@@ -1,4 +1,4 @@
-"""One safekeeper, asked by real libpq: roles, client certificates, reloads, limits."""
+"""One safekeeper with real libpq clients: roles, client certificates, reloads, limits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Folder:
         self.write_secret("token", TOKEN)
 
     def write_secret(self, name: str, text: str) -> None:
-        """Whole, with the mode that a secret has."""
+        """Write the whole file, with the mode of a secret."""
         replacement = self.path / f"{name}.new"
         replacement.touch(mode=0o600)
         replacement.write_text(text)
@@ -80,7 +80,7 @@ class Folder:
         self.write_secret("users", "".join(lines))
 
     def client_certificate(self, name: str, authority: trustme.CA | None = None) -> dict[str, str]:
-        """The libpq settings that show a certificate in this name."""
+        """The libpq settings that present a certificate with this name."""
         issued = (authority or self.authority).issue_cert(f"{name}@x", common_name=name)
         key, cert = self.path / f"{name}.key", self.path / f"{name}.crt"
         issued.private_key_pem.write_to_path(str(key))
@@ -98,7 +98,7 @@ class Folder:
 
 
 class Keeper(SafekeeperProcess):
-    """Secured; `connect` is libpq's."""
+    """A secured safekeeper; `connect` uses libpq."""
 
     def __init__(self, folder: Folder, *more: str) -> None:
         super().__init__(1, folder.path / "data", arguments=[*folder.arguments, *more])
@@ -118,7 +118,7 @@ class Keeper(SafekeeperProcess):
         return psycopg.connect(make_conninfo("", **settings), autocommit=True)
 
     def sqlstate(self, user: str, command: str) -> str:
-        """Of the answer to one command; "" when it was no error."""
+        """The SQLSTATE of the answer to one command; "" without an error."""
         with closing(self.connect(user)) as connection:
             result = connection.pgconn.exec_(command.encode())
             if result.status != pq.ExecStatus.FATAL_ERROR:
@@ -126,7 +126,7 @@ class Keeper(SafekeeperProcess):
             return (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
 
     def refusal(self, user: str, **more: str) -> str:
-        """Why a connection is refused; "" when it is not."""
+        """The reason why a connection is refused; "" if it is accepted."""
         try:
             self.connect(user, **more).close()
         except psycopg.OperationalError as error:
@@ -154,7 +154,7 @@ def keeper_with(folder: Folder) -> Iterator[Callable[..., Keeper]]:
 # ---- roles
 
 
-def test_a_role_may_do_what_it_is_for_and_no_more(keeper: Keeper) -> None:
+def test_the_rights_of_each_role(keeper: Keeper) -> None:
     for command, allowed in COMMANDS.items():
         for user in USERS:
             is_denied = keeper.sqlstate(user, command) == "42501"
@@ -168,7 +168,7 @@ def test_a_role_may_do_what_it_is_for_and_no_more(keeper: Keeper) -> None:
         assert connection.pgconn.exec_(b"LIST_TIMELINES").status == pq.ExecStatus.TUPLES_OK
 
 
-def test_changed_users_count_from_the_next_command_on(keeper: Keeper) -> None:
+def test_changed_users_apply_from_the_next_command_on(keeper: Keeper) -> None:
     with closing(keeper.connect("watcher")) as watcher, closing(keeper.connect("root")) as root:
         keeper.folder.write_users({"watcher": "replica", "new": "monitor"})
         denied = watcher.pgconn.exec_(b"LIST_TIMELINES")
@@ -200,7 +200,7 @@ def test_no_command_before_authentication(keeper: Keeper, after: str) -> None:
         sock.sendall(sent + Query("LIST_TIMELINES").encode())
         answer = b"".join(iter(lambda: sock.recv(4096), b""))
     assert b"C08P01\0" in answer
-    for kind in (b"Z\0\0\0\5", b"R\0\0\0\x08\0\0\0\0", b"T\0\0"):  # ready, let in, rows
+    for kind in (b"Z\0\0\0\5", b"R\0\0\0\x08\0\0\0\0", b"T\0\0"):  # ready, accepted, rows
         assert kind not in answer
 
 
@@ -220,7 +220,7 @@ def test_a_new_certificate_needs_no_restart(keeper: Keeper, negotiation: str) ->
         other.cert_pem.write_to_path(str(keeper.folder.path / "ca.pem"))
         assert refusal() == ""
         assert https_status(keeper) == 401
-        # Those that are connected already go on.
+        # Existing connections continue.
         result = connection.pgconn.exec_(b"LIST_TIMELINES")
         assert result.status == pq.ExecStatus.TUPLES_OK
 
@@ -271,7 +271,7 @@ def test_client_certificates(keeper_with: Callable[..., Keeper], folder: Folder)
     assert https_status(keeper, TOKEN) == 200  # a scraper needs none
 
 
-# ---- files that are not as they must be
+# ---- invalid files
 
 
 SECRETS = {"key.pem": "TLS certificate", "users": "user file", "token": "HTTP port"}
@@ -295,8 +295,9 @@ def test_a_user_file_without_users_is_refused_at_the_start(folder: Folder, conte
     assert_refused(done, ExitCode.FAILED, "it has no users", "sk user add")
 
 
-def test_an_emptied_user_file_is_not_obeyed(keeper: Keeper) -> None:
-    """Nor one that others can read, nor half of one: those of before stay, and it is said."""
+def test_an_emptied_user_file_is_not_used(keeper: Keeper) -> None:
+    """A file that others can read, or half a file, is not used either: the old contents stay in
+    force, and this is reported."""
     users = keeper.folder.path / "users"
     whole = users.read_text()
     for reason, damage in (
@@ -320,7 +321,7 @@ def test_an_emptied_user_file_is_not_obeyed(keeper: Keeper) -> None:
 
 
 @pytest.mark.parametrize("name", ["key.pem", "token"])
-def test_a_secret_that_others_can_read_from_now_on_is_not_reread(keeper: Keeper, name: str) -> None:
+def test_a_secret_that_becomes_readable_for_others_is_not_reread(keeper: Keeper, name: str) -> None:
     secret = keeper.folder.path / name
     secret.chmod(0o604)
     assert keeper.refusal("root") == ""
@@ -335,7 +336,7 @@ def test_a_secret_that_others_can_read_from_now_on_is_not_reread(keeper: Keeper,
 # ---- limits
 
 
-def test_too_many_connections_are_told_so(keeper_with: Callable[..., Keeper]) -> None:
+def test_too_many_connections_are_refused(keeper_with: Callable[..., Keeper]) -> None:
     keeper = keeper_with(
         *("--connections-max", "3", "--connections-per-user-max", "2"),
         *("--connections-reserved", "0"),
@@ -351,7 +352,7 @@ def test_too_many_connections_are_told_so(keeper_with: Callable[..., Keeper]) ->
 
 
 def test_idle_clients_leave_places_for_the_proposer(keeper: Keeper) -> None:
-    """A hundred connections of a replica and of a monitor each, or as many as are let in."""
+    """A hundred connections of a replica and of a monitor each, or as many as are accepted."""
     refusals = []
     with ExitStack() as crowd:
         for user in ("reader", "watcher"):
@@ -374,7 +375,7 @@ def test_idle_clients_leave_places_for_the_proposer(keeper: Keeper) -> None:
     assert "sqlstate=53300" in keeper.log_text()
 
 
-def test_guessing_is_refused_and_harms_only_that_user(keeper: Keeper) -> None:
+def test_guessing_is_refused_and_affects_only_that_user(keeper: Keeper) -> None:
     for _ in range(LIMITS.failed_tries_max):
         assert "password authentication failed" in keeper.refusal("watcher", password="guess")
     assert 'too many failed authentication attempts of user "watcher"' in keeper.refusal("watcher")
@@ -382,8 +383,8 @@ def test_guessing_is_refused_and_harms_only_that_user(keeper: Keeper) -> None:
     assert "guess" not in keeper.log_text()
 
 
-def test_strangers_keep_nobody_out(keeper: Keeper) -> None:
-    """More than there are places, silent in every way there is."""
+def test_strangers_block_no_user(keeper: Keeper) -> None:
+    """More than the limit, silent in every phase of a connection."""
     tls_record = b"\x16\x03\x01\x02\x00\x01"
     ssl_request = SSLRequest().encode()
     with ExitStack() as crowd, closing(keeper.connect("watcher")) as connection:
@@ -400,9 +401,9 @@ def test_strangers_keep_nobody_out(keeper: Keeper) -> None:
     assert "Traceback" not in keeper.log_text()
 
 
-def test_strangers_keep_nobody_from_the_pages(keeper: Keeper) -> None:
+def test_strangers_do_not_block_the_pages(keeper: Keeper) -> None:
     tls_record = b"\x16\x03\x01\x02\x00\x01"
-    assert https_status(keeper, TOKEN) == 200  # the pages load beside the service
+    assert https_status(keeper, TOKEN) == 200  # the service serves its pages while they are loaded
     with ExitStack() as stack:
         crowd = [stack.enter_context(dial(keeper.http_address)) for _ in range(150)]
         for sock in crowd[::2]:
@@ -414,7 +415,7 @@ def test_strangers_keep_nobody_from_the_pages(keeper: Keeper) -> None:
     assert "Traceback" not in keeper.log_text()
 
 
-def test_strangers_do_not_hold_up_a_stop(keeper: Keeper) -> None:
+def test_strangers_do_not_delay_a_stop(keeper: Keeper) -> None:
     assert https_status(keeper, TOKEN) == 200
     with ExitStack() as crowd:
         for _ in range(LIMITS.unauthenticated_max // 2):
@@ -454,7 +455,7 @@ def listen(tmp_path: Path, *more: object) -> Any:
     return sk(*run, *more)
 
 
-def test_an_open_port_must_be_wanted(tmp_path: Path, folder: Folder) -> None:
+def test_an_open_port_must_be_requested(tmp_path: Path, folder: Folder) -> None:
     here, everywhere = "127.0.0.1:0", "0.0.0.0:0"
     done = listen(tmp_path, "--listen", everywhere, "--http", here)
     assert_refused(
@@ -476,7 +477,7 @@ def test_an_open_port_must_be_wanted(tmp_path: Path, folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("protection", ["--insecure", "all of it"])
-def test_an_open_port_that_is_wanted_or_protected(folder: Folder, protection: str) -> None:
+def test_an_open_port_that_is_requested_or_protected(folder: Folder, protection: str) -> None:
     more = ["--insecure"] if protection == "--insecure" else folder.arguments
     service = ServiceProcess(
         [*SK, "safekeeper", "run", "--id", "1", "--data-dir", folder.path / "data",

@@ -1,6 +1,6 @@
-"""Our server half of the wire in a thread, and libpq in the test's own.
+"""Our server in a thread, and libpq in the test's own thread.
 
-psycopg's blocking calls hold the interpreter's lock while libpq waits, which would stop the server,
+psycopg's blocking calls hold the interpreter lock while libpq waits, which would stop the server,
 so only its non-blocking calls are used here.
 """
 
@@ -36,7 +36,7 @@ NEXT_TIMELINE = (Column("next_tli", INT8_OID), Column("next_tli_startpos"))
 
 
 class LocalListener:
-    """A port on 127.0.0.1, with a thread for each client; `serve_client` is a subclass's."""
+    """A port on 127.0.0.1, with a thread for each client; a subclass implements `serve_client`."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -123,7 +123,7 @@ def serve(session: Session) -> None:
 
 
 def echo(session: Session, end_after: bytes) -> None:
-    """Send back what comes, until the client ends the copy, or the payload `end_after` has come."""
+    """Send back all data, until the client ends the copy, or the payload `end_after` has come."""
     stream = session.start_copy_both()
     try:
         while True:
@@ -165,7 +165,7 @@ class Libpq:
         return self.results()
 
     def results(self) -> list[PGresult]:
-        """Up to the end of the command, or the start of a copy."""
+        """All results up to the end of the command, or the start of a copy."""
         results: list[PGresult] = []
         while (result := self._result()) is not None:
             results.append(result)
@@ -231,7 +231,7 @@ def start_copy(client: Libpq, command: str = "START_WAL_PUSH") -> None:
 
 
 def assert_echoes(client: Libpq) -> None:
-    """Small and large, one by one and many at once."""
+    """Small and large messages, one by one and many at once."""
     start_copy(client)
     for size in (1, 8192, WAL_MESSAGE_BYTES, 1024 * 1024):
         payload = os.urandom(size)

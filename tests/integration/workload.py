@@ -1,4 +1,4 @@
-"""WAL on demand: messages that no table is needed for."""
+"""Generates WAL with messages that need no table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MESSAGE_BYTES = 100_000
 
 
 def write_wal(postgres: Postgres, megabytes: int, message_bytes: int = MESSAGE_BYTES) -> None:
-    """At least so much WAL, in records of about `message_bytes`, that no commit waits for."""
+    """At least that much WAL, in records of about `message_bytes`; no commit waits for it."""
     count = (megabytes << 20) // message_bytes + 1
     postgres.execute(
         "SELECT count(pg_logical_emit_message(false, 'wal', repeat('w', %s)))"

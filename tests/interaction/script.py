@@ -234,7 +234,7 @@ class Script:
         self.nodes[words[0]].restart()
 
     def _rot(self, words: list[str]) -> None:
-        """A bit of a record flips."""
+        """Flip a bit of a record."""
         (log,) = self.logs.values()
         self.world.rot(self.nodes[words[0]], self.wording.lsn_after(log, words[1]) - 8)
 
@@ -280,7 +280,7 @@ class Script:
     def _switch_off(self, words: list[str]) -> None:
         self.nodes[words[0]].switch_off()
 
-    # ---- what is written
+    # ---- output
 
     def _say(self, line: str) -> None:
         self.lines.append(line)
@@ -333,7 +333,7 @@ class Script:
         return f"{members}; change {change.state.value}{waits}{error}"
 
     def _places(self, who: str) -> dict[int, str]:
-        """Who is at each place of a proposer, if it is one."""
+        """The node at each place, if it is a proposer."""
         process = self.proposers.get(who)
         if process is None:
             return {}
@@ -342,7 +342,7 @@ class Script:
 
 
 class Told(Trace):
-    """Of every step of a core."""
+    """Receives every step of a core."""
 
     def __init__(self, stepped: Callable[[str, Sequence[NodeAction | Action]], None]) -> None:
         super().__init__(None)

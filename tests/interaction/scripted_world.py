@@ -24,7 +24,7 @@ from tests.simulation.primary import Primary
 from tests.simulation.trace import Trace
 from tests.simulation.world import World
 
-#: Where all proposers stand in the network: scripts lose connections, and cut no places off.
+#: The place of all proposers in the network: scripts lose connections, and cut no places off.
 PLACE = 0
 
 
@@ -32,11 +32,11 @@ class ScriptedClock(Clock):
     """It never runs by itself."""
 
     def waiting(self, action: Callable[..., None]) -> list[tuple[Any, ...]]:
-        """The arguments of each such call that was asked for, in that order."""
+        """The arguments of each scheduled call of that function, in order."""
         return [event[3] for event in self._asked_for(action, ())]
 
     def run(self, action: Callable[..., None], *args: Any) -> None:
-        """The first such call whose arguments begin with `args` happens now."""
+        """Run the first scheduled call whose arguments begin with `args` now."""
         event = self._asked_for(action, args)[0]
         self._events.remove(event)
         action(*event[3])
@@ -47,7 +47,7 @@ class ScriptedClock(Clock):
 
 
 class ScriptedNetwork(Network):
-    """Nothing is lost, and nothing arrives before the script says so."""
+    """Nothing is lost, and nothing arrives before the script orders it."""
 
     def _send(
         self, connection: Connection, lane: Lane, to_node: bool, message: Message | End
@@ -55,7 +55,7 @@ class ScriptedNetwork(Network):
         lane.held.append(message)
 
     def _end(self, lane: Lane) -> None:
-        """What is in flight can still arrive."""
+        """Messages in flight can still arrive."""
 
 
 class ScriptedWorld(World):
@@ -103,8 +103,8 @@ class ScriptedWorld(World):
         self.clock.run(process.tick)
 
     def bring_wal(self, process: Incarnation, end_lsn: int) -> None:
-        """The primary's walsender ships what there is, up to `end_lsn`; at first the primary
-        says where its WAL ends."""
+        """The primary's walsender sends its WAL, up to `end_lsn`; at first the primary reports the
+        end of its WAL."""
         if self.clock.waiting(process.start_upstream):
             self.clock.run(process.start_upstream)
         if process.is_alive:
@@ -125,7 +125,7 @@ class ScriptedWorld(World):
         return next(p for p, address in process.addresses.items() if address == node.address)
 
     def connect(self, process: Incarnation, node: Node) -> Connection | None:
-        """None when it has no timeline."""
+        """None if it has no timeline."""
         peer = self.peer_at(process, node)
         self.clock.run(process.connect, peer)
         return process.connections.get(peer)
@@ -133,7 +133,7 @@ class ScriptedWorld(World):
     # ---- servers
 
     def add_server(self, name: str, wiped: Node | None = None) -> Node:
-        """It has no timeline; another disk has the id and the address of the one that was lost."""
+        """It has no timeline; another disk has the id and the address of the lost one."""
         self._names = [*self._names, name]
         number = wiped.number if wiped is not None else max(n.number for n in self.nodes) + 1
         node = World.new_node(self, number)
@@ -143,7 +143,7 @@ class ScriptedWorld(World):
         return node
 
     def join(self, process: Incarnation, node: Node) -> str:
-        """What it answers; "" when it has joined."""
+        """Its answer; "" if it has joined."""
         peer = self.peer_at(process, node)
         asked = [a for (a,) in self.clock.waiting(process.commands.join) if a.peer == peer]
         self.clock.run(process.commands.join, asked[0])
@@ -163,7 +163,7 @@ class ScriptedWorld(World):
         self.clock.run(process.step, self._answer(process))
 
     def in_flight_to_node(self, connection: Connection) -> list[Message]:
-        """What the safekeeper can still read."""
+        """The messages that the safekeeper can still read."""
         return messages_of(connection.to_node) if connection.is_open_at_node else []
 
     def in_flight_to_proposer(self, connection: Connection) -> list[Message]:
@@ -174,7 +174,7 @@ class ScriptedWorld(World):
         connection.node.arrived(connection, connection.to_node.held.popleft())
 
     def end_batch(self, connection: Connection) -> None:
-        """The node has read all there is: flush and answer."""
+        """The node has read everything: flush and answer."""
         if connection.batch_due:
             self.clock.run(connection.node.end_batch, connection)
 
@@ -182,16 +182,17 @@ class ScriptedWorld(World):
         connection.process.arrived(connection, connection.to_proposer.held.popleft())
 
     def lose(self, connection: Connection) -> None:
-        """The proposer learns that the connection is gone; the node does not yet."""
+        """The proposer learns that the connection has ended; the node does not yet."""
         connection.process.arrived(connection, End.CLOSED)
 
     def hang_up(self, connection: Connection) -> None:
-        """The node learns that the connection is gone."""
+        """The node learns that the connection has ended."""
         if connection.is_open_at_node:
             connection.node.arrived(connection, End.CLOSED)
 
     def end_closed_connections(self) -> None:
-        """Both sides see the end of one that the node closed, once they have read it all."""
+        """Both sides see the end of a connection that the node closed, after they have read
+        everything."""
         for node in self.nodes:
             for (number,) in self.clock.waiting(node.close):
                 connection = self.network.connections.get(number)
@@ -206,12 +207,12 @@ class ScriptedWorld(World):
     # ---- safekeepers
 
     def lose_power(self, node: Node, kept_bytes: int) -> None:
-        """Of what was not flushed, the first `kept_bytes` survive. Answers sent before arrive."""
+        """The first `kept_bytes` of the unflushed WAL remain. Answers sent before arrive."""
         node.stop()
         node.disk.keep_unflushed(kept_bytes)
 
     def rot(self, node: Node, lsn: int) -> None:
-        """A bit flips, and how far the log was flushed had been saved before."""
+        """Flip a bit below the flushed position that had been saved before."""
         assert node.acceptor is not None
         control = node.disk.control
         node.disk.save_hints(node.acceptor.flush_lsn, control.commit_lsn, control.truncate_lsn)

@@ -1,7 +1,7 @@
 """Golden scripts: the protocol played against the real cores, message by message.
 
-A block is a command, `----`, and what came of it. `pytest tests/interaction --rewrite` writes what
-comes of it now; then read the difference as carefully as code.
+A block is a command, `----`, and its output. `pytest tests/interaction --rewrite` writes the
+present output; then review the difference as carefully as code.
 """
 
 from __future__ import annotations

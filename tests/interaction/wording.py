@@ -1,8 +1,8 @@
-"""`Wording`: what the golden scripts say of messages and actions, in records and names.
+"""`Wording`: the text of messages and actions in golden scripts, in records and names.
 
 Positions are counted in records: 2 is the end of the second record. A NodeId is term.proposer. A
 membership is [author/generation members + new members], the safekeepers by their numbers; it is
-said in worlds whose members change.
+shown in worlds whose members change.
 """
 
 from __future__ import annotations
@@ -153,14 +153,14 @@ class Wording:
                 return f"AppendResponse {node_text(node_id)}, {positions}{generation}"
 
     def histories(self, history: TermHistory) -> str:
-        """Which ballot wrote what; where members change, who is a member is said instead."""
+        """The writers of the log by ballot; where members change, the members instead."""
         return "" if self.says_members else f", history {self.history(history)}"
 
     def generation(self, generation: int) -> str:
         return f", generation {generation}" if self.says_members else ""
 
     def of(self, membership: Membership) -> str:
-        """Of the members, or nothing."""
+        """ " of" and the members, or nothing."""
         return f", members {self.members(membership)}" if self.says_members else ""
 
     def members(self, membership: Membership) -> str:
@@ -175,7 +175,7 @@ class Wording:
         return next(r.end_lsn for r in records_in(log.wal) if r.name == record)
 
     def position(self, lsn: int) -> str:
-        """How many records lie below; all logs have records of one size."""
+        """The number of records below; all records have one size."""
         if lsn <= START_LSN:
             return "0"
         for log in self.logs.values():
@@ -197,7 +197,7 @@ class Wording:
         )
 
     def readable(self, text: str) -> str:
-        """The messages of the cores name LSNs and uuids; here they are records and names."""
+        """A message of the cores with records and names instead of LSNs and uuids."""
         for name in self.proposers:
             uuid = name.encode().ljust(16, b"\0").hex()
             text = text.replace(f"/{uuid}", f".{name}")

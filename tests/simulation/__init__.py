@@ -1,8 +1,8 @@
-"""Deterministic simulation: the real cores under one seed, in one thread, on a world that fails.
+"""Deterministic simulation: the real cores under one seed, in one thread, in a world with faults.
 
     clock -> network, disk, processes, primaries -> cores -> actions -> network, disk ...
-                                  |
-                             invariants, after every step
+                                                      |
+                                        invariants, after every step
 
-Nothing here reads a clock, a random source or a file: a seed is a run, byte for byte.
+Nothing here reads a clock, a random source or a file: a seed determines a run, byte for byte.
 """

@@ -120,7 +120,7 @@ def _run(
     plan: Plan | None = None,
     trace: Trace | None = None,
 ) -> World | PageserverWorld:
-    """The world after its run. Raises what it fails with."""
+    """The world after its run. Raises the error of the run."""
     if arguments.files:
         return run_on_files(seed, plan, trace)
     world = _kind(arguments)(seed, plan, trace)

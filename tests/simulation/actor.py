@@ -1,4 +1,5 @@
-"""Actors: generators on the simulated clock. `yield 500` waits 500 us, `yield reply` for it."""
+"""Actors: generators on the simulated clock. `yield 500` waits 500 us, `yield reply` waits for
+it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ T = TypeVar("T")
 
 
 class Reply(Generic[T]):
-    """What somebody waits for; the first value counts."""
+    """A value that an actor waits for; the first value counts."""
 
     def __init__(self) -> None:
         self.is_there = False
@@ -34,7 +35,7 @@ Script = Generator[int | Reply[Any], Any, None]
 
 
 class Actor:
-    """Runs a script to its end, or until it dies: at the resumption of number `dies_at`."""
+    """Runs a script to its end, or until it dies: at resumption number `dies_at`."""
 
     def __init__(
         self,

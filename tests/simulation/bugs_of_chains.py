@@ -1,4 +1,4 @@
-"""Bugs to plant into the daisy chain: what it takes, and what it says of it."""
+"""Planted bugs of the daisy chain: the WAL that it accepts, and what it reports."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .planting import Patch, plant
 
 
 @plant
-def chain_reads_on_from_one_that_was_fenced(patch: Patch) -> None:
-    """Bytes of another ballot."""
+def chain_continues_from_a_fenced_source(patch: Patch) -> None:
+    """It reads bytes of another ballot."""
 
     def look(self: NodeChain) -> tuple[NodeId, int]:
         return self._order.node_id, self._acceptor_of_source().flush_lsn
@@ -23,7 +23,7 @@ def chain_reads_on_from_one_that_was_fenced(patch: Patch) -> None:
 
 
 @plant
-def record_end_above_what_the_chain_brought(patch: Patch) -> None:
+def record_end_above_the_chained_wal(patch: Patch) -> None:
     patch(NamedEnds, "reached", lambda self, _: self._ends[-1] if self._ends else 0)
 
 

@@ -1,6 +1,6 @@
-"""Bugs to plant into a change of the members: when it is entered, left, complete, and who is told.
+"""Planted bugs of a member change: when it is entered, left and complete, and who gets orders.
 
-Each drops one lettered condition of the law of memberships, or is a mistake beside it.
+Each drops one lettered condition of the law of memberships, or is a related mistake.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def j1_the_sets_change_at_once(patch: Patch) -> None:
 
 
 @plant_change
-def d2_who_has_not_answered_enters(patch: Patch) -> None:
+def d2_a_member_without_an_answer_enters(patch: Patch) -> None:
     patch(MembershipChange, "_may_enter", lambda self, leader: True)
 
 
 @plant_rare
 def d2_the_own_leave_is_forgotten(patch: Patch) -> None:
-    """It may still be on its way to whom the next request wants again."""
+    """It may still be on its way to the safekeeper that the next request adds again."""
     patch(Outsiders, "ordered_generation", lambda self, member: 0)
 
 
 @plant_change
-def r2_who_lacks_what_was_truncated_enters(patch: Patch) -> None:
+def r2_a_member_without_truncated_wal_enters(patch: Patch) -> None:
     def may_enter(self: MembershipChange, leader: Leader) -> bool:
         places = [leader.peer_set.of_member(member) for member in self.added]
         return all(place is not None and place.generation > 0 for place in places)
@@ -129,8 +129,8 @@ def l2_back_without_the_data(patch: Patch) -> None:
 
 
 @plant_rare
-def l1_l2_what_was_found_is_one_s_own(patch: Patch) -> None:
-    """As if the flag "entered" were carried over to the next incarnation."""
+def l1_l2_a_found_membership_counts_as_the_own_one(patch: Patch) -> None:
+    """As if the flag "entered" were kept for the next incarnation."""
     found = MembershipChange.found
 
     def own(membership: Membership, now_ms: int) -> MembershipChange:
@@ -173,8 +173,8 @@ def d1_complete_before_it_is_in_force(patch: Patch) -> None:
 
 
 @plant_change
-def d1_told_to_leave_at_once(patch: Patch) -> None:
-    """The change itself waits until it is in force; who goes deletes its log before."""
+def d1_ordered_to_leave_at_once(patch: Patch) -> None:
+    """The change itself waits until it is in force; a leaving member deletes its log before."""
     order = Outsiders.order_to_leave
 
     def at_once(self: Outsiders, leader: Leader) -> list[Any]:
@@ -185,7 +185,7 @@ def d1_told_to_leave_at_once(patch: Patch) -> None:
 
 
 @plant_change
-def a3_told_to_leave_while_joint(patch: Patch) -> None:
+def a3_ordered_to_leave_while_joint(patch: Patch) -> None:
     order = Outsiders.order_to_leave
 
     def early(self: Outsiders, leader: Leader) -> list[Any]:
@@ -227,7 +227,7 @@ def r1_truncate_lsn_of_the_old_set_only(patch: Patch) -> None:
 
 
 @plant_change
-def r1_truncate_lsn_of_who_has_not_answered_this_generation(patch: Patch) -> None:
+def r1_truncate_lsn_without_an_answer_to_this_generation(patch: Patch) -> None:
     def advance(self: Leader) -> None:
         lsns = self.flush_lsns
         lsn = min(lsns.get(i, 0) for i in self.membership.all_members)
@@ -254,7 +254,7 @@ def r1_learners_do_not_hold_truncate_lsn(patch: Patch) -> None:
 
 
 def _forgets(patch: Patch, is_unheard: Callable[[Proposer, Progress], bool]) -> None:
-    """A vote's truncate_lsn that comes when `is_unheard` says so is not known."""
+    """A vote's truncate_lsn that arrives while `is_unheard` is ignored."""
     heard = Proposer._peer_message
 
     def forgets(self: Proposer, place: Progress, message: SafekeeperMessage) -> list[Any]:
@@ -275,5 +275,5 @@ def r2_only_the_votes_of_the_election_are_known(patch: Patch) -> None:
 
 @plant_rare
 def r2_only_the_votes_of_members_are_known(patch: Patch) -> None:
-    """Of those that had been asked as members."""
+    """Only those of peers that were asked as members."""
     _forgets(patch, lambda proposer, place: place.state is PeerState.OUTSIDE)

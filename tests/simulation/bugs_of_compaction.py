@@ -1,4 +1,4 @@
-"""Planted bugs of pageservers: of what is merged, of how, and of when it is named."""
+"""Planted bugs of pageservers: which layers are merged, how, and when the result is named."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from . import pageserver_history
 from .pageserver_history import NO_LIMITS
 from .planting import Patch, plant_pageserver
 
-# ---- what
+# ---- which layers
 
 
 @plant_pageserver
 def layers_above_the_horizon_are_merged(patch: Patch) -> None:
-    """All there are, as of the newest cut."""
+    """All existing layers are merged, at the newest cut."""
 
     def naive(index: PageIndex, number: int) -> Merge | None:
         many = len({layer.end_lsn for layer in index.layers}) > 1
@@ -36,7 +36,7 @@ def layers_above_the_horizon_are_merged(patch: Patch) -> None:
 
 @plant_pageserver
 def one_layer_is_left_out_of_a_merge(patch: Patch) -> None:
-    """The oldest was merged before; the others take its place, too."""
+    """The oldest layer was merged before; the others replace it, too."""
     planned = compaction.planned_merge
 
     def naive(index: PageIndex, number: int) -> Merge | None:
@@ -76,8 +76,8 @@ def newest_page_is_dropped_by_a_merge(patch: Patch) -> None:
 
 
 @plant_pageserver
-def pages_of_a_dead_fork_come_back(patch: Patch) -> None:
-    """Its number is there again, at the cut: so it is the same one."""
+def pages_of_a_dropped_fork_return(patch: Patch) -> None:
+    """Its number is used again at the cut, so it is taken for the same fork."""
     live = layer_merge._live
 
     def naive(
@@ -90,7 +90,7 @@ def pages_of_a_dead_fork_come_back(patch: Patch) -> None:
 
 @plant_pageserver
 def limits_are_lost_by_a_merge(patch: Patch) -> None:
-    """The new layer has all that is alive: but the base has what is not."""
+    """The new layer has all live pages, but dead ones are found in the base."""
     patch(pageserver_history, "merged_limits", lambda *_: NO_LIMITS)
 
 
@@ -98,8 +98,8 @@ def limits_are_lost_by_a_merge(patch: Patch) -> None:
 
 
 @plant_pageserver
-def merged_layers_go_before_the_index(patch: Patch) -> None:
-    """All parts of the new one are in the store."""
+def merged_layers_are_deleted_before_the_index(patch: Patch) -> None:
+    """All parts of the new layer are in the store."""
     apply = Attachment._apply_merge
 
     def naive(self: Attachment) -> None:
@@ -113,18 +113,18 @@ def merged_layers_go_before_the_index(patch: Patch) -> None:
 
 @plant_pageserver
 def layer_named_before_its_last_part(patch: Patch) -> None:
-    """What was made of it is in the store."""
+    """The finished parts are in the store."""
     is_complete = property(lambda self: bool(self.parts) and not self.missing)
     patch(Merge, "is_complete", is_complete)
 
 
 @plant_pageserver
 def layer_named_before_its_upload(patch: Patch) -> None:
-    """There are no more parts; the last ones are on their way."""
+    """There are no more parts; the last ones are being uploaded."""
     patch(Merge, "is_complete", property(lambda self: self.phase is MergePhase.ENDING))
 
 
 @plant_pageserver
 def parts_of_a_merge_are_orphans(patch: Patch) -> None:
-    """No index names them; and a merge may take longer than the grace."""
+    """No index names them, and a merge may take longer than the grace."""
     patch(Merge, "names", property(lambda _: frozenset()))

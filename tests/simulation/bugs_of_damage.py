@@ -1,4 +1,4 @@
-"""Bugs to plant into what a member does that lost a part of its log: rule 9 of the safekeeper."""
+"""Planted bugs of a member that lost a part of its log: rule 9 of the safekeeper."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Actions = list[Action]
 
 
 @plant
-def rot_taken_for_a_torn_tail(patch: Patch) -> None:
-    """Only what was known to be committed is missed."""
+def damage_taken_for_a_torn_tail(patch: Patch) -> None:
+    """Only WAL that was known to be committed counts as lost."""
     patch(
         ControlState,
         "horizon_lsn",
@@ -30,7 +30,7 @@ def rot_taken_for_a_torn_tail(patch: Patch) -> None:
 
 @plant
 def flush_lsn_not_saved_at_a_vote(patch: Patch) -> None:
-    """The promise is, but not how far the log was flushed when it was given."""
+    """The promise is saved, but not the position up to which the log was flushed then."""
     promise = Acceptor._promise
 
     def stale(self: Acceptor, *args: Any) -> Actions:
@@ -73,7 +73,8 @@ def damaged_member_votes(patch: Patch) -> None:
 
 @plant
 def loss_forgotten_at_a_restart(patch: Patch) -> None:
-    """It is believed to be whole when nothing is missed any more: the log was cut meanwhile."""
+    """It counts as complete when no WAL is missing any more, but the log was truncated
+    meanwhile."""
     init = Acceptor.__init__
 
     def forgetful(
@@ -97,7 +98,7 @@ def whole_as_soon_as_it_follows(patch: Patch) -> None:
 
 @plant
 def whole_at_the_start_of_the_term(patch: Patch) -> None:
-    """The leader's own commits may have counted on what was lost."""
+    """The leader's own commits may have counted on the lost WAL."""
     clear_lost_lsn = Acceptor._clear_lost_lsn
 
     def without_commit(self: Acceptor) -> Actions:
@@ -123,8 +124,8 @@ def vote_of_a_damaged_member_counted(patch: Patch) -> None:
 
 
 @plant
-def what_leaves_is_not_checked(patch: Patch) -> None:
-    """Rot is copied to whom a donor catches up."""
+def sent_wal_is_not_checked(patch: Patch) -> None:
+    """A donor copies damaged WAL to a member that catches up."""
     patch(
         CheckedWal,
         "read",

@@ -1,4 +1,4 @@
-"""Planted bugs of pageservers: of the deletion queue, of garbage, scrubs and removals."""
+"""Planted bugs of pageservers: the deletion queue, garbage, scrubs and removals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .planting import Patch, plant_pageserver, plant_rare_pageserver
 
 @plant_pageserver
 def validate_before_index(patch: Patch) -> None:
-    """What is dropped is condemned at once; the index that lacks it is on its way."""
+    """Dropped objects are condemned at once, while the index without them is being uploaded."""
     write = Attachment._write_index
 
     def naive(self: Attachment) -> None:
@@ -60,7 +60,7 @@ def deletion_in_multi(patch: Patch) -> None:
 
 @plant_pageserver
 def unvalidated_list_executed_after_a_restart(patch: Patch) -> None:
-    """It was written by this node, which meant it."""
+    """It was written by this node, so the node trusts it."""
     read = DeletionQueue._read
 
     def as_valid(self: DeletionQueue, name: Any, use: Any) -> None:
@@ -79,7 +79,7 @@ def unvalidated_list_executed_after_a_restart(patch: Patch) -> None:
 
 @plant_pageserver
 def a_stale_attachment_is_not_dropped_from_a_list(patch: Patch) -> None:
-    """The list is valid, as the node is."""
+    """The list is valid because the node is valid."""
     validated = DeletionQueue._validated
 
     def naive(self: DeletionQueue, ticket: int, verdicts: Any) -> None:
@@ -89,8 +89,8 @@ def a_stale_attachment_is_not_dropped_from_a_list(patch: Patch) -> None:
 
 
 @plant_rare_pageserver
-def what_was_stale_is_forgotten_with_its_list(patch: Patch) -> None:
-    """The list is removed: but a late request brings it back."""
+def staleness_is_forgotten_with_the_list(patch: Patch) -> None:
+    """The list is removed, but a late request creates it again."""
     forget = DeletionQueue._forget
 
     def naive(self: DeletionQueue, name: Any) -> None:
@@ -103,7 +103,7 @@ def what_was_stale_is_forgotten_with_its_list(patch: Patch) -> None:
 
 @plant_pageserver
 def validated_without_having_been_in_the_store(patch: Patch) -> None:
-    """All lists that exist when the answer comes are validated by it."""
+    """The answer validates all lists that exist when it arrives."""
     validated = DeletionQueue._validated
 
     def naive(self: DeletionQueue, ticket: int, verdicts: Any) -> None:
@@ -124,7 +124,7 @@ def no_grace_for_readers(patch: Patch) -> None:
 
 @plant_pageserver
 def horizon_goes_back(patch: Patch) -> None:
-    """To what the clock of another host says."""
+    """The horizon moves to the time of another host's clock."""
 
     def naive(self: Attachment, now_unix_s: int) -> None:
         old = [c for c in self.desired.cuts if c.time_unix_s <= now_unix_s - self.history_seconds]
@@ -140,8 +140,8 @@ def horizon_goes_back(patch: Patch) -> None:
 
 
 @plant_pageserver
-def layers_below_the_horizon_go(patch: Patch) -> None:
-    """Nobody asks for what was before: but what is there now was made then."""
+def layers_below_the_horizon_are_deleted(patch: Patch) -> None:
+    """No reader needs an older moment, but present pages were written then."""
     without_garbage = garbage.without_garbage
 
     def naive(index: PageIndex, horizon_lsn: int) -> Any:
@@ -170,7 +170,7 @@ def superseded_index_not_kept_for_its_readers(patch: Patch) -> None:
 
 @plant_pageserver
 def objects_listed_after_the_index_was_read(patch: Patch) -> None:
-    """What is named by an index that comes between is not seen."""
+    """Objects that are named by an index created in between are not seen."""
     begin = Scrub.__init__
     step = Process._step_scrub
 
@@ -196,7 +196,7 @@ def objects_listed_after_the_index_was_read(patch: Patch) -> None:
 
 @plant_pageserver
 def incomplete_scan_deletes(patch: Patch) -> None:
-    """One index could not be read: what the others do not name is garbage."""
+    """One index could not be read: objects that the others do not name count as garbage."""
     step = Scrub.step
 
     def naive(self: Scrub, event: Any) -> list[Any]:
@@ -210,8 +210,8 @@ def incomplete_scan_deletes(patch: Patch) -> None:
 
 
 @plant_pageserver
-def what_is_on_its_way_is_an_orphan(patch: Patch) -> None:
-    """No index names it; and the grace is short."""
+def an_upload_in_progress_is_an_orphan(patch: Patch) -> None:
+    """No index names it, and the grace is short."""
     begin = Scrub.__init__
     patch(Scrub, "__init__", lambda self, suffix, name, _: begin(self, suffix, name, 0))
     named = Attachment.is_needed
@@ -239,6 +239,6 @@ def objects_deleted_before_the_tombstone(patch: Patch) -> None:
 
 
 @plant_pageserver
-def orphans_are_never_looked_for(patch: Patch) -> None:
-    """What is leaked is a few objects."""
+def orphans_are_never_searched(patch: Patch) -> None:
+    """A few leaked objects remain."""
     patch(Process, "scrub", lambda *_: None)

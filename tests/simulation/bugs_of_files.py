@@ -1,6 +1,6 @@
-"""Bugs to plant into the files that write, read and send: syncs, orders and fields left out.
+"""Planted bugs of the files that write, read and send: missing syncs, wrong order, missing fields.
 
-`tests/unit/safekeeper/test_power_loss.py` must see each of POWER_LOSS_PLANTS, and the simulator,
+`tests/unit/safekeeper/test_power_loss.py` must detect each of POWER_LOSS_PLANTS, and the simulator,
 run on files, each of FILE_PLANTS.
 """
 
@@ -38,11 +38,11 @@ def plant_in_files(bug: Plant) -> Plant:
 
 
 def nothing(*_: Any, **__: Any) -> None:
-    """In place of a sync."""
+    """Replaces a sync."""
 
 
 def without(patch: Patch, owner: Any, method: str, call: str) -> None:
-    """`owner.method` makes no use of `durable.call`; nor does what is tried out in between."""
+    """`owner.method` does not use `durable.call`, nor do the functions that it calls."""
     real_method = getattr(owner, method)
 
     def lazy(*args: Any, **options: Any) -> Any:
@@ -143,7 +143,7 @@ def segments_removed_before_the_control_file_says_so(patch: Patch) -> None:
     patch(Timeline, "advance_local_start", late)
 
 
-# ---- what only whole runs show
+# ---- bugs that only whole runs show
 
 
 @plant_in_files

@@ -1,4 +1,4 @@
-"""Planted bugs of the limbo: of its core, the janitor, outcomes, and of those who use them."""
+"""Planted bugs of the limbo: its core, the janitor, outcomes, and clients."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .planting import Patch, plant_limbo, plant_rare_limbo
 
 @plant_limbo
 def confirm_on_local_flush(patch: Patch) -> None:
-    """PREPARE has returned, and that is enough."""
+    """PREPARE has returned, and that is taken as enough."""
     patch(Waits, "reached", lambda self, _: self.all())
     patch(Limbo, "_is_enough", lambda *_: True)
 
 
 @plant_limbo
 def confirm_of_an_older_term(patch: Patch) -> None:
-    """What an incarnation before has committed counts for the next one."""
+    """The commits of an earlier incarnation count for the next one."""
     lead, fence = Limbo._lead, Limbo._fence
 
     def kept(step: Any) -> Any:
@@ -54,8 +54,8 @@ def confirm_of_an_older_term(patch: Patch) -> None:
 
 
 @plant_rare_limbo
-def late_words_of_an_older_incarnation(patch: Patch) -> None:
-    """commit_lsn, streams and readings that come after its end."""
+def late_messages_of_an_older_incarnation(patch: Patch) -> None:
+    """commit_lsn, streams and readings that arrive after its end."""
     step = Limbo.step
 
     def stepped(self: Limbo, event: Any) -> Any:
@@ -78,7 +78,7 @@ def verdicts_before_the_timeline_has_a_byte(patch: Patch) -> None:
 
 @plant_limbo
 def verdicts_after_fencing(patch: Patch) -> None:
-    """It refuses who waits, and goes on."""
+    """It refuses the waiting clients, and continues."""
     fence = Limbo._fence
 
     def fenced(self: Limbo, reason: str) -> None:
@@ -92,13 +92,13 @@ def verdicts_after_fencing(patch: Patch) -> None:
 
 @plant_limbo
 def positions_of_another_timeline_confirmed(patch: Patch) -> None:
-    """The number is below commit_lsn: but it is of a log that was cut."""
+    """The number is below commit_lsn, but it belongs to a log that was truncated."""
     patch(Limbo, "_is_of_another_server", lambda *_: False)
 
 
 @plant_rare_limbo
 def positions_of_a_twin_confirmed(patch: Patch) -> None:
-    """Its timeline has the same number: but it was promoted apart, and so is its log."""
+    """Its timeline has the same number, but it was promoted separately and has another log."""
 
     is_a_strangers = Limbo._is_of_another_server
 
@@ -115,14 +115,14 @@ def order_not_kept(patch: Patch) -> None:
 
 @plant_rare_limbo
 def barrier_without_a_round(patch: Patch) -> None:
-    """commit_lsn has its position: but somebody else may lead."""
+    """commit_lsn has its position, but another proposer may lead."""
     may_read = Limbo._may_read
     patch(Limbo, "_may_read", lambda self, _: may_read(self, -2))
 
 
 @plant_limbo
 def barrier_of_a_deposed_primary(patch: Patch) -> None:
-    """Asked of its successor, as the position is in both logs."""
+    """Its successor is asked, because the position is in both logs."""
     asked = Limbo._barrier_asked
     patch(Limbo, "_barrier_asked", lambda self, event: asked(self, replace(event, server=None)))
 
@@ -132,12 +132,12 @@ def barrier_before_the_limbo_is_resolved(patch: Patch) -> None:
     patch(Limbo, "_may_read", lambda self, after_round: self._round > after_round)
 
 
-# ---- what is known of a PREPARE
+# ---- knowledge of a PREPARE
 
 
 @plant_limbo
 def begin_of_prepare_taken_for_its_end(patch: Patch) -> None:
-    """prepare_lsn is compared, not prepare_end_lsn."""
+    """It compares prepare_lsn, not prepare_end_lsn."""
     prepared = LimboTable.prepared
 
     def wrong(self: LimboTable, database: str, message: Prepare) -> None:
@@ -159,7 +159,7 @@ def flush_position_read_before_the_limbo(patch: Patch) -> None:
 
 @plant_rare_limbo
 def memory_outlives_a_failover(patch: Patch) -> None:
-    """Of an end that the log has lost."""
+    """It remembers an end that the log has lost."""
 
     def forget(self: LimboTable, _: int) -> None:
         self.entries.clear()
@@ -173,7 +173,7 @@ def limbo_outlives_a_failover(patch: Patch) -> None:
 
 
 @plant_limbo
-def gids_of_others_are_taken(patch: Patch) -> None:
+def foreign_gids_are_taken(patch: Patch) -> None:
     class Anybodys(Gid):
         text = ""
 
@@ -201,7 +201,7 @@ def gids_of_others_are_taken(patch: Patch) -> None:
 
 
 def _janitor(patch: Patch, decision: Any) -> None:
-    """`decision(entry, client, **now)` or None, before the real one is asked."""
+    """`decision(entry, client, **now)`; if it returns None, the real one is called."""
 
     def decided(entry: Entry, client: Any, **now: Any) -> Decision:
         early = decision(entry, client, **now)
@@ -212,7 +212,7 @@ def _janitor(patch: Patch, decision: Any) -> None:
 
 @plant_limbo
 def janitor_ignores_commit_lsn(patch: Patch) -> None:
-    """The deadline is over, and the policy says so."""
+    """The deadline has passed, and the policy applies."""
 
     def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
         is_due = is_orphan(client, now["now_ms"], now["deadline_ms"], now["orphan_grace_ms"])
@@ -223,7 +223,7 @@ def janitor_ignores_commit_lsn(patch: Patch) -> None:
 
 @plant_limbo
 def janitor_commits_at_the_deadline(patch: Patch) -> None:
-    """Somebody must finish it."""
+    """It commits because the transaction must end."""
 
     def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
         is_due = is_orphan(client, now["now_ms"], now["deadline_ms"], now["orphan_grace_ms"])
@@ -234,7 +234,7 @@ def janitor_commits_at_the_deadline(patch: Patch) -> None:
 
 @plant_limbo
 def janitor_takes_the_lower_bound(patch: Patch) -> None:
-    """commit_lsn has reached begin_lsn."""
+    """It takes begin_lsn, which commit_lsn has reached, for the end."""
 
     def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
         return decide(replace(entry, high_lsn=entry.low_lsn + 1), client, **now)
@@ -244,7 +244,7 @@ def janitor_takes_the_lower_bound(patch: Patch) -> None:
 
 @plant_limbo
 def rolled_back_at_promotion(patch: Patch) -> None:
-    """Its client is on the other side of a failover, and gone."""
+    """Its client was connected to the old primary and is gone."""
 
     def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
         return Decision.ROLL_BACK if entry.gid.tli != now["tli"] else None
@@ -264,15 +264,15 @@ def never_finished_after_promotion(patch: Patch) -> None:
 
 
 def _outcome(patch: Patch, answer: Any) -> None:
-    """`answer(evidence)`, in place of the real one; it may ask that."""
+    """`answer(evidence)` replaces the real one, which it may call."""
     from . import limbo_coordinator
 
     patch(limbo_coordinator, "outcome_of", answer)
 
 
 @plant_limbo
-def rolled_back_told_on_a_local_abort(patch: Patch) -> None:
-    """pg_xact_status says so, on this primary, at present."""
+def rolled_back_reported_on_a_local_abort(patch: Patch) -> None:
+    """pg_xact_status reports it on this primary at present."""
 
     def answer(evidence: Evidence) -> OutcomeAnswer:
         if evidence.xid_status is XidStatus.ABORTED and not evidence.is_prepared:
@@ -284,12 +284,12 @@ def rolled_back_told_on_a_local_abort(patch: Patch) -> None:
 
 @plant_limbo
 def outcome_covers_nothing(patch: Patch) -> None:
-    """Told before the quorum has what it rests on."""
+    """The outcome is reported before the quorum has the WAL that proves it."""
     patch(outcome_answer, "_once_covered", lambda fate, lsn, _: OutcomeAnswer(fate, lsn))
 
 
 @plant_limbo
-def xid_of_a_stranger_believed(patch: Patch) -> None:
+def xid_of_another_transaction_believed(patch: Patch) -> None:
     def answer(evidence: Evidence) -> OutcomeAnswer:
         return outcome_of(replace(evidence, is_in_log=True))
 
@@ -298,7 +298,7 @@ def xid_of_a_stranger_believed(patch: Patch) -> None:
 
 @plant_limbo
 def xid_of_a_twin_believed(patch: Patch) -> None:
-    """Its client knows where PREPARE ended, on a timeline of that number."""
+    """Its client knows the end of the PREPARE on a timeline of that number."""
 
     def answer(evidence: Evidence) -> OutcomeAnswer:
         is_there = evidence.gid.begin_lsn < evidence.lsn <= evidence.flushed_lsn
@@ -308,8 +308,8 @@ def xid_of_a_twin_believed(patch: Patch) -> None:
 
 
 @plant_limbo
-def timeline_of_a_gid_not_looked_at(patch: Patch) -> None:
-    """Its xid is asked for on a primary that never had it."""
+def timeline_of_a_gid_not_checked(patch: Patch) -> None:
+    """The xid is looked up on a primary that never had the transaction."""
 
     def answer(evidence: Evidence) -> OutcomeAnswer:
         gid = replace(evidence.gid, tli=evidence.led.history.tli)
@@ -319,8 +319,8 @@ def timeline_of_a_gid_not_looked_at(patch: Patch) -> None:
 
 
 @plant_limbo
-def deposed_primary_knows_best(patch: Patch) -> None:
-    """A gid of a newer timeline cannot be, so it never was."""
+def deposed_primary_is_believed(patch: Patch) -> None:
+    """A gid of a newer timeline cannot exist there, so it is reported as never prepared."""
 
     def answer(evidence: Evidence) -> OutcomeAnswer:
         is_newer = evidence.gid.tli > evidence.led.history.tli
@@ -330,8 +330,8 @@ def deposed_primary_knows_best(patch: Patch) -> None:
 
 
 @plant_limbo
-def gone_means_rolled_back(patch: Patch) -> None:
-    """It is not in the limbo, and nobody has seen its end."""
+def missing_means_rolled_back(patch: Patch) -> None:
+    """It is not in the limbo, and its end was not seen."""
 
     def answer(evidence: Evidence) -> OutcomeAnswer:
         found = outcome_of(evidence)
@@ -340,12 +340,12 @@ def gone_means_rolled_back(patch: Patch) -> None:
     _outcome(patch, answer)
 
 
-# ---- those who use it
+# ---- clients
 
 
 @plant_limbo
-def client_tells_its_own_rollback(patch: Patch) -> None:
-    """ROLLBACK PREPARED has returned: but only this primary knows."""
+def client_reports_its_own_rollback(patch: Patch) -> None:
+    """ROLLBACK PREPARED has returned, but only this primary knows it."""
     finish = Client._finish
 
     def finished(self: Client, *, is_commit: bool) -> Any:
@@ -358,7 +358,7 @@ def client_tells_its_own_rollback(patch: Patch) -> None:
 
 
 @plant_limbo
-def client_commits_what_is_pending(patch: Patch) -> None:
+def client_commits_a_pending_transaction(patch: Patch) -> None:
     act_on = Client._act_on
     patch(Client, "_act_on", lambda self, _: act_on(self, limbo_events.Verdict.CONFIRMED))
 
@@ -370,7 +370,7 @@ def traffic_before_the_limbo_is_resolved(patch: Patch) -> None:
 
 @plant_limbo
 def resolved_before_the_quorum_has_the_timeline(patch: Patch) -> None:
-    """Right after pg_promote(): but the old primary may come back, and go on with its own log."""
+    """Right after pg_promote(), but the old primary may return and continue with its own log."""
 
     def promoted(self: LimboWorld, primary: LimboPrimary) -> None:
         for name in [] if primary.is_open else self.older_in_limbo(primary):

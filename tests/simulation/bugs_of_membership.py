@@ -1,6 +1,6 @@
-"""Bugs to plant into who counts, and into what a safekeeper does with memberships.
+"""Planted bugs of quorums and identities, and of memberships on a safekeeper.
 
-Each drops one lettered condition of the law of memberships, or is a mistake beside it.
+Each drops one lettered condition of the law of memberships, or is a related mistake.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def m1_stamps_are_compared_by_generation_only(patch: Patch) -> None:
 
 
 @plant_change
-def m2_who_is_elected_stamps_nothing(patch: Patch) -> None:
+def m2_the_elected_proposer_stamps_nothing(patch: Patch) -> None:
     answer = Acceptor._append_response
 
     def any_author(self: Acceptor) -> AppendResponse:
@@ -87,7 +87,7 @@ FIELDS = AppendResponse.__struct_fields__[1:]
 
 
 @plant_change
-def m3_a_membership_is_adopted_from_whoever_sends_it(patch: Patch) -> None:
+def m3_a_membership_is_adopted_from_any_sender(patch: Patch) -> None:
     def obedient(self: Acceptor, connection: int, configure: Configure) -> Actions:
         membership, own = configure.membership, self.control.membership
         if membership.stamp < own.stamp:
@@ -171,7 +171,7 @@ def v2_c1_a_quorum_of_the_union(patch: Patch) -> None:
 
 @plant_change
 def a_quorum_of_the_old_set_everywhere(patch: Patch) -> None:
-    """`has_quorum` and the commit look at `members` only."""
+    """`has_quorum` and the commit use only `members`."""
     for module in (
         quorum_wal.walproposer.stream.candidacy,
         quorum_wal.walproposer.stream.leader,
@@ -186,7 +186,7 @@ def a_quorum_of_the_old_set_everywhere(patch: Patch) -> None:
 
 
 @plant_change
-def c1_whoever_answers_counts(patch: Patch) -> None:
+def c1_any_answer_counts(patch: Patch) -> None:
     def advance(self: Leader) -> list[Any]:
         lsns = sorted(p.flush_lsn for p in self.peers if p.safekeeper_id and p.answered)
         needed = quorum_size(len(self.membership.new_members or self.membership.members))
@@ -199,11 +199,11 @@ def c1_whoever_answers_counts(patch: Patch) -> None:
     patch(Leader, "_advance_commit", advance)
 
 
-# ---- who somebody is
+# ---- identities
 
 
 @plant_change
-def a1_a_wiped_disk_is_made_anew_under_its_old_id(patch: Patch) -> None:
+def a1_a_wiped_disk_is_initialised_under_its_old_id(patch: Patch) -> None:
     lose = ChangingWorld.lose_disk
 
     def again(self: ChangingWorld, node: Node, *, keeps_id: bool) -> None:
@@ -222,7 +222,7 @@ def a1_the_instance_is_not_compared(patch: Patch) -> None:
 
 
 @plant_rare
-def a4_positions_of_who_left_are_kept(patch: Patch) -> None:
+def a4_positions_of_members_that_left_are_kept(patch: Patch) -> None:
     patch(Progress, "forget", lambda self: None)
 
 
@@ -249,7 +249,7 @@ def only_the_given_addresses_are_asked(patch: Patch) -> None:
     patch(PeerSet, "reach", lambda self, wanted: [])
 
 
-# ---- what a safekeeper does
+# ---- on a safekeeper
 
 
 @plant_change
@@ -269,7 +269,7 @@ def membership_adopted_in_memory_only(patch: Patch) -> None:
 
 
 @plant_change
-def a2_who_left_forgets_all(patch: Patch) -> None:
+def a2_a_member_that_left_forgets_everything(patch: Patch) -> None:
     leave = Node.leave
 
     def forget(self: Node, membership: Membership) -> None:
@@ -287,7 +287,7 @@ def a2_joined_again_by_the_lesser(patch: Patch) -> None:
 
 @plant_change
 def a3_a_late_leave_deletes_a_member_which_votes(patch: Patch) -> None:
-    """It was told before it was wanted again, and has a greater membership since."""
+    """It was ordered to leave before it was added again, and has a greater membership since."""
 
     def deletes(number: int, control: ControlState, membership: Membership) -> ControlState:
         if control.membership.stamp <= membership.stamp:
@@ -300,8 +300,8 @@ def a3_a_late_leave_deletes_a_member_which_votes(patch: Patch) -> None:
 
 
 def words_may_be_late(patch: Patch) -> None:
-    """No bug: LEAVE and JOIN come so late that others have written memberships meanwhile, and a
-    second time."""
+    """Not a bug: LEAVE and JOIN arrive so late that other leaders have written memberships
+    meanwhile, and a second time."""
     delay_us, join, leave = Commands.delay_us, Commands.join, Commands.leave
 
     def later(self: Commands) -> int:
@@ -334,7 +334,7 @@ def words_may_be_late(patch: Patch) -> None:
 
 @plant_change
 def a3_a_member_is_given_the_timeline_again(patch: Patch) -> None:
-    """By an offer that comes late, or twice; it keeps its promise, and its membership."""
+    """An offer arrives late, or twice; the member keeps its promise and its membership."""
 
     def again(
         number: int, timeline: TimelineId, offer: TimelineOffer, before: ControlState | None
@@ -352,7 +352,7 @@ def a3_a_member_is_given_the_timeline_again(patch: Patch) -> None:
 
 @plant_change
 def a_join_is_answered_before_it_is_durable(patch: Patch) -> None:
-    """The power fails soon, and leaves no trace of it unless another word was persisted."""
+    """The power fails soon, and nothing of it remains unless another message was persisted."""
     join, lose_power = Node.join, Node.lose_power
 
     def joins(self: Node, offer: TimelineOffer) -> None:

@@ -1,4 +1,5 @@
-"""Planted bugs of pageservers: of attachments and of validation; those of deletion lie beside."""
+"""Planted bugs of pageservers: attachments and validation. Those of deletion have their own
+file."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from .planting import Patch, plant_pageserver, plant_rare_pageserver
 
 @plant_pageserver
 def claim_ignored(patch: Patch) -> None:
-    """It exists, but the service has given out the number."""
+    """It exists, but the service has assigned the number."""
     claimed, refuse = Attachment._claimed, Attachment._refuse
 
     def naive(self: Attachment, message: str, *hint: str) -> None:
@@ -52,7 +53,7 @@ def index_above_the_own_suffix_taken(patch: Patch) -> None:
 
 @plant_pageserver
 def error_taken_for_absence(patch: Patch) -> None:
-    """The index could not be read, so there is none."""
+    """The index could not be read, so it is taken as missing."""
     failed = Attachment._failed
 
     def naive(self: Attachment, request: Any) -> None:
@@ -66,7 +67,7 @@ def error_taken_for_absence(patch: Patch) -> None:
 
 @plant_pageserver
 def indices_listed_before_the_claim(patch: Patch) -> None:
-    """Both are asked for at once; what comes first counts."""
+    """Both are requested at once; the first answer counts."""
     begin = Attachment._begin
 
     def naive(self: Attachment, event: Any) -> None:
@@ -88,14 +89,14 @@ def indices_listed_before_the_claim(patch: Patch) -> None:
 
 
 @plant_pageserver
-def tombstone_not_looked_for(patch: Patch) -> None:
+def tombstone_not_checked(patch: Patch) -> None:
     listed = Attachment._listed
     patch(Attachment, "_listed", lambda self, names, _: listed(self, names, False))
 
 
 @plant_pageserver
 def local_state_adopted(patch: Patch) -> None:
-    """What it had on its disk is there already, and the index of the store is older."""
+    """The local disk has a newer state than the index in the store."""
     loaded, kept = Attachment._loaded, dict[Any, PageIndex]()
     stepped = Process.step_attached
 
@@ -122,7 +123,7 @@ def local_state_adopted(patch: Patch) -> None:
 
 @plant_pageserver
 def name_reused_within_a_generation(patch: Patch) -> None:
-    """A layer is named by what it covers."""
+    """The name of a layer contains only its range."""
     next_seq = Attachment._next_seq
 
     def naive(self: Attachment) -> int:
@@ -133,7 +134,7 @@ def name_reused_within_a_generation(patch: Patch) -> None:
 
 @plant_pageserver
 def own_generation_used_for_old_layers(patch: Patch) -> None:
-    """All that an index names is of who writes it."""
+    """All objects that an index names are attributed to the writer of the index."""
     write = Attachment._write_index
 
     def naive(self: Attachment) -> None:
@@ -151,7 +152,7 @@ def own_generation_used_for_old_layers(patch: Patch) -> None:
 
 @plant_pageserver
 def index_before_its_layers(patch: Patch) -> None:
-    """They are on their way."""
+    """The layers are being uploaded."""
     changed = Attachment._changed
 
     def naive(self: Attachment, change: Any) -> None:
@@ -164,7 +165,7 @@ def index_before_its_layers(patch: Patch) -> None:
 
 
 @plant_pageserver
-def stale_goes_on_uploading(patch: Patch) -> None:
+def stale_pageserver_continues_to_upload(patch: Patch) -> None:
     become_stale = Attachment._become_stale
 
     def naive(self: Attachment, kind: Any, message: str) -> None:
@@ -181,8 +182,9 @@ def stale_goes_on_uploading(patch: Patch) -> None:
 
 
 def service_alone(patch: Patch) -> None:
-    """No plant: claims are not looked for, and the service never goes back, nor is it done without.
-    Then it is enough, so what falls is what is planted beside this."""
+    """Not a bug: claims are not searched, and the service is always reachable and never restored
+    from an old copy. Then the service alone is sufficient, so a broken law is caused by the bug
+    that is planted besides."""
     others = dict.fromkeys(("put_service_back", "emergency", "late_claim"), kill)
     patch(pageserver_world, "KINDS", {**KINDS, **others})
     patch(validation, "verdict_of", lambda _: Verdict.VALID)
@@ -190,7 +192,7 @@ def service_alone(patch: Patch) -> None:
 
 @plant_pageserver
 def missing_means_valid(patch: Patch) -> None:
-    """The service says nothing of it: it does not know, and has no objection."""
+    """The service does not know the tenant, and does not reject it."""
     answered = Validation._answered
 
     def naive(self: Validation, answer: ServiceAnswered) -> Any:
@@ -204,7 +206,7 @@ def missing_means_valid(patch: Patch) -> None:
 
 @plant_pageserver
 def validation_is_cached(patch: Patch) -> None:
-    """The service is asked now and then, and what it said is good until then."""
+    """The service is asked only now and then, and its last answer is used in between."""
     step = Validation.step
 
     def naive(self: Validation, event: Any) -> Any:
@@ -223,14 +225,14 @@ def validation_is_cached(patch: Patch) -> None:
 
 
 @plant_pageserver
-def claims_above_are_not_looked_for(patch: Patch) -> None:
-    """The service has said that it is valid."""
+def claims_above_are_not_searched(patch: Patch) -> None:
+    """The service has confirmed that it is valid."""
     patch(validation, "verdict_of", lambda _: Verdict.VALID)
 
 
 @plant_pageserver
 def projected_value_published(patch: Patch) -> None:
-    """What is in the store is in the store."""
+    """The change is in the store."""
     uploaded = Attachment._index_uploaded
 
     def naive(self: Attachment, name: IndexName) -> None:
@@ -242,7 +244,7 @@ def projected_value_published(patch: Patch) -> None:
 
 @plant_rare_pageserver
 def the_index_that_it_began_with_counts(patch: Patch) -> None:
-    """It is in the store, and the claim is the newest: but an older one may write, late."""
+    """It is in the store, and the claim is the newest, but an older one may write late."""
     activate = Attachment._activate
 
     def naive(self: Attachment, index: PageIndex) -> None:
@@ -253,8 +255,8 @@ def the_index_that_it_began_with_counts(patch: Patch) -> None:
 
 
 @plant_pageserver
-def projected_value_of_after_the_call_published(patch: Patch) -> None:
-    """The answer says that it is valid now."""
+def projected_value_from_after_the_call_published(patch: Patch) -> None:
+    """The answer confirms that it is valid now."""
     validated = Attachment._validated
 
     def naive(self: Attachment, ticket: int, verdict: Verdict) -> None:

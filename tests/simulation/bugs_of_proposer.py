@@ -1,6 +1,6 @@
-"""Bugs to plant into the proposer: elections, the check of the primary, commit, catch-up.
+"""Planted bugs of the proposer: elections, the check of the primary, commit, catch-up.
 
-Each is a mistake that somebody could make, or has made, in an implementation of the law.
+Each is a mistake that an implementation of the law could make, or has made.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def donor_by_position_first(patch: Patch) -> None:
 
 
 @plant
-def donor_is_who_answered_first(patch: Patch) -> None:
+def donor_is_the_first_to_answer(patch: Patch) -> None:
     patch(quorum_wal.walproposer.stream.proposer, "choose_donor", lambda votes: min(votes))
 
 
@@ -69,7 +69,7 @@ def primary_s_tail_not_compared(patch: Patch) -> None:
 
 
 @plant
-def primary_s_end_not_looked_at(patch: Patch) -> None:
+def primary_s_end_not_checked(patch: Patch) -> None:
     patch(quorum_wal.walproposer.stream.proposer, "behind_problem", lambda flush_lsn, end_lsn: None)
 
 
@@ -100,8 +100,8 @@ def greater_ballot_in_a_vote_is_only_a_refusal(patch: Patch) -> None:
 
 
 @plant
-def each_follower_told_its_own_timelines(patch: Patch) -> None:
-    """What it said in its vote, and not what the primary says."""
+def each_follower_gets_its_own_timelines(patch: Patch) -> None:
+    """It gets the history of its vote, and not that of the primary."""
     follow = Leader.follow
 
     def own(self: Leader, progress: Progress) -> list[Any]:
@@ -128,7 +128,7 @@ def commit_without_the_term_start_rule(patch: Patch) -> None:
 
 @plant
 def commit_at_the_least_member(patch: Patch) -> None:
-    """min instead of the quorum-th."""
+    """The minimum instead of the position of the quorum."""
 
     def least(membership: Any, lsns: dict[int, int], term_start_lsn: int) -> int:
         lsn = min(lsns.get(member, 0) for member in membership.members)
@@ -175,7 +175,7 @@ def commit_by_durable_lsn(patch: Patch) -> None:
 
 
 @plant
-def primary_told_what_was_sent(patch: Patch) -> None:
+def sent_wal_reported_to_the_primary(patch: Patch) -> None:
     advance = Leader._advance_commit
 
     def sent(self: Leader) -> list[Any]:
@@ -196,7 +196,7 @@ def truncate_lsn_of_the_greatest_member(patch: Patch) -> None:
 
 
 @plant
-def everybody_streamed_from_the_term_start(patch: Patch) -> None:
+def all_streamed_from_the_term_start(patch: Patch) -> None:
     patch(
         quorum_wal.walproposer.stream.leader,
         "highest_common_point",
@@ -210,7 +210,7 @@ def catch_up_begins_inside_a_record(patch: Patch) -> None:
 
 
 @plant
-def window_forgets_what_no_quorum_holds(patch: Patch) -> None:
+def window_drops_wal_that_no_quorum_has(patch: Patch) -> None:
     trim = WalWindow.trim
     patch(WalWindow, "trim", lambda self, durable_lsn: trim(self, self.end_lsn))
     patch(Leader, "_maybe_stuck", lambda self: [])
@@ -223,7 +223,7 @@ def idle_log_never_committed_on_safekeepers(patch: Patch) -> None:
 
 
 @plant
-def last_words_tell_what_was_only_sent(patch: Patch) -> None:
+def last_message_reports_wal_that_was_only_sent(patch: Patch) -> None:
     stopping = Proposer._stopping
 
     def sent(self: Proposer) -> list[Any]:

@@ -1,6 +1,6 @@
-"""Bugs to plant into the acceptor, its disk and the search for the end of the log.
+"""Planted bugs of the acceptor, its disk and the search for the end of the log.
 
-Each is a mistake that somebody could make, or has made, in an implementation of the law.
+Each is a mistake that an implementation of the law could make, or has made.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def promise_forgotten_at_a_restart(patch: Patch) -> None:
 
 @plant
 def position_taken_from_the_greeting(patch: Patch) -> None:
-    """The vote answers with where the log ended when the connection began."""
+    """The vote has the end of the log at the start of the connection."""
     greeting, vote = Acceptor._greeting, Acceptor._vote
     positions: dict[tuple[int, int], int] = {}
 
@@ -112,7 +112,7 @@ def position_taken_from_the_greeting(patch: Patch) -> None:
 
 
 @plant
-def vote_speaks_of_a_torn_record(patch: Patch) -> None:
+def vote_reports_a_torn_record(patch: Patch) -> None:
     """Its position is the end of the bytes, not that of the last whole record."""
     vote = Acceptor._vote_response
 
@@ -124,7 +124,7 @@ def vote_speaks_of_a_torn_record(patch: Patch) -> None:
 
 @plant
 def streaming_outlives_a_vote(patch: Patch) -> None:
-    """The leader that was revoked goes on, and what it appends is kept under the new promise."""
+    """The deposed leader continues, and what it appends is kept under the new promise."""
     vote, append = Acceptor._vote, Acceptor._append
 
     def keeps(self: Acceptor, connection: int, request: VoteRequest) -> Actions:
@@ -164,7 +164,7 @@ def elected_of_a_lower_ballot_obeyed(patch: Patch) -> None:
 
 @plant
 def elected_of_a_rival_obeyed(patch: Patch) -> None:
-    """Its ballot is compared by the term alone."""
+    """Only the terms of the ballots are compared."""
     elected = Acceptor._elected
 
     def by_term_alone(self: Acceptor, connection: int, message: Elected) -> Actions:
@@ -178,7 +178,7 @@ def elected_of_a_rival_obeyed(patch: Patch) -> None:
 
 @plant
 def second_elected_of_a_ballot_not_compared(patch: Patch) -> None:
-    """And the proposer tells a peer that comes back of the older timeline only."""
+    """And the proposer sends a returning peer only the older timeline."""
     follow = Leader.follow
     told: dict[int, set[int]] = {}
 
@@ -198,7 +198,7 @@ def second_elected_of_a_ballot_not_compared(patch: Patch) -> None:
 
 
 def older(history: TimelineHistory) -> TimelineHistory:
-    """That of the timeline before, which is the same below the last switch."""
+    """The history of the previous timeline, which is equal below the last switch."""
     if not history.entries:
         return history
     *before, last = history.entries
@@ -237,7 +237,7 @@ def history_persisted_before_the_truncation(patch: Patch) -> None:
 
 @plant
 def no_truncation(patch: Patch) -> None:
-    """Both sides go on from the start of the term, whatever lies below it."""
+    """Both sides continue at the start of the term, whatever WAL is below it."""
 
     def from_term_start(proposer: TermHistory, _: TermHistory, flush_lsn: int) -> int:
         return min(proposer.entries[-1].start_lsn, flush_lsn)
@@ -253,7 +253,7 @@ def truncation_never_reaches_the_disk(patch: Patch) -> None:
 
 @plant
 def truncation_below_commit(patch: Patch) -> None:
-    """Both sides go back to where the last common ballot began, and nobody objects."""
+    """Both sides go back to the start of the last common ballot, without an error."""
 
     def too_low(proposer: TermHistory, keeper: TermHistory, _: int) -> int:
         common = [e for e in keeper.entries if e in proposer.entries]
@@ -366,12 +366,12 @@ def truncate_lsn_assigned_instead_of_max(patch: Patch) -> None:
 
 
 @plant
-def donor_looks_at_no_promise_before_a_read(patch: Patch) -> None:
+def donor_checks_no_promise_before_a_read(patch: Patch) -> None:
     patch(DonorRule, "limit_lsn", lambda self: self._look()[1])
 
 
 @plant
-def donor_looks_at_no_promise_after_a_read(patch: Patch) -> None:
+def donor_checks_no_promise_after_a_read(patch: Patch) -> None:
     patch(DonorRule, "checked", lambda self, wal: wal)
 
 

@@ -1,7 +1,7 @@
-"""`NodeChain`: a daisy chain's end in a process: the log of another node, read for one connection.
+"""`NodeChain`: the reading end of a daisy chain: the log of another node, read for one connection.
 
-It looks how far it may read, and what happens until it has read and the bytes have come, happens to
-what it reads: the source may be fenced, cut or lose its data in between.
+It checks how far it may read. An event between the check and the arrival of the bytes affects the
+bytes: the source may be fenced, disconnected, or lose its data in between.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEMBERS_MAX = 9
 
 
 class NodeChain:
-    """Of one TakeWal."""
+    """The reader for one TakeWal."""
 
     def __init__(self, node: Node, order: TakeWal) -> None:
         self._node = node

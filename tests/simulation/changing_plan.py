@@ -1,4 +1,4 @@
-"""What a seed stands for where members change: its faults, some of which are the changes."""
+"""The plan of a seed in worlds whose members change: its faults, some of which are the changes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 QUIET_US = 1_500_000
 LOOK_US = 20_000
 SLOW_US = 60_000
-#: What a member loses there it loses for ever, or its vote: sets of one or two would end with it.
+#: A member that loses data there loses it permanently, or loses its vote: sets of one or two would
+#: end.
 LEFT_OUT = ("wipe", "rot", "rot_running")
 CHANGES: dict[str, float] = {
     "change_members": 25, "change_and_go_on": 10, "request_again": 4, "cancel_change": 5,
     "move_server": 3, "announce_move": 4, "lose_disk": 1.5, "switch_off": 4, "reach_few": 6,
     "strand_changing_leader": 4, "end_in_a_change": 5, "late_votes": 3,
 }  # fmt: skip
-#: In the temper of a seed: which of them are common in it.
+#: Depends on the temper of the seed: which faults are common in it.
 FOCI: dict[str, tuple[str, ...]] = {
     "none": (),
     "changes": ("change_members", "cancel_change"),
@@ -44,7 +45,7 @@ FOCI: dict[str, tuple[str, ...]] = {
     "slow disks": ("change_members", "slow_flush", "end_in_a_change", "bulk_load"),
 }
 FOCUS_WEIGHT = 25
-#: What chance alone makes in one of thousands of seeds is the focus of some.
+#: Shapes that chance makes in one of thousands of seeds are the focus of some seeds.
 STEERED = {"returning ones": "leave_and_return", "abandoned sets": "abandon_new_set"}
 STEERED_SHARE = 0.15  # of the seeds
 
@@ -112,14 +113,14 @@ def change_members(world: ChangingWorld, random: Random) -> None:
 
 
 def change_and_go_on(world: ChangingWorld, random: Random) -> None:
-    """A change, and writes while it is made."""
+    """A change, and writes meanwhile."""
     change_members(world, random)
     for delay_us in range(10_000, 100_000, 20_000):
         world.clock.call_later(delay_us, world.load, 1)
 
 
 def request_again(world: ChangingWorld, random: Random) -> None:
-    """As after a failover: of whoever leads, maybe long after it was done or given up."""
+    """As after a failover: to the present leader, maybe long after it was completed or given up."""
     process = some_process(world, random)
     if process is not None and world.requests:
         recent = world.requests[-1]
@@ -149,7 +150,7 @@ def move_server(world: ChangingWorld, random: Random) -> None:
 
 
 def announce_move(world: ChangingWorld, random: Random) -> None:
-    """Equal ids, as they are reached now."""
+    """Equal ids, with their present addresses."""
     process = some_process(world, random)
     if process is None or process.core.membership is None:
         return
@@ -171,7 +172,7 @@ def lose_disk(world: ChangingWorld, random: Random) -> None:
 
 
 def switch_off(world: ChangingWorld, random: Random) -> None:
-    """Somebody who left, as a leader says."""
+    """A safekeeper that has left, by a leader's report."""
     for process in random.sample(world.running(), len(world.running())):
         if left := world.may_be_switched_off(process):
             world.switch_off(random.choice(left))
@@ -179,7 +180,7 @@ def switch_off(world: ChangingWorld, random: Random) -> None:
 
 
 def reach_few(world: ChangingWorld, random: Random) -> None:
-    """From one place some safekeepers are not reached for a long time."""
+    """Some safekeepers are unreachable from one place for a long time."""
     place, share = random.choice(PLACES), random.choice((0.2, 0.4, 0.6))
     nodes = [node for node in world.nodes if random.random() < share]
     ways = random.choice(((True,), (False,), (True, False), (True, False)))
@@ -189,7 +190,7 @@ def reach_few(world: ChangingWorld, random: Random) -> None:
 
 
 def strand_changing_leader(world: ChangingWorld, random: Random) -> None:
-    """A leader in the midst of a change reaches few, and a rival that reaches others starts."""
+    """A leader in the middle of a change reaches few, and a rival that reaches others starts."""
     process = some_process(world, random)
     if process is None or not process.is_leading:
         return
@@ -205,7 +206,7 @@ def strand_changing_leader(world: ChangingWorld, random: Random) -> None:
 
 
 def late_votes(world: ChangingWorld, random: Random) -> None:
-    """A rival asks for votes by the members that it was greeted with, and they change meanwhile."""
+    """A rival requests votes from the members that it has greeted, and they change meanwhile."""
     delay_us = random.choice((20_000, 60_000, 150_000))
     world.network.delay_us[VoteRequest] = delay_us
     world.clock.call_later(2 * delay_us, world.calm_network)
@@ -215,8 +216,8 @@ def late_votes(world: ChangingWorld, random: Random) -> None:
 
 
 def end_in_a_change(world: ChangingWorld, random: Random) -> None:
-    """Each leader, once it has written a membership that changes the sets, or a little later; and
-    some of the safekeepers may be away then."""
+    """Each leader ends after it has written a membership that changes the sets, or a little later;
+    some of the safekeepers may be unreachable then."""
     world.ends_in_change = random.choice((True, False)), random.choice((0, 0, 1000, 5000, 20_000))
     change_members(world, random)
     if random.random() < 0.5:
@@ -224,8 +225,8 @@ def end_in_a_change(world: ChangingWorld, random: Random) -> None:
 
 
 def leave_and_return(world: ChangingWorld, random: Random) -> None:
-    """Somebody leaves, and comes back to the same leader, as one of two; nothing is written
-    meanwhile, and its disk is slow."""
+    """A member leaves and returns to the same leader, as one of two; nothing is written meanwhile,
+    and its disk is slow."""
     process = some_process(world, random)
     if process is None or process.core.membership is None or not process.is_leading:
         return
@@ -252,7 +253,7 @@ def come_back(world: ChangingWorld, process: Incarnation, leaver: Node, other: N
 
 
 def abandon_new_set(world: ChangingWorld, random: Random) -> None:
-    """A leader ends in a joint membership whose new set is mostly of new ones; its successor loses
+    """A leader ends in a joint membership whose new set is mostly new members; its successor loses
     them as soon as it is elected."""
     process = some_process(world, random)
     if process is None or process.core.membership is None or not process.is_leading:

@@ -1,4 +1,4 @@
-"""`Clock`: simulated time, and the only order in which anything happens."""
+"""`Clock`: simulated time, which determines the order of all events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Clock:
-    """Events at one time happen in the order in which they were asked for."""
+    """Events at one time happen in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now_us = 0

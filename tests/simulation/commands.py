@@ -1,7 +1,7 @@
-"""`Commands`: JOIN_TIMELINE and LEAVE_TIMELINE, as the shell of a proposer carries them out.
+"""`Commands`: JOIN_TIMELINE and LEAVE_TIMELINE, as a proposer's process runs them.
 
-Each goes on a connection of its own, so it may come before or after whatever the streams bring, it
-may be done without an answer, and it may reach somebody else who listens at that address now.
+Each uses its own connection, so it may arrive before or after other messages, it may be done
+without an answer, and it may reach another safekeeper at that address.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHANCE_OF_A_LOST_ANSWER = 0.1
 
 
 class Commands:
-    """Of one process."""
+    """The commands of one process."""
 
     def __init__(self, process: Incarnation) -> None:
         self._process = process
@@ -56,8 +56,8 @@ class Commands:
         return Joined(join.peer)
 
     def _lowered(self, join: Join) -> TimelineOffer:
-        """To what every member has flushed, and below, to what is not archived yet: anything that a
-        member has the WAL from."""
+        """Lowered to the WAL that every member has flushed, and to WAL that is not archived yet: a
+        position for which some member has the WAL."""
         offer, members = join.offer, self._world.invariants.memberships.members
         size = offer.server.wal_seg_size
         highest_lsn = join.limit_lsn - join.limit_lsn % size
@@ -94,7 +94,7 @@ class Commands:
     # ---- parts
 
     def _reached(self, peer: int) -> Node | None:
-        """Who answers at that address now."""
+        """The safekeeper that answers at that address now."""
         process = self._process
         node = self._world.node_at(process.addresses[peer])
         is_reached = node is not None and node.is_reachable and process.reaches(node)

@@ -1,7 +1,7 @@
 """Copies of a proposer's core, deep where it can change and shallow where it cannot; and its key,
-which is equal for cores that will do the same.
+which is equal for cores that will behave equally.
 
-No change of the members is under way in them: what one keeps is not copied.
+They are used without a member change: its state is not copied.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ NOWHERE = Path("/nowhere/checksums")
 
 
 class DiskFailed(Exception):
-    """The operating system reported an error; the text says which."""
+    """The operating system reported an error; the text names it."""
 
 
 class Failure(Enum):
-    """What the next action of a kind meets."""
+    """The failure of the next action of a kind."""
 
     WRITE = "write"
     FSYNC = "fsync"
@@ -50,14 +50,14 @@ class Disk:
         self.wal = bytearray()
         self.flushed_lsn = self.start_lsn
         self.failure: Failure | None = None
-        #: Where the valid log ends, as long as what lies behind is damaged and still there.
+        #: The end of the valid log, as long as damaged bytes follow it.
         self.damaged_lsn: int | None = None
-        #: Where a byte has rotted, until that is found, or the byte is truncated.
+        #: The position of a damaged byte, until it is detected or truncated.
         self.rotten_lsn: int | None = None
         server = control.server
         self.checked = CheckedWal(NOWHERE, server.wal_seg_size, self._read_written)
         self.checked.cut(self.start_lsn)
-        #: For ever: the member knows of no timeline any more.
+        #: Permanent: the member has no timeline any more.
         self.is_gone = False
         self._random = random
 
@@ -71,11 +71,11 @@ class Disk:
 
     @property
     def is_rotten(self) -> bool:
-        """Something of it was lost, and has not come back."""
+        """A part of it was lost, and has not been restored."""
         return self.is_gone or self.rotten_lsn is not None or self.control.lost_lsn > 0
 
     def execute(self, action: Action) -> None:
-        """Raises DiskFailed; then the caller trusts nothing that is not flushed."""
+        """Raises DiskFailed; then the caller trusts only what is flushed."""
         if isinstance(action, WriteWal):
             self.write(action)
         elif isinstance(action, FlushWal):
@@ -103,19 +103,19 @@ class Disk:
 
     def flush(self) -> None:
         if self.failure is Failure.FSYNC:
-            self._lose_cache()  # the kernel may drop what it could not write, and call it clean
+            self._lose_cache()  # the kernel may drop pages and mark them clean
             self._fail()
         self.flushed_lsn = self.written_lsn
 
     def persist(self, state: ControlState) -> None:
         if self.failure is Failure.CONTROL:
             if self._random.random() < 0.5:
-                self._publish(state)  # renamed, and then the folder could not be synced
+                self._publish(state)  # renamed, but the folder could not be synced
             self._fail()
         self._publish(state)
 
     def _publish(self, state: ControlState) -> None:
-        """Hints are only ever laid over older ones."""
+        """Hints only ever replace older ones."""
         before = self.control
         self.control = replace(
             state,
@@ -166,11 +166,11 @@ class Disk:
             self._zero_sectors(self.flushed_lsn)
 
     def keep_unflushed(self, count: int) -> None:
-        """Of what was not flushed, so many bytes are left."""
+        """That many bytes of the unflushed ones remain."""
         del self.wal[self.flushed_lsn - self.start_lsn + count :]
 
     def _zero_sectors(self, begin_lsn: int) -> None:
-        """Each sector at or above `begin_lsn` keeps what it had, or not."""
+        """Each sector at or above `begin_lsn` keeps its content, or not."""
         begin, end = begin_lsn - self.start_lsn, len(self.wal)
         while begin < end:
             until = min(begin - begin % SECTOR_BYTES + SECTOR_BYTES, end)
@@ -179,18 +179,21 @@ class Disk:
             begin = until
 
     def rot(self, lsn: int) -> None:
-        """A bit flips; below what was surely flushed the next start must notice."""
+        """Flip a bit. If it is below the position that was surely flushed, the next start must
+        detect it."""
         self.rotten_lsn = lsn
         self.wal[lsn - self.start_lsn] ^= ROT
 
     def recover(self) -> int:
         """The end of the log, decoded from the segment of the saved commit_lsn on, as after every
-        start. If it was flushed further, that is remembered, and nothing is touched."""
+        start. If more was flushed, that is remembered, and nothing is changed."""
         control, seg_size = self.control, self._seg_size
         start_lsn = control.commit_lsn - control.commit_lsn % seg_size
         if control.is_unproven:
             del self.wal[:]
-        if self.rotten_lsn is not None:  # what lies below the start is found by a scrub, here now
+        if (
+            self.rotten_lsn is not None
+        ):  # a scrub finds damage below the start; here it is found now
             start_lsn = self.start_lsn
         end = self._find_end(start_lsn)
         while self._may_be_padding(end) and start_lsn > self.start_lsn:
@@ -204,7 +207,7 @@ class Disk:
         else:
             self.damaged_lsn = self.rotten_lsn = None
             del self.wal[end_lsn - self.start_lsn :]
-            self.wal += bytes(end_lsn - self.written_lsn)  # behind a switch, which were there
+            self.wal += bytes(end_lsn - self.written_lsn)  # after a switch, with zeros
             self.flushed_lsn = self.written_lsn
         self.checked = CheckedWal(NOWHERE, self._seg_size, self._read_written)
         self.checked.cut(int(end_lsn))
@@ -225,14 +228,14 @@ class Disk:
         )
 
     def _read_segment(self, lsn: int, length: int) -> bytes:
-        """Segments have their full size from the start: behind the log there are zeros."""
+        """Segments have their full size from the start: zeros follow the log."""
         return self.read(lsn, lsn + length).ljust(length, b"\0")
 
     def _read_written(self, lsn: int, length: int) -> bytes:
         return self.read(lsn, lsn + length)
 
     def read_checked(self, begin_lsn: int, end_lsn: int) -> bytes:
-        """What leaves the member. Raises WalDamaged."""
+        """WAL that the member sends. Raises WalDamaged."""
         control = self.control
         server, tli_at = control.server, control.tli_history.tli_at
         facts = WalFacts(
@@ -244,12 +247,12 @@ class Disk:
             length = min(end_lsn - lsn, self._seg_size - lsn % self._seg_size)
             part = self.checked.read(lsn, length, facts)
             if not part:
-                break  # it was cut
+                break  # it was truncated
             wal += part
         return wal
 
     def remove_below(self, lsn: int) -> None:
-        """Whole segments, as far as nobody needs them."""
+        """Whole segments that are not needed any more."""
         begin_lsn = lsn - lsn % self._seg_size
         if begin_lsn > self.start_lsn and self.rotten_lsn is None and self.damaged_lsn is None:
             del self.wal[: begin_lsn - self.start_lsn]
@@ -257,7 +260,7 @@ class Disk:
             self.control = replace(self.control, local_start_lsn=begin_lsn)
 
     def as_written(self, begin_lsn: int, end_lsn: int) -> bytes:
-        """What would be there, had nothing rotted that has not been found yet."""
+        """The content without the damage that has not been detected yet."""
         if self.rotten_lsn is None or not begin_lsn <= self.rotten_lsn < end_lsn:
             return self.read(begin_lsn, end_lsn)
         wal = bytearray(self.read(begin_lsn, end_lsn))

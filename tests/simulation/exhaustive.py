@@ -88,8 +88,8 @@ Link = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The places of the safekeepers that each proposer reaches, whether the first one has led and
-    gone before, and which safekeepers may lose their power, one of them once."""
+    """The safekeepers that each proposer reaches, whether the first one has led and ended before,
+    and which safekeepers may lose their power, one of them once."""
 
     reach: tuple[tuple[int, ...], tuple[int, ...]]
     has_predecessor: bool = False
@@ -124,7 +124,7 @@ class Keeper:
 
 @dataclass(slots=True)
 class State:
-    """`commits` and `won` are what happened: no later state may contradict it."""
+    """`commits` and `won` are history: no later state may contradict it."""
 
     keepers: list[Keeper]
     proposers: list[Proposer]
@@ -138,7 +138,7 @@ class State:
     keys: list[int] = field(default_factory=lambda: [0] * 5)
 
     def copied(self) -> State:
-        """Cores are shared; who steps one makes it its own first (`keeper`, `proposer`)."""
+        """Cores are shared; the code that steps one copies it first (`keeper`, `proposer`)."""
         return State(
             list(self.keepers), list(self.proposers), dict(self.to_node), dict(self.to_proposer),
             self.votes, self.won, self.commits, self.has_crashed, list(self.keys),
@@ -199,8 +199,8 @@ class Result:
 
 
 class Search:
-    """Depth first; nothing is gone into twice. Where the time does not suffice for everything, it
-    should go far apart: so now and then the search goes on from another place."""
+    """Depth first; no state is searched twice. With too little time for everything, the search
+    should cover distant states: so it continues from another state now and then."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -209,10 +209,11 @@ class Search:
         self._logs: dict[bytes, Log] = {b"": Log()}
 
     def run(self, seconds: float) -> Result:
-        begun = time.process_time()  # of the processor: a loaded machine searches as much
+        begun = time.process_time()  # CPU time, so that a busy machine searches as much
         first = self._first()
         seen = {first.fingerprint()}
-        #: Before the crash and after it, in turn: or nearly all would follow the first few crashes.
+        #: Before the crash and after it, in turn: otherwise nearly all states would follow the
+        #: first few crashes.
         whole: list[State] = [first]
         crashed: list[State] = []
         for turn in count():
@@ -259,7 +260,7 @@ class Search:
         return state
 
     def _leave_a_record(self, state: State) -> None:
-        """The first proposer wins by two members, and ends when one of them has its record."""
+        """The first proposer wins with two members, and ends when one of them has its record."""
         for peer in (0, 1):
             self._connect(state, 0, peer)
         while True:
@@ -331,7 +332,7 @@ class Search:
                 self._lose(state, (place, node))
 
     def _crash(self, state: State, node: int) -> None:
-        """What was not flushed is lost; it starts again at once, by decoding its log."""
+        """Unflushed WAL is lost; it starts again at once, by decoding its log."""
         self.result.crashes += 1
         state.has_crashed = True
         keeper = state.keeper(node)
@@ -364,7 +365,7 @@ class Search:
         self._step(state, place, PeerConnected(peer))
 
     def _lose(self, state: State, link: Link) -> None:
-        """Both ends learn of it at once, and the proposer connects again."""
+        """Both ends are notified at once, and the proposer connects again."""
         state.to_node.pop(link, None)
         state.to_proposer.pop(link, None)
         self._step(state, link[0], PeerLost(link[1], "connection lost"))
@@ -408,13 +409,13 @@ class Search:
             case OpenPeer() | ForgetPeer() | Join() | Leave():
                 raise AssertionError(f"the members do not change here: {action}")
             case StopCatchUp():
-                pass  # what it would bring has come
+                pass  # the WAL that it would bring has arrived
             case Stop():
                 for link in [link for link in state.to_proposer if link[0] == place]:
                     del state.to_proposer[link]
 
     def _primary_log(self, state: State, place: int) -> bytes:
-        """What was won, and one record more."""
+        """The log that was won, and one more record."""
         node_id = state.proposers[place].node_id
         assert node_id is not None
         won = state.won[node_id]
@@ -453,7 +454,7 @@ def _push(queues: dict[Link, tuple[Any, ...]], link: Link, message: Any) -> None
 
 
 def _pop(queues: dict[Link, tuple[Any, ...]], link: Link) -> Any:
-    """An empty queue is no queue, so that equal states are equal."""
+    """An empty queue is removed, so that equal states are equal."""
     first, *rest = queues[link]
     if rest:
         queues[link] = tuple(rest)

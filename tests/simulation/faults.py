@@ -1,6 +1,8 @@
-"""Faults: what a seed lets happen, and when. A list, so that a failing run can be tried with less.
+"""Faults: which faults a seed has, and when. They are a list, so that a failing run can be repeated
+with fewer.
 
-A fault is drawn whole before the run, from a stream of its own; leaving one out changes no other.
+A fault is drawn completely before the run, from its own random stream; omitting one changes no
+other.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ PAGE_HEADER_BYTES = 20
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`seed` draws everything that is decided when it strikes."""
+    """`seed` draws everything that is decided when it happens."""
 
     at_us: int
     kind: str
@@ -40,7 +42,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a seed stands for."""
+    """The faults of a seed."""
 
     #: The shape that this run is steered to.
     focus: str
@@ -56,7 +58,7 @@ class Plan:
         random = Random(f"plan {seed}")
         horizon_us = random.choice((600_000, 1_000_000, 2_000_000, 4_000_000))
         focus = random.choice(list(FOCI))
-        # Each seed has a temper: what is rare in one run is common in another.
+        # Each seed has a temper: faults that are rare in one run are common in another.
         weights = [
             FOCUS_WEIGHT if kind in FOCI[focus] else weight * random.choice((0.2, 1, 1, 3))
             for kind, weight in WEIGHTS.items()
@@ -65,7 +67,7 @@ class Plan:
         kinds = random.choices(list(WEIGHTS), weights, k=count)
         times = sorted(random.randrange(20_000, horizon_us) for _ in kinds)
         if FOCI[focus] and random.random() < 0.5:
-            # What is wrong at the end must be mended without a fault that hides it.
+            # Damage at the end must be repaired without a fault that hides it.
             kinds[-1] = FOCI[focus][0]
             times[-1] = horizon_us - random.choice((1000, 20_000, 60_000))
             times.sort()
@@ -87,7 +89,7 @@ class Plan:
 
 
 def rival(world: World, random: Random) -> None:
-    """Another proposer is started, of a primary that is known or new, while others run."""
+    """Another proposer is started, of a known or a new primary, while others run."""
     world.attach(world.some_primary(random))
 
 
@@ -121,7 +123,7 @@ def pause_proposer(world: World, random: Random) -> None:
 
 
 def crash_primary(world: World, random: Random) -> None:
-    """It comes back on its timeline; its proposer loses it and goes on as a new incarnation."""
+    """It returns on its timeline; its proposer loses it and continues as a new incarnation."""
     if running := [p for p in world.running() if p.primary is not None]:
         process = random.choice(running)
         process.kill()
@@ -144,7 +146,7 @@ def promote_ahead(world: World, random: Random) -> None:
 
 
 def roll_back_primary(world: World, random: Random) -> None:
-    """A snapshot of a primary's machine comes back, and wants to be the primary."""
+    """A primary's machine is reset to a snapshot, and tries to be the primary."""
     primary = random.choice(world.primaries)
     if not primary.is_restored:
         for process in world.running():
@@ -157,7 +159,8 @@ def roll_back_primary(world: World, random: Random) -> None:
 
 
 def bulk_load(world: World, random: Random) -> None:
-    """More WAL than the window holds, while a quorum does not answer its leader, or late."""
+    """More WAL than the window holds, while a quorum does not answer its leader, or answers
+    late."""
     leaders = [p for p in world.running() if p.is_leading and p.primary is not None]
     if not leaders:
         return
@@ -191,13 +194,13 @@ def crash_node(world: World, random: Random) -> None:
 
 
 def crash_truncating_node(world: World, _: Random) -> None:
-    """Around its next truncation, each of them, whenever that is."""
+    """Around each of its next truncations."""
     for node in world.nodes:
         node.fails_at_truncation = True
 
 
 def kill_node(world: World, random: Random) -> None:
-    """The process ends, the machine stays: what was written is there."""
+    """The process ends, the machine does not: written bytes remain."""
     random.choice(world.nodes).stop()
 
 
@@ -208,7 +211,7 @@ def pause_node(world: World, random: Random) -> None:
 
 
 def slow_flush(world: World, random: Random) -> None:
-    """Safekeepers write what comes and flush it late; a rival wants their votes meanwhile."""
+    """Safekeepers write at once and flush late; a rival requests their votes meanwhile."""
     for node in random.sample(world.nodes, random.randint(1, len(world.nodes))):
         node.batch_us = random.choice((3000, 20_000, 60_000))
         world.clock.call_later(random.choice((20_000, 100_000)), node.calm)
@@ -221,9 +224,9 @@ def fail_disk(world: World, random: Random) -> None:
 
 
 def rot(world: World, random: Random) -> None:
-    """A byte of a record or a page header of a safekeeper that is down, or goes down for it, below
-    what it surely had flushed, more often than not above its saved commit_lsn; one such member at a
-    time. Padding is spared: nothing in WAL protects it."""
+    """A byte of a record or a page header of a safekeeper that is down, or is stopped for it, below
+    its surely flushed position, mostly above its saved commit_lsn; one such member at a time.
+    Padding is excluded, because no checksum of WAL covers it."""
     if any(node.disk.is_rotten for node in world.nodes):
         return
     if all(node.state is not NodeState.DOWN for node in world.nodes):
@@ -233,7 +236,7 @@ def rot(world: World, random: Random) -> None:
 
 
 def rot_running(world: World, random: Random) -> None:
-    """The same while a member runs and is well: a donor's reader, or the scrub, finds it."""
+    """The same while a member runs and is healthy: a donor's reader, or the scrub, finds it."""
     if all(not node.disk.is_rotten for node in world.nodes):
         _rot_one(world, random, [node for node in world.nodes if node.state is NodeState.UP])
 
@@ -242,7 +245,7 @@ def _rot_one(world: World, random: Random, nodes: list[Node]) -> None:
     for node in random.sample(nodes, len(nodes)):
         log, control = world.invariants.log_of(node), node.disk.control
         known_lsn = max(control.commit_lsn, control.flush_lsn)
-        # Where a start begins to decode. What lies below is read by a scrub, not by a start.
+        # The position where a start begins to decode. A scrub reads WAL below it.
         first_lsn = control.commit_lsn - control.commit_lsn % WAL_SEG_SIZE
         records = [
             start_lsn + random.randrange(HEADER_BYTES)
@@ -263,8 +266,9 @@ def _rot_one(world: World, random: Random, nodes: list[Node]) -> None:
 
 
 def wipe(world: World, random: Random) -> None:
-    """A member that alone hears of a leader for some time loses its data. Then the others hear of
-    it again: with what was lost they would be a quorum, and later they are one."""
+    """A member that alone was connected to a leader for some time loses its data. Then the others
+    connect to the leader again: with the lost data they would be a quorum, and later they are one.
+    """
     for process in world.running():
         following = [p.peer for p in process.core.peers if p.state is PeerState.STREAMING]
         if following and process.primary is not None:
@@ -300,7 +304,7 @@ def break_connections(world: World, random: Random) -> None:
 
 
 def partition(world: World, random: Random) -> None:
-    """Some pairs cannot talk, in one direction or in both, for some time."""
+    """Some pairs cannot communicate, in one direction or in both, for some time."""
     ways = random.choice(((True,), (False,), (True, False)))
     nodes = random.sample(world.nodes, random.randint(1, len(world.nodes)))
     places = random.choice((PLACES, random.sample(PLACES, 1)))
@@ -324,9 +328,9 @@ def strand_leader(world: World, random: Random) -> None:
 
 
 def split(world: World, random: Random) -> None:
-    """A leader and one safekeeper on one side, the others and a rival on the other; when it heals,
-    both leaders may be gone, and another must make one log of the two: the longer one may be the
-    older, and a safekeeper of the majority may be missing."""
+    """A leader and one safekeeper on one side, the others and a rival on the other. At the end both
+    leaders may be gone, and another must make one log of the two: the longer one may be the older,
+    and a safekeeper of the majority may be missing."""
     leaders = [process for process in world.running() if process.is_leading]
     if not leaders:
         return
@@ -357,14 +361,14 @@ def slow_network(world: World, random: Random) -> None:
 
 
 def slow_messages(world: World, random: Random) -> None:
-    """Those of one kind take long on every other way, and what is sent behind them, too."""
+    """Messages of one kind are slow on every other path, and so are those sent after them."""
     kind = random.choice((Elected, Elected, VoteRequest, VoteResponse))
     world.network.delay_us[kind] = random.choice((5000, 30_000, 150_000))
     world.clock.call_later(_some_time(random), world.calm_network)
 
 
 def wild_messages(world: World, random: Random) -> None:
-    """Those of one kind are lost on every other way, or come twice."""
+    """Messages of one kind are lost on every other path, or arrive twice."""
     network = world.network
     kinds = random.choice((network.lost, network.doubled))
     kinds.add(random.choice((Elected, Elected, Append, VoteResponse)))
@@ -378,7 +382,7 @@ def wild_network(world: World, random: Random) -> None:
 
 
 def _some_time(random: Random) -> int:
-    """From an instant to longer than any time-out."""
+    """From an instant to longer than any timeout."""
     return random.choice((1000, 20_000, 100_000, 100_000, 700_000))
 
 
@@ -395,7 +399,7 @@ WEIGHTS: dict[str, float] = {
     "slow_messages": 2, "wild_network": 1, "wild_messages": 0.3,
 }  # fmt: skip
 
-#: A shape that chance alone makes too rarely, and the faults that make it together.
+#: A shape that chance makes too rarely, and the faults that cause it together.
 FOCI: dict[str, tuple[str, ...]] = {
     "none": (),
     "rivals of one term": ("race", "slow_messages"),
@@ -407,7 +411,7 @@ FOCI: dict[str, tuple[str, ...]] = {
     "lost members": ("wipe", "race"),
     "wild messages": ("wild_messages", "race"),
 }
-#: Of each of these faults; all others together have about 60.
+#: The number of each of these faults; all others together are about 60.
 FOCUS_WEIGHT = 25
 
 KINDS: dict[str, Callable[[World, Random], None]] = {name: globals()[name] for name in WEIGHTS}

@@ -1,8 +1,9 @@
-"""`FileDisk`: the files of one safekeeper, looked at as the invariants look at a simulated `Disk`.
+"""`FileDisk`: the files of one safekeeper, with the interface of the simulated `Disk` for the
+invariants.
 
-What is durable is asked of the `DroppingDisk` that the files are on, never of the code that wrote
-them: `control` is decoded from the bytes that a power loss could not take, and `flushed_lsn` is
-where the first byte lies that it could.
+The `DroppingDisk` under the files decides what is durable, never the code that wrote them:
+`control` is decoded from the bytes that a power loss cannot remove, and `flushed_lsn` is the
+position of the first byte that it could remove.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .log import START_LSN, WAL_SEG_SIZE
 class FileDisk:
     """`store` is that of the timeline that runs, or ran last."""
 
-    #: Of `wal`, which has what was removed, too.
+    #: Of `wal`, which also has the removed WAL.
     start_lsn = START_LSN
 
     def __init__(self, machine: DroppingDisk, folder: Path) -> None:
@@ -39,11 +40,11 @@ class FileDisk:
         self.is_gone = False
         self.rotten_lsn: int | None = None
         self._flushed_lsn = START_LSN
-        #: What was removed because nobody needs it, from START_LSN on.
+        #: WAL that was removed because it was not needed, from START_LSN on.
         self._removed = b""
         self._control: tuple[File, ControlState] | None = None
 
-    # ---- what is durable
+    # ---- durable state
 
     @property
     def control(self) -> ControlState:
@@ -87,8 +88,8 @@ class FileDisk:
         return not names and not any(file.pending for file in files)
 
     def _begin_of(self, name: str) -> int | None:
-        """Where a file of the log begins; None for others, and for those that a newer timeline's
-        has replaced."""
+        """The start of a file of the log; None for other files, and for those that a newer
+        timeline's file has replaced."""
         try:
             segment = parse_segment_name(name, WAL_SEG_SIZE)
         except SegmentNameError:
@@ -96,7 +97,7 @@ class FileDisk:
         begin_lsn = segment.segno * WAL_SEG_SIZE
         return begin_lsn if self.store.newest_file(begin_lsn).name == name else None
 
-    # ---- what is there
+    # ---- present content
 
     @property
     def written_lsn(self) -> int:
@@ -114,7 +115,7 @@ class FileDisk:
 
     @property
     def wal(self) -> bytearray:
-        """All that is there; of a process that runs, no more than it has written."""
+        """The whole log; of a running process, only the written part."""
         wal = bytearray(self._removed)
         while part := self.store.read(START_LSN + len(wal), WAL_SEG_SIZE):
             wal += part
@@ -135,17 +136,17 @@ class FileDisk:
         return bytes(wal)
 
     def as_written(self, begin_lsn: int, end_lsn: int) -> bytes:
-        """What would be there, had nothing rotted that has not been found yet."""
+        """The content without the damage that has not been detected yet."""
         wal = bytearray(self.read(begin_lsn, end_lsn))
         if self.rotten_lsn is not None and begin_lsn <= self.rotten_lsn < end_lsn:
             wal[self.rotten_lsn - begin_lsn] ^= ROT
         return bytes(wal)
 
     def keep_removed(self, lsn: int) -> None:
-        """What lies below `lsn` is about to go."""
+        """WAL below `lsn` is about to be removed."""
         self._removed = self.read(START_LSN, lsn)
 
-    # ---- what happens to it
+    # ---- faults
 
     def stopped(self) -> None:
         """The process ended."""
@@ -161,13 +162,13 @@ class FileDisk:
         self.machine.lose_power(loss, self.folder)
 
     def rot(self, lsn: int) -> None:
-        """A bit flips, unless the process runs: mending a running member is no part of this."""
+        """Flip a bit, unless the process runs: this world does not repair a running member."""
         if not self.is_running:
             self.rotten_lsn = lsn
             self.machine.flip(self.store.newest_file(lsn), lsn % WAL_SEG_SIZE, ROT)
 
     def maybe_fail(self, call: str, path: str) -> None:
-        """Raises OSError when this is the call that fails."""
+        """Raises OSError if this is the call that fails."""
         failure = self.failure
         if failure is not None and _is_met(failure, call, path):
             self.failure = None

@@ -3,8 +3,8 @@
     Node      Acceptor                                                       on a `Disk` in memory
     FileNode  bytes -> codec -> Timeline(Acceptor, ControlFile, WalStore)    on a `DroppingDisk`
 
-The power fails before any call that reaches the disk, also while a start recovers; what is not
-synced then, names included, is lost wholly, in part, or not.
+The power fails before any call that reaches the disk, also during recovery. Everything that is not
+synced then, including names, is lost completely, in part, or not at all.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ if TYPE_CHECKING:
     from .file_world import FileWorld
 
 HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_times=FlushTimes())
-#: Nothing is kept but what somebody needs.
+#: Only WAL that is needed is kept.
 RETENTION = RetentionPolicy(wal_keep_bytes=0, disk_reserve_bytes=0)
 
 
 class PowerFailed(BaseException):
-    """Not an Exception: nothing in the process can handle it."""
+    """Not an Exception, so that no code in the process can handle it."""
 
 
 class NodeTimeline(Timeline):
-    """Says to the invariants what it is about to do."""
+    """Reports to the invariants what it is about to do."""
 
     steady_path_class = SteadyPath
 
@@ -84,7 +84,7 @@ class NodeTimeline(Timeline):
         answers, is_steady = receive_batch(self, connection, payloads)
         steady, acceptor = self._steady, self._acceptor
         if is_steady and steady is not None and acceptor is not None:
-            # It goes on; but what it has done is looked at after each step.
+            # It continues, and the result is checked after each step.
             steady.hand_over(acceptor)
             self.store.end_lsn = steady.written_lsn
             self._node.world.count("batches by the steady path")
@@ -111,7 +111,7 @@ class NodeConnection:
         return {}
 
     def close(self, reason: str) -> None:
-        """The order and its effect are two things: what arrived before may still be read."""
+        """The order and its effect are separate: earlier messages may still be read."""
         world = self.node.world
         world.clock.call_later(world.random.choice((0, 500, 5000)), self.node.close, self.number)
 
@@ -120,7 +120,7 @@ class NodeConnection:
 
 
 class FileNode(Node):
-    """`acceptor` is the timeline's, to be looked at; `actions_left` counts calls to the disk."""
+    """`acceptor` is the timeline's, for checks; `actions_left` counts calls to the disk."""
 
     def __init__(
         self, world: FileWorld, number: int, membership: Membership, machine: DroppingDisk
@@ -138,14 +138,14 @@ class FileNode(Node):
         self._load()
 
     def _load(self) -> None:
-        """As a start of the process does. Raises PowerFailed."""
+        """As at the start of the process. Raises PowerFailed."""
         self.timeline = NodeTimeline(self, self.files.folder)
         self.acceptor = self.timeline._acceptor
         if self.acceptor is not None:
             self.files.started(self.timeline.store)
 
     def before_call(self, call: str, path: str) -> None:
-        """Before something reaches the disk."""
+        """Called before a call reaches the disk."""
         if self.actions_left is not None:
             if self.actions_left <= 0:
                 raise PowerFailed
@@ -155,7 +155,7 @@ class FileNode(Node):
     # ---- events
 
     def step(self, event: Event) -> None:
-        """Whatever has arrived of Appends goes in one batch, as it does in the process."""
+        """All Appends that have arrived are one batch, as in the process."""
         if self.acceptor is None:
             return
         self.world.steps += 1
@@ -201,7 +201,7 @@ class FileNode(Node):
             self.world.network.send_to_proposer(number, answer)
 
     def _chained(self, number: int, event: ChainedWal) -> None:
-        """The batch and its end are one."""
+        """The batch and its end are one step."""
         replies: list[bytes] = []
         self._try(event, lambda: replies.extend(self.timeline.receive_chained(number, [event])))
         self._send(number, replies)
@@ -221,7 +221,7 @@ class FileNode(Node):
             world.trace(self.name, event, timeline.executed, f"{error}: stops")
             world.count("disk: an error that stops the timeline")
             self.stop()
-            if "sync" in str(error):  # the kernel may drop what it could not write
+            if "sync" in str(error):  # the kernel may drop pages that it could not write
                 self._drop_unsynced()
             return
         except SafekeeperError as error:
@@ -239,7 +239,7 @@ class FileNode(Node):
             self.world.count("truncations interrupted")
 
     def read_checked(self, begin_lsn: int, end_lsn: int) -> bytes:
-        """What leaves it, through the checksums. Raises SafekeeperError."""
+        """WAL that it sends, checked by the checksums. Raises SafekeeperError."""
         local_start_lsn = self.timeline.control.local_start_lsn
         if begin_lsn < local_start_lsn:
             raise SafekeeperError(f"WAL below {local_start_lsn:X} was removed")
@@ -248,15 +248,15 @@ class FileNode(Node):
             lsn = begin_lsn + len(wal)
             part = read_wal(self.timeline, lsn, min(end_lsn - lsn, WAL_SEG_SIZE))
             if not part:
-                break  # it was cut
+                break  # it was truncated
             wal += part
         return bytes(wal)
 
     def scrub(self) -> None:
-        """Nothing rots while it runs."""
+        """No byte is damaged while it runs."""
 
     def truncated(self, end_lsn: int) -> None:
-        """Nothing lies behind the log's end, and no power loss can bring it back."""
+        """No byte follows the log's end, and a power loss cannot restore one."""
         self.files.damaged_lsn = None
         rest = self.files.read(end_lsn, end_lsn + 2 * WAL_SEG_SIZE)
         check("Truncate", rest == bytes(len(rest)), self.name, "has bytes behind its log")
@@ -283,7 +283,7 @@ class FileNode(Node):
         self.world.count("losses of what was not synced")
 
     def restart(self) -> None:
-        """During which the power may fail again."""
+        """The power may fail again during it."""
         if self.state is not NodeState.DOWN:
             return
         world, random = self.world, self.world.random
@@ -326,7 +326,7 @@ class FileNode(Node):
         world.invariants.node_started(self)
 
     def _save_hints(self) -> None:
-        """Housekeeping: positions are saved, a spare is made, old segments go."""
+        """Housekeeping: positions are saved, a spare is created, old segments are removed."""
         if self.acceptor is not None:
             self._try(Disconnected(0), self._run_housekeeping)
             if self.acceptor is not None:

@@ -1,4 +1,4 @@
-"""`run_on_files`: a world whose safekeepers have files: the real ones, on disks that lose power."""
+"""`run_on_files`: a world whose safekeepers have real files, on disks that lose power."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .node import Node
 from .trace import Trace
 from .world import World
 
-#: Files in memory, where there is such a folder.
+#: Files in memory, if there is such a folder.
 MEMORY = Path("/dev/shm")
 
 
 class FileWorld(World):
-    """To be made and run while `machine` watches."""
+    """Created and run while `machine` records its calls."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class FileWorld(World):
 
 
 def run_on_files(seed: int, plan: Plan | None = None, trace: Trace | None = None) -> World:
-    """The world after its run. Raises what World.run raises."""
+    """The world after its run. Raises the errors of World.run."""
     with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         machine = DroppingDisk(Path(folder))
         with machine.watching(), capture_logs():

@@ -1,4 +1,4 @@
-"""`Ghost`: what the log of one ballot is, kept beside the cores and without them."""
+"""`Ghost`: the log of one ballot, recorded independently of the cores."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .log import START_LSN, Log
 if TYPE_CHECKING:
     from .incarnation import Incarnation
 
-#: (first byte, ballot that brought it first), ascending.
+#: (first byte, ballot that wrote it first), ascending.
 Origins = list[tuple[int, NodeId]]
 
 
 @dataclass(eq=False, slots=True)
 class Ghost:
-    """The donor's log at the election, and from `term_start_lsn` on what the primary sent."""
+    """The donor's log at the election, and from `term_start_lsn` on the WAL of the primary."""
 
     node_id: NodeId
     log: Log
@@ -28,20 +28,20 @@ class Ghost:
     tli_history: TimelineHistory = field(default_factory=lambda: TimelineHistory(1))
     owner: Incarnation | None = None
     is_leading: bool = False
-    #: Up to where it was compared with what older ballots committed, and what it committed itself.
+    #: The position up to which it was compared with commits of older ballots, and its own commit.
     agreed_lsn: int = START_LSN
     reported_lsn: int = START_LSN
 
     def at(self, end_lsn: int) -> Ghost:
-        """The same log, ended earlier."""
+        """The same log up to that position."""
         origins = clipped(self.origins, end_lsn)
         return Ghost(self.node_id, self.log.cut(end_lsn), origins, self.term_start_lsn)
 
     def origin_of(self, lsn: int) -> NodeId:
-        """The ballot that brought the byte at `lsn` first."""
+        """The ballot that wrote the byte at `lsn` first."""
         return max((origin for start_lsn, origin in self.origins if start_lsn <= lsn))
 
 
 def clipped(origins: Origins, end_lsn: int) -> Origins:
-    """Only ballots that brought a byte below `end_lsn`."""
+    """Only ballots that wrote a byte below `end_lsn`."""
     return [(start_lsn, origin) for start_lsn, origin in origins if start_lsn < end_lsn]

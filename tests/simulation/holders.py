@@ -1,7 +1,7 @@
-"""`Holders`: who has what of a leader's log, as far as that leader may count on it.
+"""`Holders`: how much of a leader's log each node has, as far as that leader may count on it.
 
-A node counts with what it has on disk; with what it has lost and not told; and, for a leader that
-was deposed, with what it had when a later one let it leave: that one has done without it.
+A node counts with its disk, and with WAL that it has lost and not reported. For a deposed leader a
+member that has left counts with its log at the time: a later leader has managed without it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Holders:
     def __init__(self, followed: Mapping[int, Ghost], ghosts: Mapping[NodeId, Ghost]) -> None:
         self._followed = followed
         self._ghosts = ghosts
-        #: What those had flushed that lost a part of it since.
+        #: The flushed positions of nodes that have lost a part since.
         self._lost_lsns: dict[int, int] = {}
         #: Of who has left: by whose membership, and the log that it had then.
         self._left_with: dict[int, list[tuple[NodeId, Ghost, int]]] = defaultdict(list)
 
-    # ---- what happens
+    # ---- events
 
     def lost(self, node: Node, *, is_again: bool) -> None:
-        """A part of what it had flushed; `is_again`: it was not whole before."""
+        """It lost a part of its flushed WAL; `is_again`: it was not complete before."""
         before_lsn = self._lost_lsns[node.index] if is_again else 0
         self._lost_lsns[node.index] = max(node.disk.flushed_lsn, before_lsn)
 
@@ -45,10 +45,10 @@ class Holders:
     def begun_anew(self, node: Node) -> None:
         self._lost_lsns.pop(node.index, None)
 
-    # ---- who has what
+    # ---- holdings
 
     def lost_lsn(self, node: Node) -> int:
-        """0 once it is whole again."""
+        """0 once it is complete again."""
         return self._lost_lsns.get(node.index, 0) if node.disk.control.lost_lsn else 0
 
     def holds(self, process: Incarnation, lsn: int) -> Callable[[Node], bool]:
@@ -73,7 +73,7 @@ class Holders:
         return has
 
     def flushed_by(self, node: Node, process: Incarnation) -> int:
-        """What it has, or had when it lost or left it."""
+        """Its flushed position, or the one when it lost WAL or left."""
         left = [end_lsn for _, end_lsn in self._left_later(node, process)]
         return max(node.disk.flushed_lsn, self.lost_lsn(node), *left)
 

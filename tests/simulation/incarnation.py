@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 TICK_US = 50_000
 RECONNECT_US = (2000, 25_000, 50_000)
-#: Where a donor's stream is cut.
+#: The position where a donor's stream is cut.
 DONOR_BYTES_MAX = 8192
 
 
@@ -69,7 +69,7 @@ class DonorRead:
 
 
 class Incarnation:
-    """`place` is where its machine stands in the network; `primary` is None to complete a log."""
+    """`place` is the place of its machine in the network; `primary` is None to complete a log."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Incarnation:
         *,
         name: str = "",
     ) -> None:
-        """It knows these addresses. One that is given a name has it for its uuid, too."""
+        """It knows these addresses. A given name is also its uuid."""
         self.world = world
         self.place = place
         self.name = name or f"P{len(world.incarnations) + 1}"
@@ -91,18 +91,18 @@ class Incarnation:
         self.is_paused = False
         self.actions_left: int | None = None
         self.stop: Stop | None = None
-        #: What it was started with; and the addresses of all places that it asks.
+        #: The addresses at its start, and those of all places that it asks.
         self.given = tuple(addresses)
         self.addresses = dict(enumerate(self.given))
         self.forgotten: set[int] = set()
-        #: Whom it met last at each place.
+        #: The node that it last found at each place.
         self.met: dict[int, Node] = {}
-        #: The membership that the core counted by until the event of this step.
+        #: The membership that the core used until the event of this step.
         self.counted_by: Membership | None = None
-        #: Indexes of the nodes that told it that they have lost their data.
+        #: Indexes of the nodes that reported the loss of their data.
         self.lost_nodes: set[int] = set()
         self.commands = Commands(self)
-        #: (commit_lsn, truncate_lsn) at the last look.
+        #: (commit_lsn, truncate_lsn) at the last check.
         self.positions = (0, 0)
         self.window_begin_lsn = 0
         self.connections: dict[int, Connection] = {}
@@ -199,13 +199,13 @@ class Incarnation:
             self.world.clock.call_later(TICK_US, self.tick)
 
     def stop_in_order(self) -> None:
-        """As on SIGTERM: it says its last words."""
+        """As on SIGTERM: it sends its last message."""
         if not self.is_paused:
             self.step(Stopping())
         self.kill()
 
     def kill(self) -> None:
-        """The process is gone; what it had sent may still arrive."""
+        """The process ends; messages that it had sent may still arrive."""
         self.is_alive = False
         self.donor_reads.clear()
         for connection in self.connections.values():
@@ -215,7 +215,7 @@ class Incarnation:
     # ---- safekeepers
 
     def _open(self, peer: int, address: Address) -> None:
-        """A place that the core found, or wants again: its address never changes."""
+        """A place that the core found, or needs again: its address never changes."""
         assert self.addresses.setdefault(peer, address) == address, "a place has moved"
         self.forgotten.discard(peer)
         self.world.clock.call_later(int(self.world.random.random() * 1000), self.connect, peer)
@@ -235,7 +235,7 @@ class Incarnation:
         self.step(PeerConnected(peer))
 
     def _no_such_timeline(self, peer: int, node: Node) -> None:
-        """A new disk, or one that was lost: then so is what it had."""
+        """A new disk, or a lost one: then its old WAL is lost."""
         known = self.met.get(peer, node)
         if node.state is NodeState.DAMAGED or known is not node:
             self.lost_nodes.add(known.index)
@@ -266,7 +266,8 @@ class Incarnation:
     # ---- the primary
 
     def start_upstream(self, begin_lsn: int) -> None:
-        """The walsender starts where the primary has WAL; else the process loses its primary."""
+        """The walsender starts where the primary has WAL; otherwise the process loses its
+        primary."""
         primary = self.primary
         if not self.is_alive or primary is None:
             return
@@ -286,7 +287,7 @@ class Incarnation:
             self.world.clock.call_later(delay_us, self._ship)
 
     def load(self, count: int, *, is_bulk: bool = False) -> None:
-        """Its primary's clients write so often, now."""
+        """The clients of its primary write that often from now on."""
         if self.primary is not None:
             for _ in range(count):
                 self.primary.write(self.world.random, is_bulk=is_bulk)
@@ -318,7 +319,7 @@ class Incarnation:
     # ---- donors
 
     def _donor_rule(self, node: Node) -> DonorRule:
-        """The safekeeper's own, over the wire."""
+        """The rule of the safekeeper, over the wire."""
 
         def look() -> tuple[NodeId, int]:
             acceptor = node.acceptor
@@ -347,8 +348,8 @@ class Incarnation:
                 self.step(TailRead(wal))
 
     def _catch_up(self, peer: int, read: DonorRead) -> None:
-        """The donor's stream looks how far it may read. What happens until it has read and sends,
-        happens to what it reads."""
+        """The donor's stream checks how far it may read. An event between the check and the sending
+        affects the bytes that it reads."""
         if not self.is_alive or self.donor_reads.get(peer) is not read:
             return
         try:

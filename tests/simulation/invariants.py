@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class Invariants:
-    """Told of everything that changes; `committed` is the longest log ever reported to anybody."""
+    """Receives every change; `committed` is the longest log that was ever reported as committed."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -74,9 +74,9 @@ class Invariants:
         root = Ghost(NodeId.ZERO, Log(), [], START_LSN)
         # Of nodes, by their index.
         self._followed: dict[int, Ghost] = defaultdict(lambda: root)
-        #: Up to where each disk was compared with its ghost, and with what is committed.
+        #: Up to where each disk was compared with its ghost, and with the committed log.
         self._compared: dict[int, int] = defaultdict(lambda: START_LSN)
-        #: What each had, as far as leaders may count on it.
+        #: The WAL of each node, as far as leaders may count on it.
         self.holders = Holders(self._followed, self.ghosts)
         self._served: dict[int, int] = defaultdict(lambda: START_LSN)
         self._promises: dict[int, NodeId] = defaultdict(lambda: NodeId.ZERO)
@@ -87,7 +87,7 @@ class Invariants:
     # ---- safekeepers
 
     def replied(self, node: Node, reply: Reply) -> None:
-        """Before the answer leaves, after the actions that were ordered before it."""
+        """Before the answer is sent, and after the actions that were ordered before it."""
         message, disk = reply.message, node.disk
         if type(message) is AppendResponse:
             durable_lsn = message.durable_lsn
@@ -104,7 +104,7 @@ class Invariants:
         check("Durable", promised == disk.control.promised, node.name, "answers", promised)
 
     def _voted(self, node: Node, vote: VoteResponse) -> None:
-        """Keep what the voter has: it may lose it to a greater ballot before the election ends."""
+        """Record the log of the voter: a greater ballot may truncate it during the election."""
         if not vote.granted:
             return
         self._check_disk(node)
@@ -117,7 +117,7 @@ class Invariants:
         self._votes[vote.promised, node.index] = ghost
 
     def truncating(self, node: Node, end_lsn: int) -> None:
-        """The bytes from `end_lsn` on are about to go."""
+        """The bytes from `end_lsn` on are about to be removed."""
         served_lsn = self._served[node.index]
         check("LogSafety", end_lsn >= served_lsn, node.name, "truncates below its commit_lsn")
         self.world.count("truncations")
@@ -158,7 +158,7 @@ class Invariants:
         if flush_lsn != self._flush_lsns.get(number):
             self._flush_lsns[number] = flush_lsn
             boundary_lsn = self._followed[number].log.boundary_at(flush_lsn)
-            is_boundary = flush_lsn in (boundary_lsn, disk.control.local_start_lsn)  # by decree
+            is_boundary = flush_lsn in (boundary_lsn, disk.control.local_start_lsn)  # by force
             check("RecordBoundary", is_boundary, node.name, hex(flush_lsn))
             if self.committed.lsn < flush_lsn < self._followed[number].term_start_lsn:
                 self._count_figure_8(self._followed[number], flush_lsn)
@@ -174,7 +174,7 @@ class Invariants:
             self.world.count("figure-8 shapes")
 
     def _follow(self, node: Node) -> None:
-        """Has it obeyed another leader? Then its log must be that leader's, up to its end."""
+        """If it has obeyed another leader, its log must be that leader's, up to its end."""
         acceptor, number = node.acceptor, node.index
         assert acceptor is not None
         if acceptor.streaming is None:
@@ -199,7 +199,7 @@ class Invariants:
         self._compared[number] = node.disk.start_lsn
 
     def _check_disk(self, node: Node) -> None:
-        """What was written since the last look is what the leader has there."""
+        """WAL written since the last check equals that of the leader."""
         number, disk = node.index, node.disk
         begin_lsn = max(self._compared[number], disk.start_lsn)
         end_lsn = disk.valid_lsn
@@ -246,11 +246,11 @@ class Invariants:
         self._flush_lsns.pop(node.index, None)
 
     def log_of(self, node: Node) -> Log:
-        """What its disk holds, and maybe more, as its leader sent it."""
+        """The log on its disk, and possibly more, as its leader sent it."""
         return self._followed[node.index].log
 
     def expected_end(self, node: Node) -> int:
-        """The last record end below the first byte that is not what the leader sent."""
+        """The last record end below the first byte that differs from the leader's."""
         log, wal = self._followed[node.index].log, node.disk.wal
         if node.disk.control.is_unproven:
             return node.disk.start_lsn
@@ -266,7 +266,7 @@ class Invariants:
     def node_recovered(
         self, node: Node, before: ControlState, expected_lsn: int, end_lsn: int
     ) -> None:
-        """`before` is what the control file said when the safekeeper started."""
+        """`before` is the content of the control file when the safekeeper started."""
         disk = node.disk
         check("Recovery", end_lsn == expected_lsn, f"{node.name} {end_lsn:X} {expected_lsn:X}")
         flushed_lsn = max(before.commit_lsn, before.flush_lsn)
@@ -285,14 +285,14 @@ class Invariants:
         self._check_positions(node)
 
     def node_joined(self, node: Node, offer: TimelineOffer) -> None:
-        """Its log begins anew, and is the leader's as far as it goes."""
+        """Its log begins again, and equals the leader's as far as it goes."""
         ghost = self.ghosts[offer.node_id]
         self.memberships.joined(node, offer, ghost)
         self._followed[node.index] = ghost
         self._begun_anew(node)
 
     def node_left(self, node: Node, flushed_lsn: int) -> None:
-        """It had flushed so much of its log."""
+        """Its flushed position when it left."""
         self.memberships.left(node)
         self.holders.left(node, flushed_lsn)
         self._begun_anew(node)
@@ -308,8 +308,8 @@ class Invariants:
     def proposer_stepping(
         self, process: Incarnation, event: Event, before: Membership | None
     ) -> None:
-        """The core has decided; its actions are not carried out yet. `before`: what it counted by
-        until now."""
+        """The core has decided; its actions are not executed yet. `before`: the membership that it
+        used until now."""
         core = process.core
         self._check_fenced(process, event, before)
         self.memberships.proposer_stepping(process, event, before)
@@ -370,7 +370,7 @@ class Invariants:
         now, under = process.core.membership, process.counted_by
         assert now is not None
         if under is None or (sets_of(under), under.generation) != (sets_of(now), now.generation):
-            under = now  # a greater one was met in this step
+            under = now  # a greater one was found in this step
         is_won = has_quorum(self.world.nodes, under, lambda node: node.index in votes)
         check("ElectionSafety", is_won, node_id, "was won without a quorum of", under)
         self.memberships.elected(under, now, node_id)
@@ -394,7 +394,7 @@ class Invariants:
         return ghost
 
     def won_log(self, process: Incarnation) -> Log:
-        """What a server has that was restored from the log this process was elected with."""
+        """The log of a server that was restored from the log of this process's election."""
         node_id = process.core.node_id
         assert node_id is not None
         ghost = self.ghosts[node_id]
@@ -412,7 +412,7 @@ class Invariants:
         later.agreed_lsn = lsn
 
     def donor_goes_on(self, process: Incarnation, node: Node) -> None:
-        """It has looked, and neither ended the stream nor will before the next look."""
+        """It has checked; it has not ended the stream, and will not before the next check."""
         promised, node_id = node.disk.control.promised, process.core.node_id
         check("Donor", promised == node_id, f"{node.name} serves {node_id}, promised {promised}")
 
@@ -442,8 +442,8 @@ class Invariants:
             self._check_window(process, begin_lsn)
 
     def _check_window(self, process: Incarnation, begin_lsn: int) -> None:
-        """What is forgotten is on a quorum, as far as it is whole records: a restart takes the rest
-        from a safekeeper. Unless another, unknown to the leader, has begun to truncate."""
+        """Dropped WAL is on a quorum, as far as it is whole records: a restart takes the rest from
+        a safekeeper. Unless another proposer, unknown to the leader, has begun to truncate."""
         node_id = process.core.node_id
         assert node_id is not None
         if all(promised <= node_id for promised in list(self._promises.values())):
@@ -452,7 +452,7 @@ class Invariants:
             self._check_quorum("Window", ghost, ghost.log.boundary_at(begin_lsn), name)
 
     def upstream_started(self, process: Incarnation) -> None:
-        """Said where its WAL ends, and the core has decided."""
+        """It has reported the end of its WAL, and the core has decided."""
         leader, primary = process.core.leader, process.primary
         if process.is_alive and leader is not None and primary is not None:
             has_all = primary.log.lsn >= leader.term.term_start_lsn
@@ -461,7 +461,7 @@ class Invariants:
             )
 
     def reported(self, process: Incarnation, lsn: int) -> None:
-        """The primary is told that a quorum has everything below `lsn`; its clients go on."""
+        """A quorum is reported to have everything below `lsn`; the clients continue."""
         core, node_id = process.core, process.core.node_id
         assert node_id is not None
         ghost = self.ghosts[node_id]
@@ -488,7 +488,7 @@ class Invariants:
         self.world.count("commits")
 
     def _check_quorum(self, law: str, ghost: Ghost, lsn: int, name: str) -> None:
-        """By what the leader counts by now, or has counted by until this step."""
+        """By the membership that the leader uses now, or has used until this step."""
         process = ghost.owner
         assert process is not None
         holds = self.holders.holds(process, lsn)

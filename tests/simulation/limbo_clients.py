@@ -1,7 +1,8 @@
-"""Who uses the limbo: clients that may die at each step, askers, readers, admins, strangers.
+"""Clients of the limbo: clients that may die at each step, clients that ask, readers,
+administrators, foreign programs.
 
-A client does what `qsync/` does: admit, write, PREPARE, WAIT_LSN, COMMIT PREPARED. What it tells
-its user goes to the laws; so does all that readers see.
+A client does what `qsync/` does: admit, write, PREPARE, WAIT_LSN, COMMIT PREPARED. The laws check
+its reports to its user, and everything that readers see.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Client:
         self.random = random
         self.waiter = world.next_waiter()
         self.of: Transaction | None = None
-        #: What it knows of the end of its PREPARE; 0: nothing.
+        #: Its knowledge of the end of its PREPARE; 0: none.
         self.lsn = 0
         self.told: Fate | None = None
         self.policy = random.choice((Policy.DETACH, Policy.DETACH, Policy.ROLLBACK))
@@ -65,7 +66,7 @@ class Client:
         return self.random.choice(NET_US)
 
     def _end(self) -> None:
-        """It is gone, whether it was done or has died; who wants to know asks for the outcome."""
+        """It has ended, with success or by dying; a client that needs the outcome asks for it."""
         later = self.world.clock.call_later
         is_prepared = self.of is not None and self.of.prepare_end_lsn > 0
         if self.xid and not is_prepared and self.is_session_alive:
@@ -93,7 +94,7 @@ class Client:
         self.of = self._name_it()
         yield self._net()
         yield from self._befall()
-        # Here the connection may break: it knows the gid, and nothing else.
+        # Here the connection may break: it knows only the gid.
         if not self.is_session_alive:
             return
         delay_us = self.server.prepare(self.of, self.xid, self.random)
@@ -172,10 +173,10 @@ class Client:
             left_ms = self.of.gid.deadline_ms - self.world.now_ms
             yield max(left_ms, 0) * 1000
             yield from self._finish(is_commit=False)
-        # Whatever it found: the outcome is asked for, as its end.
+        # Whatever it found, it asks for the outcome at its end.
 
     def _finish(self, *, is_commit: bool) -> Script:
-        """Its own session's statement; an SQLSTATE or None."""
+        """The statement of its own session; an SQLSTATE or None."""
         for _ in range(3):
             yield self._net()
             if not self.is_session_alive:
@@ -193,7 +194,7 @@ class Client:
 
 
 def asker(world: LimboWorld, of: Transaction, lsn: int, random: Random) -> Script:
-    """OUTCOME, of any coordinator, again and again until it is final."""
+    """OUTCOME, from any coordinator, repeatedly until it is final."""
     while True:
         yield random.choice((1000, 20_000, 100_000, 300_000))
         coordinator = world.some_coordinator(random, None)
@@ -204,14 +205,14 @@ def asker(world: LimboWorld, of: Transaction, lsn: int, random: Random) -> Scrip
         if answer is not None:
             world.count(f"limbo: outcome {answer.fate.value}")
             if answer.fate in FINAL and (world.is_calm or random.random() < 0.7):
-                return  # the others ask again, and somebody else
+                return  # the others ask again, and a new one
             if answer.fate is Fate.UNKNOWN and was_calm:
                 world.laws.unknown(of, lsn, coordinator.primary)
                 return
 
 
 def reader(world: LimboWorld, random: Random) -> Script:
-    """Looks at every server, deposed ones too, and writes down what it has seen."""
+    """Reads every server, also deposed ones, and records what it has seen."""
     while True:
         yield random.choice((1000, 3000, 10_000))
         for primary in world.primaries:
@@ -220,7 +221,7 @@ def reader(world: LimboWorld, random: Random) -> Script:
 
 
 def barrier_reader(world: LimboWorld, random: Random) -> Script:
-    """A linearizable read: a barrier, and then a look on the same session."""
+    """A linearizable read: a barrier, and then a read in the same session."""
     waiter = world.next_waiter()
     while not world.is_calm:
         yield random.choice((5000, 50_000))
@@ -246,7 +247,7 @@ def barrier_reader(world: LimboWorld, random: Random) -> Script:
 
 
 def _at_round(question: BarrierAsked, coordinator: LimboCoordinator) -> BarrierAsked:
-    """The newest that has begun when it comes."""
+    """The newest round that has begun when it arrives."""
     return replace(question, after_round=coordinator.round)
 
 
@@ -255,7 +256,7 @@ def _as_it_is(question: WaitAsked | ResolveAsked, _: LimboCoordinator) -> WaitAs
 
 
 def admin(world: LimboWorld, random: Random) -> Script:
-    """RESOLVE, of something that is in the limbo."""
+    """RESOLVE of a transaction in the limbo."""
     while not world.is_calm:
         yield random.choice((20_000, 300_000))
         coordinator = world.some_coordinator(random, None)
@@ -276,7 +277,7 @@ def admin(world: LimboWorld, random: Random) -> Script:
 
 
 def stranger(world: LimboWorld, random: Random) -> Script:
-    """Somebody else's two-phase commit: nobody but he may end it."""
+    """A two-phase commit of another program, which only that program may end."""
     while not world.is_calm:
         yield random.choice((20_000, 200_000))
         server = world.some_server(random)
@@ -297,8 +298,8 @@ def stranger(world: LimboWorld, random: Random) -> Script:
 
 
 def _end_what_is_left(world: LimboWorld, random: Random) -> Script:
-    """His manager is back. A transaction of ours whose PREPARE was lost may have had the same xid:
-    it is pending until then."""
+    """The foreign transaction manager is back. A transaction of ours whose PREPARE was lost may
+    have had the same xid: it is pending until then."""
     yield 100_000
     for process in world.running():
         primary = process.primary

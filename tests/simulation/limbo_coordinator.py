@@ -1,4 +1,4 @@
-"""`LimboCoordinator`: the shell around the real core, in the process of a simulated proposer.
+"""`LimboCoordinator`: the process around the real core, in the process of a simulated proposer.
 
 It does what the coordinator of `walproposer/qsync` does, late and in pieces: readings between two
 flush positions, streams that begin anywhere and repeat themselves, statements whose answer is lost.
@@ -67,7 +67,7 @@ class Stream:
 
 
 class LimboCoordinator:
-    """One process: its incarnations come and go, the core stays."""
+    """One process: its incarnations change, the core stays."""
 
     def __init__(self, world: LimboWorld, process: LimboIncarnation) -> None:
         self.world = world
@@ -75,9 +75,9 @@ class LimboCoordinator:
         self.random: Random = world.random
         self.limbo = Limbo(world.settings)
         self.is_alive = True
-        #: The last Led that was delivered, while no Fenced was.
+        #: The last Led that was delivered without a later Fenced.
         self.led: Led | None = None
-        #: What was delivered of its commit_lsn.
+        #: The delivered part of its commit_lsn.
         self.commit_lsn = 0
         self.led_us = self.round = 0
         self._inbox: deque[Event] = deque()
@@ -99,7 +99,7 @@ class LimboCoordinator:
     # ---- the core
 
     def tell(self, event: Event) -> None:
-        """In order; a paused process looks later."""
+        """In order; a paused process handles them later."""
         self._inbox.append(event)
         while self._inbox and self.is_alive and not self.process.is_paused:
             self._step(self._inbox.popleft())
@@ -182,12 +182,12 @@ class LimboCoordinator:
         self.tell(Tick(self.world.now_ms))
 
     def fence(self, reason: str) -> None:
-        """The incarnation is over; the process may go on with another one."""
+        """The incarnation is over; the process may continue with another one."""
         self._announced = None
         self.tell(Fenced(reason))
 
     def die(self) -> None:
-        """The process is gone, and all its connections break."""
+        """The process ends, and all its connections break."""
         self.is_alive = False
         for reply in self._asks.values():
             self._later(self.random.choice(NET_US), reply.give, None)
@@ -196,7 +196,7 @@ class LimboCoordinator:
     # ---- clients
 
     def ask(self, waiter: int, question: Any) -> Reply[Answer | RefuseWait | None]:
-        """`question(coordinator)` makes the event when it has arrived. None: connection lost."""
+        """`question(coordinator)` creates the event when it has arrived. None: connection lost."""
         reply: Reply[Answer | RefuseWait | None] = Reply()
         self._later(self.random.choice(NET_US), self._asked, waiter, question, reply)
         return reply
@@ -209,7 +209,7 @@ class LimboCoordinator:
         self.tell(question(self))
 
     def cancel(self, waiter: int) -> None:
-        """A cancel request, which may hit the question after the one that was meant: 57014."""
+        """A cancel request, which may hit the question after the intended one: 57014."""
         reply = self._asks.pop(waiter, None)
         if self.is_alive and reply is not None:
             self.tell(WaitCancelled(waiter))
@@ -273,7 +273,7 @@ class LimboCoordinator:
         status: XidStatus,
         flushed_lsn: int,
     ) -> bool | None:
-        """Its PREPARE, in the log of the primary; old WAL may be gone."""
+        """Search its PREPARE in the log of the primary; old WAL may be removed."""
         end_lsn = search_end_lsn(of.gid, lsn, led.history, flushed_lsn)
         is_sure = is_of_server(of.gid, lsn, led.server)
         if status is not XidStatus.COMMITTED or end_lsn is None or is_sure:
@@ -324,7 +324,7 @@ class LimboCoordinator:
         self._is_reading = False
 
     def _finish(self, led: Led, finish: Finish) -> Generator[int, None, None]:
-        """The statement may be carried out although nobody waits for its answer any more."""
+        """The statement may be executed although no session waits for its answer any more."""
         primary, random = self.primary, self.random
         assert primary is not None
         yield random.choice(NET_US)
@@ -343,7 +343,7 @@ class LimboCoordinator:
     # ---- the logical streams
 
     def _start_streams(self, led: Led, primary: LimboPrimary) -> None:
-        """At once, later, or never; from somewhere in the past, as its slot says, or from now."""
+        """At once, later, or never; from a past position, as its slot says, or from now."""
         for database in DATABASES:
             delay_us = self.random.choice(self.world.stream_delays_us)
             if delay_us is not None:
@@ -366,7 +366,7 @@ class LimboCoordinator:
                 stream.sent += 1
                 if op.of is not None and op.of.database == stream.database:
                     batch += self._messages(ops, op, begun)
-            if self.random.random() < 0.02:  # it is broken off, and begins again
+            if self.random.random() < 0.02:  # it is interrupted, and begins again
                 stream.sent = max(stream.sent - self.random.choice((1, 5, 20)), begun)
             yield self.random.choice((0, 500, 2000, self.world.stream_lag_us))
             for message in batch:
@@ -377,7 +377,7 @@ class LimboCoordinator:
     def _messages(
         self, ops: list[Op], op: Op, begun: int
     ) -> list[Prepare | CommitPrepared | RollbackPrepared]:
-        """What is sent for a record. Of a PREPARE before the stream's begin nothing was sent: some
+        """The messages for a record. For a PREPARE before the stream's begin nothing was sent; some
         servers send it right before its COMMIT PREPARED."""
         assert op.of is not None
         name = op.of.name

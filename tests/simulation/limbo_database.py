@@ -1,7 +1,7 @@
-"""What an imagined Postgres knows of its transactions, from its WAL alone.
+"""The transactions of a simulated Postgres, computed only from its WAL.
 
-Every transaction inserts one row. A record of the log that means something has its Op in `Ops`, by
-the record's bytes: so a log that was copied, cut, elected and replayed means the same.
+Every transaction inserts one row. A record of the log with a meaning has its Op in `Ops`, by the
+record's bytes: so a log that was copied, truncated, elected and replayed has the same meaning.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from quorum_wal.walproposer.qsync.outcome_answer import XidStatus
 from .log import Log
 
 FIRST_XID = 700
-#: Enough to tell records apart: the header with its checksum, and the name.
+#: Enough to distinguish records: the header with its checksum, and the name.
 KEY_BYTES = 64
 
 
 @dataclass(slots=True)
 class Transaction:
-    """The ghost of one: what was done and told, whatever the cores think."""
+    """The history of one transaction: what was done and reported, independent of the cores."""
 
     number: int
     gid: Gid
@@ -46,7 +46,8 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class Op:
-    """What a record means. `of` is None for plain transactions. `is_durable`: a quorum has it."""
+    """The meaning of a record. `of` is None for plain transactions. `is_durable`: a quorum has
+    it."""
 
     kind: Kind
     xid: int
@@ -60,7 +61,7 @@ class Op:
 
 
 class Ops:
-    """Of all logs of a run."""
+    """The Ops of all logs of a run."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, Op] = {}
@@ -87,7 +88,7 @@ class Ops:
 
 @dataclass(slots=True)
 class Prepared:
-    """In the limbo. It is listed from `valid_us` on; `is_busy`: somebody has it locked."""
+    """In the limbo. It is listed from `valid_us` on; `is_busy`: a session has it locked."""
 
     of: Transaction
     xid: int
@@ -112,7 +113,7 @@ class Database:
 
     @classmethod
     def replayed(cls, ops: Ops, log: Log) -> Database:
-        """After a crash or a promotion: who was in the middle is no more."""
+        """After a crash or a promotion: transactions in progress have ended."""
         database = cls()
         for op in ops.of(log):
             database.apply(op)

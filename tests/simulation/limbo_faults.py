@@ -1,4 +1,4 @@
-"""What befalls a limbo: the plan of a seed, and the faults that chance alone makes too rarely.
+"""Faults of a limbo: the plan of a seed, and the faults that chance makes too rarely.
 
 Each seed is steered to one of the shapes in which a mistake of the limbo shows (`FOCI`).
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .limbo_primary import LimboPrimary
     from .limbo_world import LimboWorld
 
-#: Faults of safekeepers, which other worlds are about, mostly become one of these, or the focus.
+#: Faults of safekeepers, which other worlds test, mostly become one of these, or the focus.
 LIMBO_FAULTS = (
     "crash_primary", "failover", "failover", "promote_ahead", "rival", "race", "kill_proposer",
     "crash_proposer", "pause_proposer", "strand_leader", "split", "stall_quorum",
@@ -53,36 +53,37 @@ def _of_limbo(fault: Fault, focus: str, random: Random) -> Fault:
 
 
 def crash_primary(world: LimboWorld, random: Random) -> None:
-    """It loses what it has not flushed, and its sessions."""
+    """It loses its unflushed WAL and its sessions."""
     primary = _some_attached(world, random)
     if primary is not None:
         world.crash(primary, random.choice((1000, 20_000, 100_000, 700_000)))
 
 
 def crash_before_prepare(world: LimboWorld, random: Random) -> None:
-    """When the next transaction has its gid: whose WAL is not flushed, whose xid others get."""
+    """When the next transaction has its gid: its WAL is not flushed, and its xid is assigned
+    again."""
     primary = _some_attached(world, random)
     if primary is not None:
         primary.crashes_before_prepare = True
 
 
 def stall_quorum(world: LimboWorld, random: Random) -> None:
-    """A leader reaches less than a quorum, longer than any deadline; its primary goes on."""
+    """A leader reaches less than a quorum, longer than any deadline; its primary continues."""
     process = _some_leader(world, random)
     if process is not None:
         stall(world, process, random)
 
 
 def stall_at_prepare(world: LimboWorld, random: Random) -> None:
-    """The same, when the quorum has all that is before the next PREPARE."""
+    """The same, when the quorum has all WAL before the next PREPARE."""
     process = _some_leader(world, random)
     if process is not None:
         process.primary.stalls_at_prepare = True
 
 
 def promote_behind_a_leader(world: LimboWorld, random: Random) -> None:
-    """A leader is cut off from all, its primary has nothing to say; so it believes what it did
-    before, while another primary is promoted."""
+    """A leader is cut off from all, and its primary writes nothing; so it keeps its old state while
+    another primary is promoted."""
     process = _some_leader(world, random)
     if process is None:
         return
@@ -98,8 +99,8 @@ def promote_behind_a_leader(world: LimboWorld, random: Random) -> None:
 
 
 def move_process(world: LimboWorld, random: Random) -> None:
-    """A primary that had written what no quorum has is lost; its proposer's process goes on, and is
-    led to the one that is promoted then, as by an address that has moved."""
+    """A primary that had written WAL that no quorum has is lost. Its proposer's process continues,
+    and connects to the newly promoted primary, as if the address had moved."""
     process = _some_leader(world, random)
     if process is None:
         return

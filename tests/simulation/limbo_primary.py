@@ -1,7 +1,7 @@
-"""`LimboPrimary`: an imagined Postgres with transactions: sessions, prepared ones, a crash.
+"""`LimboPrimary`: a simulated Postgres with transactions: sessions, prepared ones, a crash.
 
-WAL is inserted first and flushed later, by whoever flushes: a crash loses the rest, and with it the
-xids that were given. PREPARE, COMMIT PREPARED and ROLLBACK PREPARED flush before they return.
+WAL is inserted first and flushed later: a crash loses the rest, and with it the assigned xids.
+PREPARE, COMMIT PREPARED and ROLLBACK PREPARED flush before they return.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 UNDEFINED_OBJECT, BUSY, CANNOT_CONNECT = "42704", "55000", "08006"
 RUNS_MAX = 1000
 FLUSH_US = (500, 3000, 20_000)
-#: How long PREPARE goes on after it has flushed, before it is listed, and before it is let go.
+#: How long PREPARE continues after its flush, before it is listed, and before it is unlocked.
 PREPARE_US = (0, 0, 0, 500, 20_000)
 
 
 class LimboPrimary(Primary):
-    """`log` is what is flushed, `inserted` all of it; sessions belong to a `run` of the server."""
+    """`log` is the flushed WAL, `inserted` all of it; sessions belong to a `run` of the server."""
 
     def __init__(
         self, world: LimboWorld, name: str, log: Log, history: TimelineHistory, before: int
@@ -39,22 +39,22 @@ class LimboPrimary(Primary):
         self.is_down = False
         self.run = 0
         self._number = world.next_server()
-        #: Clients may begin transactions: one that sk promote has promoted is closed at first.
+        #: Clients may begin transactions: a server that sk promote has promoted is closed at first.
         self.is_open = True
-        #: It has nothing to write, and its clients have gone elsewhere.
+        #: It has nothing to write, and its clients use another server.
         self.is_quiet = False
         #: Faults that wait for the next transaction.
         self.crashes_before_prepare = self.stalls_at_prepare = False
 
     @property
     def start_us(self) -> int:
-        """When its postmaster was started: no two have the same."""
+        """The start time of its postmaster, which is unique."""
         return self._number * RUNS_MAX + self.run
 
     # ---- WAL
 
     def insert(self, op: Op, length: int = 64) -> Op:
-        """A record of this meaning; what it means is so at once."""
+        """Insert a record with this meaning, which applies at once."""
         self._records += 1
         self.inserted.append(f"{self.name}r{self._records}", length)
         self.world.ops.wrote(self.inserted, op)
@@ -76,7 +76,7 @@ class LimboPrimary(Primary):
             self.flush()
 
     def write(self, random: Random, *, is_bulk: bool = False) -> None:
-        """Some plain client commits."""
+        """A plain client commits."""
         if self.is_down or self.is_quiet or len(self.log.wal) > WAL_BYTES_MAX:
             return
         if random.random() < 0.01:
@@ -141,13 +141,13 @@ class LimboPrimary(Primary):
         self.world.laws.finished(self, prepared.of, is_commit)
         return None
 
-    # ---- misfortunes
+    # ---- faults
 
     def speak_again(self) -> None:
         self.is_quiet = False
 
     def crash(self) -> None:
-        """What was not flushed is lost, and so are all sessions."""
+        """Unflushed WAL is lost, and so are all sessions."""
         self.is_down = True
         self.run += 1
         self.inserted = self.log.cut(self.log.lsn, self.inserted.tli)

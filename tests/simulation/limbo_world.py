@@ -1,9 +1,9 @@
-"""`LimboWorld`: transactions that wait for the quorum, over the simulator's proposers and its
+"""`LimboWorld`: transactions that wait for the quorum, on top of the simulator's proposers and
 safekeepers.
 
 Its primaries have sessions, prepared transactions and crashes; each proposer's process has a
-coordinator with the real core (`limbo_coordinator.py`). When the faults end, everything in the
-limbo must come to its end, and every outcome be known (`limbo_laws.py`).
+coordinator with the real core (`limbo_coordinator.py`). After the faults, every transaction in the
+limbo must end, and every outcome be known (`limbo_laws.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPEN_US = 5000
 
 
 class LimboIncarnation(Incarnation):
-    """Its process has a coordinator, maybe that of an incarnation before."""
+    """Its process has a coordinator, maybe that of an earlier incarnation."""
 
     coordinator: LimboCoordinator | None = None
 
@@ -51,14 +51,14 @@ class LimboIncarnation(Incarnation):
                 self.coordinator.die()
 
     def lose_primary(self) -> None:
-        """The incarnation ends, the process goes on."""
+        """The incarnation ends, the process continues."""
         super().kill()
         if self.coordinator is not None:
             self.coordinator.fence("the primary is gone")
 
 
 class LimboInvariants(Invariants):
-    """Those of the protocol, and the laws of the limbo hear of every commit."""
+    """The invariants of the protocol; the laws of the limbo also get every commit."""
 
     def reported(self, process: Incarnation, lsn: int) -> None:
         super().reported(process, lsn)
@@ -104,7 +104,7 @@ class LimboWorld(World):
         self.client_us = random.choice((3000, 10_000, 30_000))
         self.clients: list[Client] = []
         self._askers: list[Actor] = []
-        #: Promoted by hand: let in at once, and to be looked at when its limbo is resolved.
+        #: Promoted by hand: open at once, and to be checked when its limbo is resolved.
         self._by_hand: list[LimboPrimary] = []
         self._limbo_random = random
         super().__init__(seed, plan or LimboPlan.of(seed), trace)
@@ -116,7 +116,7 @@ class LimboWorld(World):
         self.clock.call_later(0, self._begin_client)
         self.clock.call_later(0, self._open)
 
-    # ---- what there is
+    # ---- state
 
     @property
     def now_ms(self) -> int:
@@ -141,7 +141,8 @@ class LimboWorld(World):
     def some_coordinator(
         self, random: Random, server: LimboPrimary | None
     ) -> LimboCoordinator | None:
-        """Mostly one that is attached to this server; it may be a deposed one, or another's."""
+        """Mostly one that is attached to this server; it may be a deposed one, or that of another
+        server."""
         found = self.coordinators()
         of_server = [c for c in found if c.primary is server]
         if of_server and random.random() < 0.9:
@@ -163,7 +164,7 @@ class LimboWorld(World):
         ]
 
     def has_promises(self, process: Incarnation) -> bool:
-        """Whether a quorum that it reaches obeys it now."""
+        """Whether a quorum that it reaches follows it now."""
         node_id = process.core.node_id
         obeying = [
             node
@@ -193,8 +194,8 @@ class LimboWorld(World):
         return LimboPrimary(self, name, Log(), TimelineHistory(1), 0)
 
     def _open(self) -> None:
-        """What sk promote does, once it is attached: clients are let in when what is older is
-        committed."""
+        """As sk promote does once the proposer is attached: clients may write when the older
+        transactions are committed."""
         self.clock.call_later(OPEN_US, self._open)
         for coordinator in self.coordinators():
             primary = coordinator.primary
@@ -211,12 +212,12 @@ class LimboWorld(World):
         return not self.older_in_limbo(primary)
 
     def promote(self, before: Primary) -> None:
-        """In order if `before` has no name: it is the log of an election; else by hand."""
+        """In order if `before` has no name: it is the log of an election; otherwise by hand."""
         in_order = not before.name
         self._tli += 1
         tli = self._tli
         if self._limbo_random.random() < self.chance_of_twins:
-            tli = before.tli_history.tli + 1  # as Postgres does that knows of no other
+            tli = before.tli_history.tli + 1  # as a Postgres does that knows of no other one
         if in_order:
             history = before.tli_history
             before = LimboPrimary(self, "", before.log, history, 0)
@@ -235,10 +236,10 @@ class LimboWorld(World):
         self.attach(primary)
 
     def promoted(self, primary: LimboPrimary) -> None:
-        """Before it is attached."""
+        """Before a proposer is attached."""
 
     def crash(self, primary: LimboPrimary, back_us: int) -> None:
-        """Its proposers' processes lose it, and are attached again when it is back."""
+        """Its proposers' processes lose it, and attach again when it is back."""
         self.trace(primary.name, "crashes", [], "")
         primary.crash()
         self.clock.call_later(back_us, self._restart, primary)
@@ -270,7 +271,7 @@ class LimboWorld(World):
         return LimboIncarnation(self, place, primary, addresses, predecessor)
 
     def attach(self, primary: Primary | None, predecessor: Incarnation | None = None) -> None:
-        """A process that goes on has its coordinator still; its DSN may lead to another server
+        """A process that continues still has its coordinator; its DSN may lead to another server
         now."""
         count = len(self.incarnations)
         if primary is not None and predecessor is not None and self.random.random() < 0.3:
@@ -296,7 +297,7 @@ class LimboWorld(World):
             process.coordinator.look()
 
     def incarnation_stopped(self, process: Incarnation, stop: Stop) -> None:
-        """One that has completed the log has it on a quorum, and no primary to tell."""
+        """One that has completed the log has it on a quorum, and no primary to report it to."""
         if stop.outcome is Outcome.COMPLETED:
             self.invariants.completed(process)
         super().incarnation_stopped(process, stop)

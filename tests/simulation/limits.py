@@ -1,4 +1,4 @@
-"""Limits of the cores, small enough that a run of kilobytes and of seconds meets them."""
+"""Limits of the cores, so small that a run of kilobytes and seconds reaches them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .log import WAL_SEG_SIZE
 SMALL_SEGMENTS = ((segment, "WAL_SEG_SIZE_MIN", WAL_SEG_SIZE),)
 SMALL = (
     *SMALL_SEGMENTS,
-    (election, "TAIL_BYTES_MAX", WAL_SEG_SIZE),  # which is the least that Postgres has, too
+    (election, "TAIL_BYTES_MAX", WAL_SEG_SIZE),  # which is also the least of Postgres
     (wal_window, "KEEP_BYTES", 16 * 1024),
     (wal_window, "KEEP_CHUNKS", 8),
     (wal_window, "WINDOW_BYTES_MAX", 64 * 1024),
@@ -51,7 +51,7 @@ def small_limits() -> AbstractContextManager[None]:
 
 
 def small_segments() -> AbstractContextManager[None]:
-    """All else is as it is in production."""
+    """Everything else is as in production."""
     return lowered(SMALL_SEGMENTS)
 
 

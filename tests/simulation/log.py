@@ -34,7 +34,7 @@ START_LSN = WAL_SEG_SIZE
 
 
 class Log(WalLog):
-    """Begins at START_LSN, as all do in a run."""
+    """Begins at START_LSN, as all logs of a run do."""
 
     __slots__ = ()
 
@@ -47,8 +47,8 @@ class Log(WalLog):
             self.switch()
 
     def complete_switch(self, end_lsn: int) -> None:
-        """A log that was cut in the zeros behind an XLOG_SWITCH goes on to its segment's end: who
-        has the record, below `end_lsn`, has the zeros too."""
+        """A log that was truncated in the zeros after an XLOG_SWITCH is extended to the end of its
+        segment: a node that has the record, below `end_lsn`, has the zeros, too."""
         lsn = start_lsn = self.boundary_at(self.lsn)
         head = b""
         while len(head) < HEADER_BYTES:
@@ -67,7 +67,7 @@ class Log(WalLog):
             self.ends.append(self.lsn)
 
     def extend(self, source: WalLog, end_lsn: int) -> None:
-        """Takes the bytes of `source` up to `end_lsn`, which continue this log."""
+        """Append the bytes of `source` up to `end_lsn`, which continue this log."""
         begin_lsn = self.lsn
         self.wal += source.wal[begin_lsn - START_LSN : end_lsn - START_LSN]
         first = bisect_right(source.ends, self.ends[-1] if self.ends else START_LSN)

@@ -53,13 +53,13 @@ class MembershipLaws:
         self._stamps: dict[int, Stamp] = {}
         self._greatest_in_force = Stamp.FIRST
         self._came_in_force: set[Stamp] = set()
-        #: Of each ballot, what each node has answered it: the generation.
+        #: For each ballot, the generation that each node has answered.
         self._answers: dict[NodeId, dict[int, int]] = {}
-        #: The greatest truncate_lsn that each ballot has heard of.
+        #: The greatest truncate_lsn that each ballot has received.
         self._truncated: dict[NodeId, int] = {}
-        #: Of each process, those that are to be added, and since which tick.
+        #: For each process, the members that are to be added, and since which tick.
         self._learners: dict[str, dict[int, int]] = {}
-        #: The ballots that have entered the joint membership that they count by.
+        #: The ballots that have entered the joint membership that they use.
         self._has_entered: set[NodeId] = set()
 
     def seen(self, membership: Membership, where: object) -> None:
@@ -108,8 +108,8 @@ class MembershipLaws:
         self.node_has(node)
 
     def _forget(self, node: Node) -> None:
-        """Its log is another one now: what it answered counts for nothing (A4). To the deposed it
-        does: they did not hear of it, and can do no harm."""
+        """Its log is another one now, so its earlier answers do not count (A4). They do for deposed
+        leaders: those did not learn of it, and can do no harm."""
         author = node.disk.control.membership.stamp.author
         for node_id, answers in self._answers.items():
             if node_id >= author:
@@ -123,7 +123,7 @@ class MembershipLaws:
     def proposer_stepping(
         self, process: Incarnation, event: Event, before: Membership | None
     ) -> None:
-        """The core has decided; `before`: what it counted by until this event."""
+        """The core has decided; `before`: the membership that it used until this event."""
         core, membership = process.core, process.core.membership
         if type(event) is PeerMessage:
             self._heard(process, event)
@@ -186,7 +186,7 @@ class MembershipLaws:
         name, stamp = process.name, now.stamp
         check("Author", stamp.author == node_id, name, "writes", stamp)
         if before is None or before.stamp.author != node_id:
-            return  # who is elected stamps what it was elected under (`elected`)
+            return  # an elected proposer stamps the membership of its election (`elected`)
         check("Author", stamp.generation == before.generation + 1, name, before.stamp, stamp)
         if sets_of(now) == sets_of(before):
             self._world.count("addresses changed")
@@ -197,7 +197,7 @@ class MembershipLaws:
             self._entered(process, node_id, before, now)
 
     def elected(self, under: Membership, now: Membership, node_id: NodeId) -> None:
-        """Who is elected writes the membership it was elected under anew, with its own NodeId."""
+        """An elected proposer writes the membership of its election again, with its own NodeId."""
         check("Author", sets_of(under) == sets_of(now), node_id, under, now)
         check("Author", under.generation == now.generation, node_id, under.stamp, now.stamp)
         check("Author", now.stamp.author == node_id, node_id, "stamps", now.stamp)
@@ -218,7 +218,7 @@ class MembershipLaws:
         self._world.count("joint memberships entered")
 
     def has_entered(self, process: Incarnation) -> bool:
-        """The joint membership that it counts by is its own."""
+        """The joint membership that it uses is its own."""
         return process.core.node_id in self._has_entered
 
     def _left(
@@ -246,7 +246,7 @@ class MembershipLaws:
         check("Leaving", has_data, name, "to", now, f"which has not all below {lsn:X}")
 
     def tells(self, process: Incarnation, membership: Membership) -> None:
-        """Those outside are about to be told that they have left."""
+        """Safekeepers outside are about to be ordered to leave."""
         is_complete = not membership.is_joint and membership.stamp in self._came_in_force
         check("Complete", is_complete, process.name, "tells others to leave by", membership)
 
@@ -262,8 +262,9 @@ class MembershipLaws:
     def truncates(
         self, process: Incarnation, lsn: int, flushed_by: Callable[[Node, Incarnation], int]
     ) -> None:
-        """What a leader tells everybody is on the disk of each member of its sets, who has answered
-        with the membership that it counted by, and of each learner. It looks on ticks, first."""
+        """The truncate_lsn that a leader sends is on the disk of each member of its sets, which has
+        answered with the membership that it used, and of each learner. It is checked on ticks,
+        first."""
         node_id, membership = process.core.node_id, process.core.membership
         assert node_id is not None
         assert membership is not None
@@ -278,7 +279,7 @@ class MembershipLaws:
                 check("Truncate", told, process.name, node.name, "has not answered", counted_by)
         now_ms = self._world.clock.now_us // 1000
         for number, since_ms in self._learners.get(process.name, {}).items():
-            # Seen a tick later than by the leader, which does not wait for one that is silent long.
+            # Seen a tick later than by the leader, which does not wait long for a silent one.
             if not 0 < now_ms - since_ms < learners.SILENT_MS - TICKS_MS:
                 continue
             nodes = [node for node in self._world.nodes if node.number == number]

@@ -1,7 +1,7 @@
-"""A failing seed with as little in it as possible: fewer faults, and an earlier end.
+"""Reduces a failing seed: fewer faults, and an earlier end.
 
-Leaving out a fault changes what chance does afterwards, so the same law may fall elsewhere; any run
-in which it falls will do. Faults are left out in halves, quarters, and so on, down to single ones.
+Omitting a fault changes later random events, so the same law may break elsewhere; any run in which
+it breaks is accepted. Faults are omitted in halves, quarters, and so on, down to single ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ RUNS_MAX = 300
 
 
 def broken_law(seed: int, plan: Plan, kind: type[World] = World) -> str:
-    """The law that falls in this run, or ""."""
+    """The law that breaks in this run, or ""."""
     try:
         kind(seed, plan).run()
     except Exception as error:
@@ -23,7 +23,7 @@ def broken_law(seed: int, plan: Plan, kind: type[World] = World) -> str:
 
 
 def minimise(seed: int, kind: type[World] = World) -> tuple[list[int], int]:
-    """The numbers of the faults that must stay, and the horizon. The seed must fail."""
+    """The numbers of the faults that must remain, and the horizon. The seed must fail."""
     plan = kind.plan_of(seed)
     law, runs = broken_law(seed, plan, kind), 0
     kept, horizon_us = list(range(len(plan.faults))), plan.horizon_us
@@ -51,7 +51,7 @@ def minimise(seed: int, kind: type[World] = World) -> tuple[list[int], int]:
 
 
 def command(seed: int, kept: list[int], horizon_us: int, *, kind: type[World] = World) -> str:
-    """What repeats the run, with its log."""
+    """The command that repeats the run, with its log."""
     faults = ",".join(map(str, kept)) or "none"
     return (
         f"python -m tests.simulation --seed {seed} {kind.option}"

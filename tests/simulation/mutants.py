@@ -1,4 +1,5 @@
-"""Every planted bug must be caught: by how many seeds, from which on, and which invariant falls."""
+"""Every planted bug must be caught: by how many seeds, from which one on, and which invariant
+breaks."""
 
 from __future__ import annotations
 
@@ -23,15 +24,15 @@ from .planted_bugs import (
 )
 from .world import World
 
-#: A bug that so many seeds do not notice would get through `make test` on a bad day.
+#: A bug that so many seeds do not catch could pass `make test`.
 SEEDS_MAX = 100
-#: Nor would one get through `make mutants` that needs more.
+#: A bug that needs more seeds could pass `make mutants`.
 RARE_SEEDS_MAX = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """By one seed: the law that fell, and what it said."""
+    """By one seed: the law that broke, and its message."""
 
     seed: int
     law: str
@@ -39,14 +40,15 @@ class Caught:
 
 
 def law_of(error: Exception) -> str:
-    """The law that fell; an error inside a core is one of its own assertions, or a bug's crash."""
+    """The law that broke; an error inside a core is one of its assertions, or a crash of the
+    bug."""
     if isinstance(error, BrokenLaw):
         return error.law
     return f"{type(error).__name__} in a core"
 
 
 def kind_of(bug: Plant) -> type[World | PageserverWorld]:
-    """The kind of world that it can do harm in."""
+    """The kind of world in which it has an effect."""
     if bug in PAGESERVER_PLANTS or bug in RARE_PAGESERVER_PLANTS:
         return PageserverWorld
     if bug in LIMBO_PLANTS or bug in RARE_LIMBO_PLANTS:
@@ -64,13 +66,13 @@ def try_seed(bug: Plant, seed: int) -> Caught | None:
 
 
 def catch(bug: Plant, seeds_max: int = SEEDS_MAX) -> Caught | None:
-    """By the first seed that does."""
+    """By the first seed that catches it."""
     tries = (try_seed(bug, seed) for seed in range(seeds_max))
     return next((caught for caught in tries if caught is not None), None)
 
 
 def run_rare(bugs: Iterable[Plant], say: Callable[[str], None]) -> list[str]:
-    """Those that only a chance in hundreds of runs shows: up to the first seed that does."""
+    """For bugs that only one of hundreds of runs shows: up to the first seed that catches it."""
     escaped = []
     say("| rare planted bug | seeds needed | what fell |")
     say("|---|---|---|")
@@ -88,7 +90,7 @@ def name_of(bug: Plant) -> str:
 
 
 def run(bugs: Iterable[Plant], say: Callable[[str], None]) -> list[str]:
-    """Says a table, row by row; returns the names of the bugs that were not caught."""
+    """Prints a table, row by row; returns the names of the bugs that were not caught."""
     escaped = []
     say(f"| planted bug | seeds needed | caught by, of {SEEDS_MAX} | what fell |")
     say("|---|---|---|---|")

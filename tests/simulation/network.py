@@ -1,9 +1,9 @@
-"""`Network`: connections between proposers and safekeepers, with everything that befalls them.
+"""`Network`: connections between proposers and safekeepers, with their faults.
 
-A connection is TCP: in one direction nothing is reordered. What is lost is sent again, later; a cut
-direction holds what was sent until it heals. A broken connection's ends learn of it at different
-times, and what was in flight may still arrive, or not. In a wild run single messages are lost or
-come twice as well: no TCP does that, and the law must hold all the same.
+A connection is TCP: in one direction nothing is reordered. Lost packets are sent again later; a cut
+direction holds messages until it heals. The ends of a broken connection are notified at different
+times, and messages in flight may still arrive, or not. In a wild run single messages are also lost
+or arrive twice: TCP never does that, and the laws must hold nevertheless.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Message = ProposerMessage | SafekeeperMessage
 
 
 class End(Enum):
-    """Instead of a message: the other end is gone."""
+    """Instead of a message: the other end is closed."""
 
     CLOSED = "closed"
 
@@ -37,16 +37,16 @@ class Lane:
 
     def __init__(self) -> None:
         self.last_us = 0
-        #: What is in flight waits until then: it may arrive after a newer connection was made.
+        #: Messages in flight wait until then: they may arrive after a newer connection was opened.
         self.stalled_until_us = 0
-        #: Arrived where nobody can take it now: a cut link, or a paused process.
+        #: Arrived where it cannot be handled now: a cut link, or a paused process.
         self.held: deque[Message | End] = deque()
-        #: What is in flight and what comes is lost.
+        #: Messages in flight and later ones are lost.
         self.is_dead = False
 
 
 class Connection:
-    """Numbers are never used twice. An end that is closed here takes nothing more."""
+    """Numbers are never reused. An end that is closed here accepts nothing more."""
 
     __slots__ = (
         "batch_due", "is_open_at_node", "is_open_at_proposer", "latency_us", "node", "number",
@@ -56,7 +56,7 @@ class Connection:
     def __init__(
         self, number: int, process: Incarnation, peer: int, node: Node, latency_us: int
     ) -> None:
-        """`peer`: the place of the address where the process met this node."""
+        """`peer`: the place of the address where the process found this node."""
         self.number = number
         self.peer = peer
         self.process = process
@@ -77,19 +77,19 @@ class Network:
         self.delay_factor = 1
         self.chance_of_loss = 0.0
         self.chance_of_copy = 0.0
-        #: Kinds of messages that take longer, by how much, that are lost, or that come twice: each
-        #: every other time.
+        #: Kinds of messages that take longer, by how much, that are lost, or that arrive twice:
+        #: each every other time.
         self.delay_us: dict[type, int] = {}
         self.lost: set[type] = set()
         self.doubled: set[type] = set()
         self._numbers = 0
 
     def reaches(self, place: int, node: Node) -> bool:
-        """Both ways."""
+        """In both directions."""
         return not any((place, node.number, way) in self.cuts for way in (True, False))
 
     def open(self, process: Incarnation, peer: int, node: Node) -> Connection | None:
-        """None when the two cannot reach each other, or the safekeeper takes no connections."""
+        """None if the two cannot reach each other, or the safekeeper accepts no connections."""
         if not self.reaches(process.place, node) or not node.is_listening:
             return None
         self._numbers += 1
@@ -161,7 +161,7 @@ class Network:
             self.connections.pop(connection.number, None)
 
     def release(self) -> None:
-        """Something healed: what was held arrives now, in its order."""
+        """A fault was healed: held messages arrive now, in their order."""
         for connection in list(self.connections.values()):
             for lane, to_node in ((connection.to_node, True), (connection.to_proposer, False)):
                 while lane.held and not self._is_blocked(connection, lane, to_node):
@@ -170,7 +170,7 @@ class Network:
     # ---- ends
 
     def close_at_proposer(self, connection: Connection) -> None:
-        """What was sent before still arrives, or is lost with the connection."""
+        """Messages sent before still arrive, or are lost with the connection."""
         connection.is_open_at_proposer = False
         self._end(connection.to_node)
         if connection.is_open_at_node:
@@ -187,7 +187,7 @@ class Network:
             self.connections.pop(connection.number, None)
 
     def _end(self, lane: Lane) -> None:
-        """What is in flight is lost, arrives, or arrives when nobody expects it any more."""
+        """Messages in flight are lost, arrive, or arrive unexpectedly late."""
         lane.is_dead = self.random.random() < 0.3
         stall_us = self.random.choice((0, 0, 20_000, 100_000))
         if stall_us:
@@ -195,7 +195,7 @@ class Network:
             self.clock.call_later(stall_us, self.release)
 
     def break_connection(self, connection: Connection) -> None:
-        """Each end learns of it in its own time."""
+        """Each end is notified at its own time."""
         for lane, to_node in ((connection.to_node, True), (connection.to_proposer, False)):
             lane.is_dead = self.random.random() < 0.5
             delay_us = self.random.choice((0, 1000, 20_000, 200_000))

@@ -41,7 +41,7 @@ SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
 HINTS_US = 150_000
 SCRUB_TICKS = 10
 RESTART_US = 60_000
-#: What arrives within this time shares one flush.
+#: Messages that arrive within this time share one flush.
 BATCH_US = 400
 
 
@@ -49,14 +49,14 @@ Address = tuple[str, int]
 
 
 class WalRemoved(SafekeeperError):
-    """It has not got that WAL any more, or never had it."""
+    """It does not have that WAL any more, or never had it."""
 
 
 class Node:
     """One data directory and the process that runs on it; `acceptor` is None unless UP.
 
-    `number` is the safekeeper's id, `index` its place in the world's list: a disk that was lost and
-    another one under its id have one number and two indexes.
+    `number` is the safekeeper's id, `index` its place in the world's list: a lost disk and another
+    one under its id have one number and two indexes.
     """
 
     def __init__(self, world: World, number: int, membership: Membership) -> None:
@@ -73,7 +73,7 @@ class Node:
         self.chains: dict[int, NodeChain] = {}
         self.is_paused = False
         self.batch_us = BATCH_US
-        #: The power fails when so many more actions have been carried out.
+        #: The power fails after that many more actions.
         self.actions_left: int | None = None
         #: The power fails before, inside or after the next truncation.
         self.fails_at_truncation = False
@@ -89,7 +89,7 @@ class Node:
 
     @property
     def is_reachable(self) -> bool:
-        """The process answers, be it that it has no such timeline."""
+        """The process answers, also if it has no such timeline."""
         is_running = self.state in (NodeState.UP, NodeState.EMPTY, NodeState.DAMAGED)
         return is_running and not self.is_paused
 
@@ -117,7 +117,7 @@ class Node:
             self.world.clock.call_later(delay_us, self.end_batch, connection)
 
     def end_batch(self, connection: Connection) -> None:
-        """Whatever arrived until now shares one flush and one answer."""
+        """All messages that have arrived share one flush and one answer."""
         connection.batch_due = False
         if connection.is_open_at_node and self.acceptor is not None:
             if self.is_paused:
@@ -162,7 +162,7 @@ class Node:
         elif isinstance(action, TakeWal):
             self.take_wal(action)
         elif isinstance(action, CloseConnection):
-            # The order and its effect are two things: what arrived before may still be read.
+            # The order and its effect are separate: earlier messages may still be read.
             delay_us = self.world.random.choice((0, 500, 5000))
             self.world.clock.call_later(delay_us, self.close, action.connection)
         else:
@@ -177,7 +177,7 @@ class Node:
         self.chains[order.connection] = NodeChain(self, order)
 
     def chained(self, order: TakeWal, begin_lsn: int, wal: bytes) -> None:
-        """The bytes have come, maybe after their connection has gone."""
+        """The bytes have arrived, maybe after their connection has ended."""
         if self.acceptor is not None and wal:
             self.world.count("pieces of WAL by a chain")
             self.step(ChainedWal(order.connection, order.node_id, begin_lsn, wal))
@@ -209,7 +209,7 @@ class Node:
         self.lose_power()
 
     def stop(self) -> None:
-        """The process ended, or the timeline stopped: its connections go, the disk stays."""
+        """The process ended, or the timeline stopped: its connections end, the disk stays."""
         if self.acceptor is None:
             return
         self.acceptor = None
@@ -232,7 +232,7 @@ class Node:
             self.world.count("power losses")
 
     def read_checked(self, begin_lsn: int, end_lsn: int) -> bytes:
-        """What leaves it. Raises WalDamaged; then it has lost the end of its log."""
+        """WAL that it sends. Raises WalDamaged; then it has lost the end of its log."""
         if begin_lsn < self.disk.start_lsn:
             raise WalRemoved(f"WAL below {self.disk.start_lsn:X} was removed")
         try:
@@ -253,8 +253,8 @@ class Node:
                 self.world.trace(self.name, damage, [], "the scrub")
 
     def lose_data(self) -> None:
-        """The process knows of no timeline any more; `disk` remembers what it had. At most one
-        member of a run is lost for ever."""
+        """The process has no timeline any more; `disk` keeps the old content. At most one member of
+        a run loses its data permanently."""
         if not any(node.disk.is_rotten for node in self.world.nodes):
             self.stop()
             self.state = NodeState.DAMAGED
@@ -299,8 +299,8 @@ class Node:
             self.world.invariants.node_left(self, flushed_lsn)
 
     def _renew(self, control: ControlState) -> bool:
-        """Another life of the timeline on this disk begins: `control`, and no WAL. False when the
-        power fails before."""
+        """The timeline starts again on this disk, with `control` and no WAL. False if the power
+        fails before."""
         if self.actions_left is not None and self.state is not NodeState.EMPTY:
             self.world.count("crashes between actions")
             self.lose_power()
@@ -312,11 +312,11 @@ class Node:
         return True
 
     def become_empty(self, address: Address) -> None:
-        """A new server: it knows of no timeline."""
+        """A new server without a timeline."""
         self.state, self.acceptor, self.address = NodeState.EMPTY, None, address
 
     def switch_off(self) -> None:
-        """For ever; so it is when the disk is lost."""
+        """Permanently; also if the disk is lost."""
         self.stop()
         self.state = NodeState.GONE
 
@@ -339,5 +339,5 @@ def instance_of(index: int) -> bytes:
 
 
 def address_of(number: int) -> Address:
-    """Where a safekeeper listens that nobody has moved."""
+    """The first address of a safekeeper."""
     return f"s{number}", 6500

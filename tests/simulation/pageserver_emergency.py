@@ -1,5 +1,5 @@
-"""`Emergency`: a process that starts without the service, and how that ends. As `emergency_start`,
-in a simulated world."""
+"""`Emergency`: a process that starts without the service, and the end of that state. As
+`emergency_start`, in a simulated world."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEGINNING = (Phase.CLAIMING, Phase.LISTING, Phase.LOADING)
 
 
 class Emergency:
-    """No service is asked; nothing of it is deleted, until it is told."""
+    """No service is asked; it deletes nothing until it is confirmed."""
 
     def __init__(self, process: Process) -> None:
         process.is_emergency = True
@@ -31,7 +31,7 @@ class Emergency:
         self._look([*self._world.timelines, process.node_id], [])
 
     def _look(self, folders: list[Any], names: list[Any]) -> None:
-        """One suffix, above all that there is, also in the node's deletion queue."""
+        """One suffix above all existing ones, also in the node's deletion queue."""
         if not folders:
             self._begin(emergency_suffix(names, self.process.node_id))
             return
@@ -50,10 +50,11 @@ class Emergency:
             self.process.begin(timeline, suffix, Mode.EMERGENCY)
 
     def tell(self) -> None:
-        """The service is back: it goes on with the suffix, if nobody else has the tenant by now."""
+        """The service is back: the process keeps the suffix, unless another node has the tenant by
+        now."""
         process = self.process
         if not process.node_generation:
-            self._tell_again()  # it still looks for its suffix
+            self._tell_again()  # it still searches for its suffix
             return
         suffixes = {t.tenant_id: there.core.suffix for t, there in process.attached.items()}
 

@@ -1,4 +1,4 @@
-"""What befalls pageservers: the plan of a seed, and the faults it may hold."""
+"""The faults of pageservers: the plan of a seed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PageserverPlan(Plan):
 
 
 def kill(world: PageserverWorld, random: Random) -> None:
-    """It comes back within moments."""
+    """It starts again within moments."""
     if running := world.running():
         random.choice(running).kill()
 
@@ -68,7 +68,7 @@ def freeze_between_actions(world: PageserverWorld, random: Random) -> None:
 
 
 def replace_node(world: PageserverWorld, random: Random) -> None:
-    """Another process with its node id is started, while it goes on: as a StatefulSet may."""
+    """Another process with its node id is started while it runs, as a StatefulSet may do."""
     running = world.running()
     if running and len(running) < 6:
         process = random.choice(running)
@@ -85,7 +85,7 @@ def move(world: PageserverWorld, random: Random) -> None:
 
 
 def migrate(world: PageserverWorld, random: Random) -> None:
-    """As a move, but who had it is read from for some time."""
+    """As a move, but the previous one serves reads for some time."""
     tenant, node_id = _some_move(world, random)
     if world.service.state.tenants[tenant].mode is not Mode.MULTI:
         world.move(tenant, node_id, Mode.MULTI)
@@ -123,7 +123,7 @@ def copy_service(world: PageserverWorld, _: Random) -> None:
 
 
 def put_service_back(world: PageserverWorld, random: Random) -> None:
-    """To an older copy; and something is started with what it gives out."""
+    """It is restored from an older copy, and a process starts with numbers that it assigns."""
     world.service.put_back()
     for tenant in world.service.state.tenants:
         world.settle(tenant)
@@ -134,8 +134,8 @@ def put_service_back(world: PageserverWorld, random: Random) -> None:
 
 
 def emergency(world: PageserverWorld, random: Random) -> None:
-    """Somebody starts without the service: it is down, or only he does not reach it, and those who
-    run go on with it."""
+    """A process starts without the service: the service is down, or only this process cannot reach
+    it, and the others continue with it."""
     world.service.is_down = random.random() < 0.5
     node_id = random.choice(sorted(world.service.state.nodes))
     found = world.start_in_emergency(node_id)
@@ -143,7 +143,7 @@ def emergency(world: PageserverWorld, random: Random) -> None:
 
 
 def _emergency_ends(world: PageserverWorld, found: Emergency) -> None:
-    """It goes on with the service; or it is stopped, and another one is started."""
+    """It continues with the service; or it is stopped, and another one is started."""
     world.service.is_down = False
     if world.random.random() < 0.5:
         found.tell()
@@ -153,7 +153,7 @@ def _emergency_ends(world: PageserverWorld, found: Emergency) -> None:
 
 
 def move_during_validation(world: PageserverWorld, random: Random) -> None:
-    """Claims have been listed, but the answer is late, and meanwhile there is another one."""
+    """Claims have been listed, but the answer is late, and meanwhile there is another claim."""
     world.claims_unheard_us = random.choice((30_000, 80_000))
     world.clock.call_later(100_000, _claims_heard, world)
     world.clock.call_later(random.choice((5_000, 20_000)), move, world, random)
@@ -164,7 +164,7 @@ def _claims_heard(world: PageserverWorld) -> None:
 
 
 def late_claim(world: PageserverWorld, random: Random) -> None:
-    """Somebody starts in an emergency, slowly, while others go on and reach the service."""
+    """A process starts slowly in an emergency, while others continue with the service."""
     node_id = random.choice(sorted(world.service.state.nodes))
     found = world.start_in_emergency(node_id)
     found.process.claim_us = random.choice((20_000, 60_000))
@@ -199,7 +199,7 @@ WEIGHTS: dict[str, float] = {
     "delete_timeline": 0.7, "bad_store": 3,
 }  # fmt: skip
 
-#: A shape that chance alone makes too rarely, and the faults that make it together.
+#: A shape that chance makes too rarely, and the faults that cause it together.
 FOCI: dict[str, tuple[str, ...]] = {
     "none": ("kill",),
     "copies of the service": ("copy_service", "put_service_back", "replace_node"),
@@ -208,7 +208,7 @@ FOCI: dict[str, tuple[str, ...]] = {
     "replaced nodes": ("replace_node", "kill_between_actions", "service_slow"),
     "emergencies": ("emergency", "late_claim"),
 }
-#: Of each of these faults.
+#: The number of each of these faults.
 FOCUS_WEIGHT = 15
 
 KINDS: dict[str, Callable[[PageserverWorld, Random], None]] = {

@@ -1,6 +1,7 @@
-"""What happens to a few relations, as the WAL of pageserver worlds goes on; and layers of it.
+"""The changes of a few relations in the WAL of pageserver worlds, and layers of them.
 
-A page is a number: where in the WAL it was last written. A page that is in no map is all zeros.
+A page is a number: the position of its last change in the WAL. A page that is in no map is all
+zeros.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Pages = dict[tuple[Fork, int], int]
 
 @dataclass(frozen=True, slots=True)
 class PartContent:
-    """A part of a layer of the WAL [begin_lsn, end_lsn): as much of one as a core sees, and a merge
+    """A part of a layer of the WAL [begin_lsn, end_lsn): the part that a core sees and a merge
     reads."""
 
     begin_lsn: int
@@ -55,7 +56,7 @@ class PartContent:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that there is at a moment."""
+    """The complete state at a moment."""
 
     pages: Pages
     lengths: Mapping[Fork, int]
@@ -63,7 +64,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
-    """At `lsn`, of a fork from a block on, or of a database all."""
+    """Removed at `lsn`: a fork from a block on, or a whole database."""
 
     lsn: int
     of: Fork | Database
@@ -72,7 +73,7 @@ class _Gone:
 
 @dataclass(slots=True)
 class PageHistory:
-    """Asked for moments that go forward."""
+    """Called for moments in ascending order."""
 
     random: Random
     #: By the ends of epochs.
@@ -107,8 +108,8 @@ class PageHistory:
         return Limits(blocks, frozenset(databases))
 
     def _execute(self) -> None:
-        """Mostly a page is written, also beyond the end; else something is cut off, dropped or
-        made anew."""
+        """Mostly a page is written, also beyond the end; otherwise something is truncated, dropped
+        or created again."""
         fork, chance = self.random.choice(FORKS), self.random.random()
         if chance < 0.8:
             if fork not in self._lengths:
@@ -143,7 +144,7 @@ class PageHistory:
     # ---- merging, by the real rules
 
     def survey(self, parts: Sequence[PartContent], end_lsn: int) -> tuple[int, int]:
-        """Pages that live, and all."""
+        """The number of live pages, and of all pages."""
         live = live_pages(layers_of(parts), self.states[end_lsn].lengths)
         return sum(len(each.blocks) for each in live), sum(part.page_count for part in parts)
 

@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 class PageserverLaws:
     def __init__(self, world: PageserverWorld) -> None:
         self._world = world
-        #: Of each timeline, the greatest index that ever landed.
+        #: For each timeline, the greatest index that ever landed.
         self.chosen: dict[TimelineId, StoredObject] = {}
         self.trimmed_lsn: dict[TimelineId, int] = {}
         self.tombstone_us: dict[TimelineId, int] = {}
         self._writers: dict[tuple[Any, Any], str] = {}
         self._horizon_lsn: dict[tuple[TimelineId, Suffix], int] = {}
         self._contents: dict[tuple[Any, str], Any] = {}
-        #: What is read from while its successor is MULTI: by the tenant's timeline.
+        #: Attachments that serve reads while their successor is MULTI, by the tenant's timeline.
         self._multi: dict[TimelineId, PageIndex] = {}
 
     # ---- the store
@@ -76,7 +76,7 @@ class PageserverLaws:
                 self.chosen[folder] = found
 
     def created_again(self, folder: Any, found: StoredObject, content: Any, writer: str) -> None:
-        """A name that exists: by the same writer it is the same."""
+        """A name that exists: by the same writer the content is the same."""
         if writer == found.writer and not isinstance(found.name, TombstoneName):
             check("SuffixUnique", content == found.content, found.name.format(), "differs")
 
@@ -97,7 +97,8 @@ class PageserverLaws:
         self._check_horizon(timeline, found)
 
     def _check_horizon(self, timeline: TimelineId, found: StoredObject) -> None:
-        """An index goes on from that before it, of its suffix, or which it began with."""
+        """An index continues from the previous one of its suffix, or from the one that it began
+        with."""
         key = timeline, found.name.suffix
         before_lsn = self._horizon_lsn.get(key, 0)
         is_kept = found.content.horizon_lsn >= before_lsn
@@ -105,7 +106,7 @@ class PageserverLaws:
         self._horizon_lsn[key] = found.content.horizon_lsn
 
     def _check_served(self, timeline: TimelineId, found: StoredObject) -> None:
-        """By the layers up to a cut: all of the log below it; and by its frame."""
+        """By the layers up to a cut: the whole log below it; and by its frame."""
         index, name = found.content, found.name.format()
         objects = self._world.store.pages[timeline]
         frames = {frame.end_lsn for frame in index.frames}
@@ -128,7 +129,7 @@ class PageserverLaws:
     def _check_pages(
         self, index: PageIndex, layers: dict[int, dict[int, PartContent]], name: str
     ) -> None:
-        """At each cut what the layers say is what there was."""
+        """At each cut the layers give the right pages."""
         cuts = {cut.end_lsn for cut in index.cuts}
         pages = base_pages()
         for end_lsn in sorted(layers):
@@ -162,7 +163,7 @@ class PageserverLaws:
     # ---- processes
 
     def trimmed(self, timeline: TimelineId, lsn: int) -> None:
-        """WAL below is gone, whoever said so."""
+        """WAL below that position is removed, whichever process released it."""
         if lsn > self.trimmed_lsn.get(timeline, 0) and timeline not in self.tombstone_us:
             self.trimmed_lsn[timeline] = lsn
             newest = self.chosen.get(timeline)
@@ -202,7 +203,7 @@ class PageserverLaws:
     # ---- in quiet
 
     def garbage(self) -> str:
-        """What should have gone, or ""."""
+        """The objects that should have been deleted, or ""."""
         for timeline in self._world.timelines:
             objects = self._world.store.folder(timeline).values()
             if timeline in self.tombstone_us:
@@ -237,7 +238,7 @@ def reach(ranges: Iterable[tuple[int, int]]) -> set[int]:
 
 
 def cut_off(pages: Pages, limits: Limits) -> None:
-    """What is gone."""
+    """The removed pages."""
     for fork, block in list(pages):
         is_dropped = any(
             (each.tablespace, each.database) == (fork.tablespace, fork.database)

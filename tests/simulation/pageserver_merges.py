@@ -1,4 +1,4 @@
-"""What a process of pageserver worlds does when a core orders a survey, or a merge."""
+"""The actions of a process in pageserver worlds when a core orders a survey or a merge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorum_wal.pageserver.attachments import attachment_events as attaching
 if TYPE_CHECKING:
     from .pageserver_process import Attached, Process
 
-#: Of each part: the disk is full, or an answer has not come.
+#: Of each part: the disk is full, or an answer is missing.
 CHANCE_OF_FAILURE = 0.02
 PART_US = (100, 1000, 10_000)
 
@@ -18,7 +18,7 @@ PART_US = (100, 1000, 10_000)
 def execute_order(
     process: Process, there: Attached, action: attaching.SurveyLayers | attaching.MergeLayers
 ) -> None:
-    """All layers in one request. One that is not there is an error: somebody has deleted it."""
+    """All layers in one request. A missing one is an error: another process has deleted it."""
     world, timeline = process.world, there.id.timeline
     failed = partial(_failed, process, there, action.number)
 
@@ -38,7 +38,7 @@ def execute_order(
 
 
 def _hand_over(process: Process, there: Attached, number: int, part: int) -> None:
-    """One part after the other, while cuts go on."""
+    """One part after the other, while cuts continue."""
     random = process.world.random
     if part == len(there.changes[number]):
         process.step_attached(there, attaching.LayersMerged(number))

@@ -1,6 +1,6 @@
-"""`Process`: a pageserver's shell: the real cores, and actions that a simulated world carries out.
+"""`Process`: a pageserver's process: the real cores, and actions that a simulated world executes.
 
-It may end, or stand still, between any two actions. What comes meanwhile waits, as for a machine
+It may end or pause between any two actions. Messages that arrive meanwhile wait, as for a machine
 that was suspended.
 """
 
@@ -49,7 +49,7 @@ PARTS = (0, 1)
 
 @dataclass(slots=True)
 class Attached:
-    """One timeline at one process, and what lies on its local disk."""
+    """One timeline at one process, and the content of its local disk."""
 
     core: Attachment
     id: AttachmentId
@@ -58,13 +58,13 @@ class Attached:
     listed_us: int = 0
     told_stale: bool = False
     scrub: Scrub | None = None
-    #: Of each change or merge on its way, its contents.
+    #: The contents of each change or merge in progress.
     changes: dict[int, list[Any]] = field(default_factory=dict)
     merges: set[int] = field(default_factory=set)
 
 
 class Process:
-    """`serial` makes its incarnation, and is not part of any name."""
+    """`serial` numbers its incarnations, and is not part of any name."""
 
     def __init__(self, world: PageserverWorld, node_id: int, serial: int) -> None:
         self.world = world
@@ -73,10 +73,10 @@ class Process:
         self.is_alive = True
         self.is_frozen = False
         self.is_emergency = False
-        #: Actions until it dies, or stands still.
+        #: Actions until it dies or pauses.
         self.actions_left: int | None = None
         self.freeze_us = 0
-        #: How late its claims land.
+        #: The delay of its claims.
         self.claim_us = 0
         self.node_generation = 0
         self.attached: dict[TimelineId, Attached] = {}
@@ -101,7 +101,7 @@ class Process:
         self.attach(tenants)
 
     def attach(self, tenants: dict[bytes, Tenant]) -> None:
-        """What the service says is attached here; the modes of what is there already."""
+        """The attachments from the service, and the modes of existing ones."""
         for timeline in self.world.timelines:
             at = tenants.get(timeline.tenant_id)
             if at is None or self.queue is None or timeline in self.world.service.state.deleted:
@@ -117,12 +117,12 @@ class Process:
                     if there.core.mode is not at.mode and there.core.is_validated:
                         self.step_attached(there, attaching.ModeSet(at.mode))
                 case AttachDecision.REFUSE:
-                    # A late answer; or the service has gone back, and says so again and again.
+                    # A late answer; or the service was restored from an old copy, and repeats it.
                     self.world.count("late attaches refused")
                     self.world.clock.call_later(5000, self.world.operator_advances)
 
     def _detach(self, timeline: TimelineId) -> None:
-        """Only what it knows itself to be stale: until then it may be read from."""
+        """Only an attachment that knows that it is stale: until then it may serve reads."""
         there = self.attached.get(timeline)
         if there is not None and (there.core.mode is Mode.STALE or self.world.is_calm):
             del self.attached[timeline]
@@ -139,7 +139,7 @@ class Process:
         self.step_attached(there, attaching.Begun())
 
     def begin_queue(self) -> None:
-        """Of this process' number."""
+        """The queue of this process's number."""
         suffix = Suffix.pack(0, self.node_id, self.node_generation)
         self.queue = DeletionQueue(suffix, self.name, self.world.grace_ms)
         self.step_queue(deleting.QueueBegun())
@@ -168,7 +168,7 @@ class Process:
             call()
 
     def later(self, call: Any) -> Any:
-        """A callback for the world, which finds this process as it is then."""
+        """A callback for the world, which calls this process in its state at that time."""
 
         def arrived(*args: Any) -> None:
             self._run(partial(call, *args))
@@ -261,7 +261,7 @@ class Process:
                 self._attached_request(there, action)
 
     def _list_indices(self, there: Attached, action: attaching.ListIndices) -> None:
-        """In two requests: the tombstone is looked for behind the list, as it comes before all."""
+        """In two requests: the tombstone is checked after the list, as it comes before all."""
         world, timeline = self.world, there.id.timeline
         asked_us = world.clock.now_us
         step = partial(self.step_attached, there)
@@ -289,10 +289,10 @@ class Process:
         land = partial(self.world.store.get, folder, name)
         self.world.store.ask(land, self.later(answered), self.later(failed), is_write=False)
 
-    # ---- its work, as timers bring it
+    # ---- its work, by timers
 
     def ingest(self, there: Attached) -> None:
-        """An epoch was replayed; what is stale keeps it on the local disk."""
+        """An epoch was replayed; a stale process keeps it on the local disk."""
         core, world = there.core, self.world
         wal_lsn = world.wal_lsn()
         if core.phase is not Phase.ACTIVE or wal_lsn < there.end_lsn + 100:

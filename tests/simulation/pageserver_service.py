@@ -1,5 +1,5 @@
-"""`ServiceModel`: the generation service of pageserver worlds: one copy of the truth, which an
-operator may put back to an older one; slow, or down."""
+"""`ServiceModel`: the generation service of pageserver worlds: one state, which an operator may
+reset to an older one; slow, or down."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ServiceModel:
     def ask(
         self, do: Callable[[], Any], answered: Callable[[Any], None], failed: Callable[[], None]
     ) -> None:
-        """A transaction, and its answer, each after a while."""
+        """A transaction and its answer, each with a delay."""
         world, random = self._world, self._world.random
         delay_us = random.choice(self.delays_us)
         if self.is_down or (not world.is_calm and random.random() < 0.03):
@@ -73,7 +73,7 @@ class ServiceModel:
     def validate(
         self, node_id: int, node_generation: int, asked: frozenset[tuple[bytes, int]]
     ) -> tuple[bool, Mapping[tuple[bytes, int], bool]]:
-        """Of a tenant that this node does not have nothing is said."""
+        """A tenant that this node does not have is not in the answer."""
         is_node_valid = self.state.nodes[node_id] == node_generation
         answer = {}
         for tenant, generation in asked:
@@ -87,19 +87,19 @@ class ServiceModel:
         at.generation, at.node_id, at.mode = at.generation + 1, node_id, mode
 
     def settle(self, tenant: bytes) -> None:
-        """Nothing is read from the attachment before any more."""
+        """The previous attachment serves no reads any more."""
         self.state.tenants[tenant].mode = Mode.SINGLE
 
     def advance(self, tenant: bytes, suffix: Suffix) -> None:
-        """What is given out from now on is above."""
+        """Numbers that are assigned from now on are above."""
         at = self.state.tenants[tenant]
         if suffix.attachment_generation >= at.generation:
             at.generation = suffix.attachment_generation + 1
         self.advance_node(suffix.node_id, suffix.node_generation)
 
     def advance_own(self, tenant: bytes, suffix: Suffix) -> Tenant:
-        """Of one who has claimed it in an emergency, and goes on with it. What is read from is so
-        still: the mode stays."""
+        """Of a process that has claimed it in an emergency, and keeps it. An attachment that serves
+        reads still does: the mode stays."""
         at = self.state.tenants[tenant]
         if suffix.attachment_generation > at.generation:
             at.generation, at.node_id = suffix.attachment_generation, suffix.node_id

@@ -1,10 +1,10 @@
-"""`PageStore`: the object store of pageserver worlds. Requests come late, twice, or not at all.
+"""`PageStore`: the object store of pageserver worlds. Requests arrive late, twice, or not at all.
 
     request -> (lost) -> lands -> (again, much later) -> answer -> (lost)
 
-Every request lands as a whole, but for a list: its second half may be listed later than its first.
-Who asks hears an answer, or that it failed; a request that failed may land long afterwards.
-Objects are values; every fourth seed takes each through its bytes.
+Every request takes effect as a whole, except a list, whose second half may be read later than its
+first. The caller gets an answer, or an error; a request that failed may take effect long
+afterwards. Objects are values; every fourth seed encodes and decodes each one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 N = TypeVar("N")
 
-#: What is not on this side of the store's clock: it is ahead of everyone.
+#: The difference of the store's clock, which is ahead of all others.
 CLOCK_AHEAD_MS = 7_000
-#: Of a request that nobody waits for any more.
+#: For a request whose caller does not wait any more.
 LATE_US = (5_000, 40_000, 150_000)
 
 
@@ -57,10 +57,10 @@ class PageStore:
         self.queues: dict[int, dict[str, StoredObject]] = {}
         self._takes_bytes = world.seed % 4 == 0
 
-    # ---- what a request does when it lands
+    # ---- the effects of requests
 
     def create(self, folder: Any, name: Any, content: Any, writer: str) -> StoredObject:
-        """What is there afterwards."""
+        """Returns the object after the request."""
         objects, text = self.folder(folder), name.format()
         found = objects.get(text)
         if found is None:
@@ -115,8 +115,8 @@ class PageStore:
         *,
         is_write: bool,
     ) -> None:
-        """`land` happens in the store; then one of the others, or both never when the caller is
-        gone."""
+        """`land` happens in the store; then one of the callbacks, or neither if the caller has
+        ended."""
         world, random, call_later = self._world, self._world.random, self._world.clock.call_later
         delay_us = random.choice(world.request_us)
         if is_write and not world.is_calm and random.random() < world.chance_of_copies:
@@ -159,7 +159,7 @@ class PageStore:
         failed: Callable[[], None],
         above: str = "",
     ) -> None:
-        """Half of the lists come in two pages, with time between."""
+        """Half of the lists have two pages, with time between."""
         random = self._world.random
         if random.random() < 0.5:
             self.ask(lambda: self.list(folder, above), answered, failed, is_write=False)
@@ -182,7 +182,7 @@ def ignored(_: Any) -> None:
 
 
 def through_bytes(content: Any) -> Any:
-    """What a reader makes of it."""
+    """The object as a reader decodes it."""
     match content:
         case PageIndex():
             return decode_index(encode_index(content), "index")

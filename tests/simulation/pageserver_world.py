@@ -1,7 +1,7 @@
 """`PageserverWorld`: pageservers of two node ids, one of them twice now and then, their generation
 service, one object store, readers and an operator, under one seed.
 
-chaos until the horizon -> every fault ends -> within SETTLE_US all is attached, garbage is gone
+    chaos until the horizon -> every fault ends -> within SETTLE_US all attached, no garbage left
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ TIMELINES = (
 )
 NODE_IDS = [1, 2, 3]
 PROCESSES_MAX = 6
-#: What must be at rest within this time after the last fault.
+#: The time after the last fault until everything must be at rest.
 SETTLE_US = 3_000_000
 WAL_BYTES_PER_MS = 50
-#: When the last request has landed, once there are no faults.
+#: The time until the last request has landed, once there are no faults.
 LATEST_MS = 200
 
 
 class PageserverWorld:
-    """`run()` raises BrokenLaw, or what a core raised, at the first bad step."""
+    """`run()` raises BrokenLaw, or an error of a core, at the first bad step."""
 
     plan_of = staticmethod(PageserverPlan.of)
     option = "--pageserver "
@@ -71,7 +71,7 @@ class PageserverWorld:
         self.steps = 0
         self.clock = self.trace.clock = Clock()
         self.is_calm = False
-        #: In the end: what is not done any more, as it makes garbage itself.
+        #: At the end: actions that stop, because they create garbage themselves.
         self._ended_work: tuple[str, ...] = ()
         self._quiet_us = 0
         self.timelines = TIMELINES
@@ -79,9 +79,9 @@ class PageserverWorld:
         self.history_s = random.choice((10, 40))
         self.request_us = random.choice(((200, 500, 1000), (500, 2000, 8000)))
         self.chance_of_fault = random.choice((0.0, 0.05, 0.15))
-        #: Of a write that lands once more, much later: a proxy between had kept it.
+        #: The delay of a write that takes effect once more, from a proxy.
         self.chance_of_copies = random.choice((0.0, 0.0, 0.3))
-        #: How late the answers to lists of claims come.
+        #: The delay of the answers to lists of claims.
         self.claims_unheard_us = 0
         self.period_us = {
             work: random.choice((5_000, 15_000, 40_000))
@@ -180,7 +180,7 @@ class PageserverWorld:
         return self._littered()
 
     def _littered(self) -> str:
-        """Nothing changes any more, then nothing is looked for any more, then lists are empty."""
+        """First no change happens any more, then no search, then the lists are empty."""
         if not self._ended_work:
             self._ended_work = ("ingest", "compact", "collect")
             self._quiet_us = self.clock.now_us
@@ -209,7 +209,7 @@ class PageserverWorld:
         return Emergency(process)
 
     def ended(self, process: Process) -> None:
-        """What it served is not read from any more."""
+        """Its objects serve no reads any more."""
         for timeline in process.attached:
             self.laws.multi_ended(timeline)
 
@@ -229,7 +229,7 @@ class PageserverWorld:
         self.clock.call_later(period_us, self._work, work)
 
     def _operate(self) -> None:
-        """Starts what is missing, tells pageservers what is attached; deletes what is to go."""
+        """Starts missing processes, announces attachments to pageservers, deletes timelines."""
         self.processes = self.running()
         for node_id in NODE_IDS:
             if all(process.node_id != node_id for process in self.processes):
@@ -243,14 +243,14 @@ class PageserverWorld:
         self.clock.call_later(20_000, self._operate)
 
     def operator_reads_refusal(self, process: Process, timeline: TimelineId) -> None:
-        """He does what the hint says, and starts it again."""
+        """The operator follows the hint, and starts it again."""
         if timeline not in self.service.state.deleted:
             self.operator_advances()
             if process.is_alive and process.queue is not None:
                 process.kill()
 
     def operator_advances(self) -> None:
-        """Tells the service what the store has seen, and a copy may have forgotten."""
+        """Reports to the service the numbers in the store, which a copy may lack."""
         for timeline in TIMELINES:
             names = [each.name for each in self.store.list(timeline)]
             for name in names:
@@ -263,7 +263,8 @@ class PageserverWorld:
                 self.service.advance_node(node_id, found.name.suffix.node_generation)
 
     def move(self, tenant: bytes, node_id: int, mode: Mode) -> None:
-        """Who has it now goes on: with MULTI it is read from until all is settled."""
+        """The present pageserver continues: with MULTI it serves reads until the move is
+        complete."""
         self.settle(tenant)
         at = self.service.state.tenants[tenant]
         if mode is Mode.MULTI:
@@ -284,7 +285,7 @@ class PageserverWorld:
     # ---- readers
 
     def _read(self) -> None:
-        """Somebody begins with the newest index, and reads until the grace ends."""
+        """A reader begins with the newest index, and reads until the grace ends."""
         timeline = self.random.choice(TIMELINES)
         names = [o for o in self.store.list(timeline) if isinstance(o.name, IndexName)]
         if names and timeline not in self.laws.tombstone_us:
@@ -298,7 +299,7 @@ class PageserverWorld:
     # ---- deleting a timeline
 
     def delete_timeline(self, timeline: TimelineId) -> None:
-        """The intent; `_operate` does the rest, again and again."""
+        """The intent; `_operate` does the rest, repeatedly."""
         self.service.delete_timeline(timeline)
         self.remove(timeline)
 

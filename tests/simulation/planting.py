@@ -9,13 +9,13 @@ from typing import Any
 Patch = Callable[[Any, str, object], None]
 Plant = Callable[[Patch], None]
 PLANTS: list[Plant] = []
-#: In worlds whose members change; and those of them that show too rarely for every run.
+#: In worlds whose members change; and those of them that are too rare for every run.
 CHANGE_PLANTS: list[Plant] = []
 RARE_PLANTS: list[Plant] = []
-#: In worlds with a limbo; and those of them that show too rarely for every run.
+#: In worlds with a limbo; and those of them that are too rare for every run.
 LIMBO_PLANTS: list[Plant] = []
 RARE_LIMBO_PLANTS: list[Plant] = []
-#: In worlds of pageservers; and those of them that show too rarely for every run.
+#: In worlds of pageservers; and those of them that are too rare for every run.
 PAGESERVER_PLANTS: list[Plant] = []
 RARE_PAGESERVER_PLANTS: list[Plant] = []
 
@@ -57,7 +57,7 @@ def plant_rare_pageserver(bug: Plant) -> Plant:
 
 @contextmanager
 def planted(bug: Plant) -> Iterator[None]:
-    """Every patch is taken back."""
+    """Every patch is taken back at the end."""
     before: list[tuple[Any, str, object]] = []
 
     def patch(owner: Any, name: str, value: object) -> None:

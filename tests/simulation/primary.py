@@ -1,4 +1,4 @@
-"""`Primary`: an imagined Postgres server: its WAL, its timeline history, and its misfortunes."""
+"""`Primary`: a simulated Postgres server: its WAL, its timeline history, and its faults."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .log import PAGE_SIZE, START_LSN, Log
 
 #: Small, a few to a page, one of several pages; 0 fills the page exactly.
 RECORD_BYTES = (64, 64, 64, 64, 64, 200, 200, 1000, 0, 9000, 20_000)
-#: How often pg_switch_wal() is called, or archive_timeout is over, before a write.
+#: How often pg_switch_wal() is called, or archive_timeout has passed, before a write.
 SWITCHES = 0.01
-#: How long the WAL of one run may get, and from where on new records are small ones: a run whose
-#: primaries have nothing to write any more proves nothing.
+#: The limit for the WAL of one run, and the position from which new records are small: a run whose
+#: primaries cannot write any more proves nothing.
 WAL_BYTES_MAX, LARGE_BYTES_MAX = 900 * 1024, 500 * 1024
 FAR_AWAY_LSN = 1 << 40
 
 
 class Primary:
-    """`is_restored`: a server restored from whatever log wins the next election, so that two of
-    them write different bytes at one position as often as can be."""
+    """`is_restored`: a server restored from the log that wins the next election, so that two of
+    them write different bytes at one position as often as possible."""
 
     def __init__(self, name: str, log: Log, history: TimelineHistory, is_restored: bool) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class Primary:
         self.is_restored = is_restored
         #: It has its log: a restored one gets it from the election.
         self.is_ready = not is_restored
-        #: It was refused, or somebody was promoted after it.
+        #: It was refused, or another server was promoted after it.
         self.is_deposed = False
         self.acked_lsn = START_LSN
         self._records = 0
@@ -40,7 +40,7 @@ class Primary:
         return FAR_AWAY_LSN if self.is_restored else self.log.lsn
 
     def write(self, random: Random, *, is_bulk: bool = False) -> None:
-        """Some client commits; the longer the log, the smaller its records, but for bulk loads."""
+        """A client commits; the longer the log, the smaller its records, except for bulk loads."""
         if not self.is_ready or len(self.log.wal) > WAL_BYTES_MAX:
             return
         if random.random() < SWITCHES:
@@ -56,7 +56,8 @@ class Primary:
                 self.log.fill_page(name)
 
     def somewhere(self, begin_lsn: int, random: Random) -> int:
-        """Where its walsender may cut a message: at the end, or at a page boundary before."""
+        """A position where its walsender may end a message: at the end, or at an earlier page
+        boundary."""
         end_lsn = self.log.lsn
         page_lsn = begin_lsn - begin_lsn % PAGE_SIZE + PAGE_SIZE
         if page_lsn >= end_lsn or random.random() < 0.4:
@@ -64,7 +65,7 @@ class Primary:
         return random.choice(range(page_lsn, end_lsn, PAGE_SIZE))
 
     def roll_back(self, random: Random) -> None:
-        """The machine is set back to a snapshot: older WAL on the same timeline, then other WAL."""
+        """The machine is reset to a snapshot: older WAL on the same timeline, then other WAL."""
         ends = self.log.ends
         floor = self.tli_history.entries[-1].switch_lsn if self.tli_history.entries else START_LSN
         choices = [lsn for lsn in ends[-40:] if lsn > floor]
@@ -73,8 +74,8 @@ class Primary:
             self._records += 1000  # what it writes from here on was never written before
 
     def promoted(self, name: str, log: Log, tli: int) -> Primary:
-        """A standby of this server that had replayed all of `log`, on a timeline of its own. It
-        has seen no switch above the end of what it replayed."""
+        """A standby of this server that had replayed all of `log`, on its own timeline. It has seen
+        no switch above the end of the replayed WAL."""
         before, end_lsn = self.tli_history, Lsn(log.lsn)
         switches = [entry for entry in before.entries if entry.switch_lsn <= end_lsn]
         unseen = [entry.tli for entry in before.entries if entry.switch_lsn > end_lsn]

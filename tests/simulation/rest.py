@@ -1,7 +1,7 @@
-"""`Rest`: where to begin when all faults have ended: one address, from which a proposer must win.
+"""`Rest`: the state after all faults have ended: a proposer that knows one address must win.
 
-Computed on the disks, as the law says how it is found: the greatest membership of whom was asked,
-then the addresses in that, until nothing greater comes.
+It is computed from the disks, by the law of finding: the greatest membership of the asked
+safekeepers, then the addresses in it, until no greater one appears.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Rest:
 
     @classmethod
     def found(cls, world: ChangingWorld) -> Rest | None:
-        """None when disks were lost, and with them a quorum. From any address it must go, unless
-        some have moved, or were switched off when they had left: then from some."""
+        """None if disks were lost, and with them a quorum. It must be possible from any address,
+        unless some have moved, or were switched off after they had left: then from some."""
         known = [node.address for node in world.nodes if node.state not in AWAY]
         known = [address for address in known if answering(world, address) is not None]
         world.random.shuffle(known)
@@ -51,13 +51,13 @@ def is_one_of(indexes: list[int], node: Node) -> bool:
 
 
 def answering(world: ChangingWorld, address: Address) -> Node | None:
-    """Who has the timeline there, or has left it."""
+    """The safekeepers that have the timeline, or have left it."""
     node = world.node_at(address)
     return node if node is not None and node.state not in AWAY else None
 
 
 def discover(world: ChangingWorld, address: Address) -> tuple[Membership, list[Node]]:
-    """The greatest membership found, and who was asked on the way."""
+    """The greatest membership found, and the safekeepers that were asked."""
     asked, found = {address}, answering(world, address)
     assert found is not None
     membership = found.disk.control.membership

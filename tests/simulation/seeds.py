@@ -1,4 +1,4 @@
-"""Many seeds of one kind of world: each of them holds, and together they meet what they must."""
+"""Many seeds of one kind of world: each must hold, and together they must cover enough."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .world import World
 
 
 def run(kind: type[World], seed: int) -> Counter[str]:
-    """What it met. A failure prints the command that repeats it."""
+    """What it covered. A failure prints the command that repeats it."""
     world = kind(seed)
     try:
         world.run()
@@ -24,7 +24,8 @@ def run(kind: type[World], seed: int) -> Counter[str]:
 
 
 def check(kind: type[World], seeds: int, fresh: int, must_be_met: Mapping[str, int]) -> None:
-    """The first `seeds`, which are the same in each run, meet enough of all; `fresh` are new."""
+    """The first `seeds`, which are the same in each run, cover enough of everything; `fresh` are
+    new."""
     counts = Counter[str]()
     begin = time.time_ns() // 1_000_000_000
     with small_limits():
@@ -37,7 +38,7 @@ def check(kind: type[World], seeds: int, fresh: int, must_be_met: Mapping[str, i
 
 
 def check_repeats(kind: type[World], seed: int = 11) -> None:
-    """Twice the same, or no failure could be repeated."""
+    """Two runs are equal; otherwise no failure could be repeated."""
     with small_limits():
         worlds = [kind(seed), kind(seed)]
         for world in worlds:

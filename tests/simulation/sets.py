@@ -1,4 +1,4 @@
-"""Sets of members, counted without the cores: who a member is, what a quorum of each set has."""
+"""Sets of members, counted without the cores: the identity of a member, and quorums of each set."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def node_of(nodes: Sequence[Node], member: Member) -> Node | None:
-    """The disk that this member is; another one under its id is not it. One whose instance is not
-    known was there from the start."""
+    """The disk of this member; another one under its id is a different disk. One whose instance is
+    unknown existed from the start."""
     for node in nodes:
         if node.number == member.id and member.instance in (UNKNOWN_INSTANCE, node.instance):
             return node

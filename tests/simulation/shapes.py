@@ -1,7 +1,7 @@
-"""`Shapes`: how often a run came through the places where a mistake would show.
+"""`Shapes`: how often a run reached the situations in which a mistake would show.
 
-Counts, and checks nothing. The faults are steered to these shapes (`faults.FOCI`), and the test
-demands each of them by number, so that a change which makes one rare is noticed.
+It counts, and checks nothing. The faults are steered to these shapes (`faults.FOCI`), and the test
+requires a number of each, so that a change which makes one rare is noticed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Shapes:
-    """Told of a message before its safekeeper steps, and of each election."""
+    """Gets each message before its safekeeper steps, and each election."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,6 +1,7 @@
-"""The cores keep the law while their members change, in a world that fails.
+"""The cores keep the laws while their members change, in a world with faults.
 
-A number of seeds, whatever the machine: SEEDS are always the same, FRESH are others in every run.
+The number of seeds is the same on any machine: SEEDS are always the same, FRESH are others in every
+run.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from .changing_world import ChangingWorld
 
 SEEDS = 100
 FRESH = 25
-#: What SEEDS must have met, and how often at least: about half of what they met when this was
-#: written.
+#: What SEEDS must cover at least: about half of what they covered when this was written.
 MUST_BE_COVERED = {
     "changes requested": 500, "timelines joined": 120, "timelines joined again": 100,
     "joint memberships entered": 70, "left forward": 50, "left forward, found": 10, "left back": 2,

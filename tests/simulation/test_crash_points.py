@@ -1,8 +1,8 @@
 """One change of the members, and an end of one process after each of its actions.
 
-A leader replaces a member; it, or a safekeeper, ends after so many actions, from the request on.
+A leader replaces a member; it, or a safekeeper, ends after that many actions, from the request on.
 Then a new proposer that knows one old address must win, leave a joint membership, and commit: no
-law of the world may fall, that of rest neither.
+law of the world may break, nor that of rest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Choice = Callable[[ChangingWorld], Incarnation | Node | None]
 
 
 def quiet_world(seed: int, members: int, spares: int) -> ChangingWorld:
-    """Nothing fails that is not asked for."""
+    """Only requested faults happen."""
     plan = ChangingPlan(
         focus="none", nodes_count=members, is_restoring=False, is_wild=False, write_us=20_000,
         horizon_us=HORIZON_US, faults=(), spares_count=spares, set_size_max=5,
@@ -39,7 +39,7 @@ def quiet_world(seed: int, members: int, spares: int) -> ChangingWorld:
 
 
 def request(world: ChangingWorld, *numbers: int) -> Incarnation:
-    """The leader, who was asked for these members."""
+    """The leader, which was asked for these members."""
     leader = the_leader(world)
     assert leader is not None
     membership = leader.core.membership
@@ -50,7 +50,7 @@ def request(world: ChangingWorld, *numbers: int) -> Incarnation:
 
 
 def ends_after(count: int, choose: Choice) -> bool:
-    """Whether it ended before the change was done."""
+    """Whether it ended before the change was complete."""
     world = quiet_world(count, 3, 1)
     world.run_until(REQUEST_US)
     leader = request(world, 1, 2, 4)
@@ -91,11 +91,12 @@ def test_an_end_after_each_action(choose: Choice) -> None:
     with small_limits(), capture_logs():
         for count in range(0, ACTIONS_MAX, 1 if choose is the_leader else 5):
             ends += ends_after(count, choose)
-    assert ends > 20  # or it was never in the middle
+    assert ends > 20  # otherwise it was never in the middle
 
 
 def test_one_three_five_three_and_three_others() -> None:
-    """A record is committed in every state, and a proposer from any address ever valid goes on."""
+    """A record is committed in every state, and a proposer from any address that was ever valid
+    continues."""
     with small_limits(), capture_logs():
         for seed in range(7):
             grow_and_shrink(quiet_world(seed, 1, 7))
@@ -118,7 +119,8 @@ def is_longer(log: Log, lsn: int) -> bool:
 
 
 def test_a_rest_from_every_address() -> None:
-    """Of each that was valid once: who has left leads on, too."""
+    """From each address that was once valid: a safekeeper that has left leads to the members,
+    too."""
     with small_limits(), capture_logs():
         for number in range(1, 5):
             world = quiet_world(1, 3, 1)

@@ -1,6 +1,6 @@
 """Whole runs with the real files of safekeepers, the codec and the order of their calls to a disk.
 
-The same seeds as without files stand for other runs: what fails to reach the disk fails elsewhere.
+The same seeds as without files stand for other runs, because writes fail at other places.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MUST_BE_COVERED = (
     "crashes between calls to the disk", "crashes in a recovery",
     "disk: an error that stops the timeline",
 )  # fmt: skip
-#: Of a safekeeper and of a leader, a third of what they were when this was written.
+#: Of a safekeeper and of a leader; a third of the values when this was written.
 STEADY = {"batches by the steady path": 2000, "events by the steady path": 500}
 
 
@@ -51,7 +51,7 @@ def test_a_seed_is_a_run_on_files() -> None:
 
 @pytest.mark.parametrize("bug", FILE_PLANTS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_caught_on_files(bug: Plant) -> None:
-    with small_limits(), planted(bug), pytest.raises(AssertionError):  # BrokenLaw is one
+    with small_limits(), planted(bug), pytest.raises(AssertionError):  # a BrokenLaw is one, too
         run_until_it_fails()
 
 

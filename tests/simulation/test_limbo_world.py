@@ -1,6 +1,7 @@
-"""The coordinator's core keeps the laws of the limbo, in a world that fails.
+"""The coordinator's core keeps the laws of the limbo, in a world with faults.
 
-A number of seeds, whatever the machine: SEEDS are always the same, FRESH are others in every run.
+The number of seeds is the same on any machine: SEEDS are always the same, FRESH are others in every
+run.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from .limbo_world import LimboWorld
 
 SEEDS = 70
 FRESH = 15
-#: What SEEDS must have met, and how often at least: about half of what they met when this was
-#: written.
+#: What SEEDS must cover at least: about half of what they covered when this was written.
 MUST_BE_COVERED = {
     "limbo: prepared": 2000, "limbo: confirmed": 1800, "limbo: refused": 5000,
     "limbo: decoded Prepare": 1300, "limbo: decoded CommitPrepared": 1000,

@@ -1,6 +1,7 @@
-"""The cores of pageservers keep their laws, in a world that fails.
+"""The cores of pageservers keep their laws, in a world with faults.
 
-A number of seeds, whatever the machine: SEEDS are always the same, FRESH are others in every run.
+The number of seeds is the same on any machine: SEEDS are always the same, FRESH are others in every
+run.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from .planting import planted
 SEEDS = 30
 FRESH = 8
 SERVICE_SEEDS = 10
-#: What SEEDS must have met, and how often at least: about half of what they met when this was
-#: written.
+#: What SEEDS must cover at least: about half of what they covered when this was written.
 MUST_BE_COVERED = {
     "changes stored": 1000, "keys deleted": 15_000, "lists removed": 750,
     "lists of before removed": 50, "hints": 400, "orphans": 18_000, "scrubs": 1000,
@@ -36,14 +36,14 @@ def test_the_laws_of_pageservers_hold() -> None:
 
 
 def test_the_service_alone_is_enough_while_it_does_not_go_back() -> None:
-    """Or what two planted bugs break would prove nothing."""
+    """Otherwise the laws that two planted bugs break would prove nothing."""
     with planted(service_alone):
         for seed in range(SERVICE_SEEDS):
             seeds.run(PageserverWorld, seed)
 
 
 def test_a_seed_is_a_run() -> None:
-    """Twice the same, or no failure could be repeated."""
+    """Two runs are equal; otherwise no failure could be repeated."""
     worlds = [PageserverWorld(11), PageserverWorld(11)]
     for world in worlds:
         world.run()

@@ -1,4 +1,4 @@
-"""The simulator is tested too: planted bugs are caught, and a failing seed is made smaller.
+"""Tests of the simulator: planted bugs are caught, and a failing seed is reduced.
 
 `make mutants` does it for all of them, from the first seed on.
 """
@@ -42,13 +42,13 @@ ALL_RARE_PLANTS = [*RARE_PLANTS, *RARE_LIMBO_PLANTS, *RARE_PAGESERVER_PLANTS]
 MANUAL = (Path(__file__).parents[2] / "docs/proof.md").read_text()
 
 
-def test_there_are_enough() -> None:
+def test_there_are_enough_planted_bugs() -> None:
     assert len(PLANTS) >= PLANTS_MIN
     all_plants = [*ALL_PLANTS, *ALL_RARE_PLANTS]
     assert len(all_plants) == len({bug.__name__ for bug in all_plants})
 
 
-def test_the_manual_names_them_all() -> None:
+def test_the_manual_names_all_planted_bugs() -> None:
     for bug in ALL_PLANTS:
         assert f"| {name_of(bug)} |" in MANUAL
     for bug in ALL_RARE_PLANTS:
@@ -63,15 +63,15 @@ def test_the_manual_names_them_all() -> None:
 
 
 def manual_seed(bug: Plant) -> int:
-    """The first that catches it, as the manual says."""
+    """The first that catches it, according to the manual."""
     (needed,) = re.findall(rf"^\| {re.escape(name_of(bug))} \| ([0-9]+) \|", MANUAL, re.MULTILINE)
     return int(needed) - 1
 
 
 @pytest.mark.parametrize("bug", ALL_PLANTS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_caught(bug: Plant) -> None:
-    """First by the seed that the manual says, for the seeds before it have taken time for nothing;
-    where a change has made another one catch it, by any of the first."""
+    """First by the seed in the manual, because the seeds before it take time and catch nothing. If
+    a change has made another seed catch it, by any of the first."""
     assert try_seed(bug, manual_seed(bug)) or catch(bug)
 
 
@@ -91,7 +91,7 @@ def test_a_small_model_shows_it_too(bug: Plant, model: exhaustive.Model) -> None
         exhaustive.search(model)
 
 
-def test_a_failing_seed_is_made_smaller() -> None:
+def test_a_failing_seed_is_reduced() -> None:
     seed = 0
     with small_limits(), planted(answer_before_the_fsync):
         kept, horizon_us = minimise(seed)

@@ -1,6 +1,7 @@
-"""The cores keep the law in a world that fails; a failing seed is printed as one command.
+"""The cores keep the laws in a world with faults; a failing seed is printed as one command.
 
-A number of seeds, whatever the machine: SEEDS are always the same, FRESH are others in every run.
+The number of seeds is the same on any machine: SEEDS are always the same, FRESH are others in every
+run.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from .world import World
 
 SEEDS = 200
 FRESH = 40
-#: What SEEDS must have met, and how often at least, or too little was proven: some half of what
-#: they met when this was written. A mistake shows itself in a few of a hundred such moments.
+#: What SEEDS must cover at least, or too little was proven: about half of what they covered when
+#: this was written. A mistake shows in a few of a hundred such moments.
 MUST_BE_COVERED = {
     "elections": 1500, "commits": 13_000, "truncations": 500, "truncations interrupted": 60,
     "torn tails": 150, "figure-8 shapes": 500, "timeline switches": 50,
@@ -46,7 +47,7 @@ def test_a_seed_is_a_run() -> None:
 
 
 def test_every_interleaving_of_a_small_model() -> None:
-    """Of one of many, of both numbers; `--exhaustive` goes through all of them."""
+    """One of many, for both numbers; `--exhaustive` searches all of them."""
     result = exhaustive.search(exhaustive.RIVALS[2])
     assert result.is_complete
     assert result.states > 10_000

@@ -1,4 +1,4 @@
-"""`Trace`: one line per event, for people; nothing at all when nobody reads it."""
+"""`Trace`: one line per event, for people; no work without a reader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from .clock import Clock
 
-#: What is of no use to a reader: bytes, and what never changes in a run.
+#: Fields without use for a reader: bytes, and what never changes in a run.
 _NOISE = re.compile(
     r"(?:, )?(?:wal|timeline|server|feedback|hint|remote_consistent_lsn|instance"
     r"|generation|protocol_version|timeline_start_lsn|archived_lsn|local_start_lsn|active)="
@@ -42,7 +42,7 @@ class Trace:
 
 
 def short(value: object) -> str:
-    """The value's repr with less in it: LSNs in hexadecimal, ballots as `term/first bytes`."""
+    """The value's repr, shortened: LSNs in hexadecimal, ballots as `term/first bytes`."""
     if isinstance(value, str) or type(value).__str__ is not object.__str__:
         return str(value)
     text = _STAMP.sub(r"\1/\2", _BALLOT.sub(_ballot, repr(value)))

@@ -31,21 +31,21 @@ from .trace import Trace
 
 PROPOSERS_MAX = 3
 OPERATOR_US = 40_000
-#: After the last fault the cluster must be whole within this time.
+#: The time after the last fault until the cluster must be whole.
 SETTLE_US = 20_000_000
-#: What a client still commits when all is quiet.
+#: The number of commits of a client when all is quiet.
 LAST_WRITES = 3
 
 
 class World:
-    """`run()` raises BrokenLaw, or what a core raised, at the first bad step. Here the members are
+    """`run()` raises BrokenLaw, or an error of a core, at the first bad step. Here the members are
     always the same."""
 
-    #: What a seed stands for, of this kind of world.
+    #: The plan of a seed, for this kind of world.
     plan_of = staticmethod(Plan.of)
     law_of_rest = "Liveness"
     is_changing = False
-    #: Of the command, for worlds of this kind.
+    #: The option of the command, for worlds of this kind.
     option = ""
     removes_wal = False
 
@@ -62,7 +62,7 @@ class World:
         self.clock = self.new_clock()
         self.trace.clock = self.clock
         self.network = self.new_network()
-        #: Every fifth is of a release that knew nobody's instance and address.
+        #: Every fifth is of a release that did not store instances and addresses.
         self.membership = first_membership(self.plan.nodes_count, is_old=self._is_old(seed))
         self.nodes: list[Node] = []
         for number in self.membership.members:
@@ -118,11 +118,11 @@ class World:
                 raise BrokenLaw(self.law_of_rest, f"{SETTLE_US} us after the last fault {problem}")
 
     def is_excused(self) -> bool:
-        """It cannot come to rest, and nobody is to blame."""
+        """It cannot come to rest, and this is not a defect."""
         return False
 
     def _count_segments(self) -> None:
-        """What the log that was committed went through."""
+        """The segments of the committed log."""
         committed = self.invariants.committed
         self.counts["segments begun"] += (committed.lsn - START_LSN - 1) // WAL_SEG_SIZE
         ends = [lsn for lsn in committed.ends if lsn % WAL_SEG_SIZE == 0]
@@ -152,7 +152,7 @@ class World:
             node.calm()
         for process in self.running():
             process.is_paused, process.actions_left = False, None
-            process.ship()  # what was written by way of a rival of the same primary
+            process.ship()  # what was written through a rival of the same primary
         self.heal(set(self.network.cuts))
 
     def unsettled(self) -> str:
@@ -201,7 +201,7 @@ class World:
         return [process for process in self.incarnations if process.is_alive]
 
     def _operate(self) -> None:
-        """Keeps a proposer running; a primary that was refused is replaced by a promoted one."""
+        """Keeps a proposer running; a refused primary is replaced by a promoted one."""
         if not self.running():
             primary = self.primaries[-1]
             if primary.is_deposed and not self.plan.is_restoring:
@@ -215,7 +215,7 @@ class World:
         return Primary(name, Log(), TimelineHistory(1), self.plan.is_restoring)
 
     def some_primary(self, random: Random) -> Primary:
-        """The newest, a deposed one, or one that is restored from the log as it will be."""
+        """The newest, a deposed one, or one that is restored from the log of the next election."""
         if self.plan.is_restoring:
             self.primaries.append(self._new_primary())
             return self.primaries[-1]
@@ -243,11 +243,11 @@ class World:
         return Incarnation(self, place, primary, addresses, predecessor)
 
     def addresses_for(self, predecessor: Incarnation | None) -> list[Address]:
-        """What a new process is started with."""
+        """The addresses for a new process."""
         return [address_of(number) for number in self.membership.members]
 
     def node_at(self, address: Address) -> Node | None:
-        """Who listens there now."""
+        """The node that listens there now."""
         here = [node for node in self.nodes if node.address == address]
         return here[-1] if here else None
 
@@ -278,7 +278,7 @@ class World:
             self.promote(Primary("", log, process.core.leader.term.tli_history, False))
 
     def promote(self, before: Primary) -> None:
-        """A standby that has all that `before` has."""
+        """A standby that has all WAL of `before`."""
         self._tli += 1
         name = f"A{len(self.primaries) + 1}"
         primary = before.promoted(name, before.log, self._tli)
@@ -288,7 +288,7 @@ class World:
         self.attach(primary)
 
     def load(self, count: int) -> None:
-        """Clients of every primary that is attached, deposed ones included."""
+        """Clients of every attached primary, including deposed ones."""
         if not self.is_calm:
             for process in self.running():
                 process.load(count)
@@ -309,7 +309,7 @@ class World:
             process.kill()
 
     def stepped(self, process: Incarnation) -> None:
-        """After each step of a proposer that goes on."""
+        """After each step of a proposer that continues."""
 
     def cut(self, cuts: set[tuple[int, int, bool]]) -> None:
         self.network.cuts |= cuts
@@ -333,6 +333,6 @@ def first_membership(count: int, *, is_old: bool = False) -> Membership:
 
 
 def plan_with(plan: Plan, kept: Sequence[int], horizon_us: int | None = None) -> Plan:
-    """The same run with some of its faults only, or a shorter one."""
+    """The same run with only some of its faults, or a shorter one."""
     faults = tuple(plan.faults[i] for i in kept)
     return replace(plan, faults=faults, horizon_us=horizon_us or plan.horizon_us)

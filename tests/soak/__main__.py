@@ -1,11 +1,10 @@
 """The command: `python -m tests.soak --minutes 30 --seed 7`.
 
-Starts Postgres, three safekeepers, a proposer and a standby, strikes them with faults, and reckons
-at every failover and at the end. Ctrl-C ends it earlier, with the verdict of what was done until
-then. Exits with 1 when something acknowledged was lost, commits did not come back, or `sk status`
-said what was not so. With --members it is the members that change all the time, and whoever takes
-part is killed meanwhile. With --qsync clients commit by the package qsync, and whoever takes part
-is killed at each step of that.
+It starts Postgres, three safekeepers, a proposer and a standby, injects faults, and checks all rows
+at every failover and at the end. Ctrl-C ends it earlier, with the verdict up to then. It exits with
+1 if an acknowledged row was lost, commits did not return, or `sk status` reported a wrong state.
+With --members the members change continuously, and processes of the change are killed meanwhile.
+With --qsync clients commit with the package qsync, and processes are killed at each step of it.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def main() -> int:
 def _run_faults(
     root: Path, binaries: PostgresBinaries, seed: int, minutes: float, stopping: threading.Event
 ) -> tuple[Soak, str]:
-    """The run, and what was wrong; "" when nothing was."""
+    """Run it; returns the problem, or ""."""
     with World(root, binaries) as world:
         if world.disks_reason:
             print(f"no disk will be full: {world.disks_reason}")
@@ -86,7 +85,7 @@ def _run_faults(
 def _run_members(
     root: Path, binaries: PostgresBinaries, seed: int, minutes: float, stopping: threading.Event
 ) -> tuple[MembersSoak, str]:
-    """The same, of changes of the members."""
+    """The same for changes of the members."""
     rng = random.Random(seed)
     with (
         MembersWorld(root, binaries, rng) as world,
@@ -105,7 +104,7 @@ def _main_of_qsync(
     arguments: argparse.Namespace,
     stopping: threading.Event,
 ) -> int:
-    """The run of transactions of qsync, and its verdict."""
+    """Run transactions of qsync; returns the verdict."""
     raised = ""
     plan = _plan(arguments)
     with QsyncWorld(root, binaries, has_names=arguments.standby_names, plant=plan.plant) as world:

@@ -1,8 +1,9 @@
-"""`Books`: the ledger in volumes, so that a long run stays small on disk and quick to reckon.
+"""`Books`: the ledger in volumes, so that a long run needs little disk space and is checked
+quickly.
 
-volume 3   its clients commit
-volume 2   closed; reckoned again, as whatever was acknowledged must also survive a later fault
-volume 1   reckoned twice; its table is dropped
+    volume 3   its clients commit
+    volume 2   closed; checked again, because its rows must also survive a later fault
+    volume 1   checked twice; its table is dropped
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from quorum_wal.pg_fixtures.ledger import Ledger
 
 CLIENTS = 4
 PAYLOAD_BYTES = 500
-GIVE_UP_SECONDS = 3600.0  # seconds; the watch over silences decides when it is too long
+GIVE_UP_SECONDS = 3600.0  # seconds; SilenceWatch decides when it takes too long
 PROGRESS_ROWS = 20
 PAUSE_SECONDS = 0.01  # between two rows of a client: the faults need the processors too
 
 
 @dataclass(slots=True)
 class Reckoned:
-    """Sums over all reckonings."""
+    """Sums over all checks."""
 
     lost: int = 0
     wrong: int = 0  # damaged, or never inserted
@@ -43,7 +44,7 @@ class Books:
         self._clients = clients
         self._seed = seed
         self._volumes = 0
-        self._acknowledged = 0  # in volumes that are put away
+        self._acknowledged = 0  # in volumes that were dropped
         self._unknown = 0
         self._closed: list[tuple[str, Ledger]] = []
         self.reckoned = Reckoned()
@@ -75,7 +76,7 @@ class Books:
 
     @property
     def unknown(self) -> int:
-        """Rows whose commit failed: there, or not."""
+        """Rows whose commit failed: they may exist or not."""
         return self._unknown + sum(ledger.unknown for _, ledger in self._kept)
 
     @property
@@ -83,7 +84,7 @@ class Books:
         return [*self._closed[:], (self._table, self._open)]
 
     def redirect(self, dsn: str) -> None:
-        """The clients go to another primary."""
+        """Let the clients use another primary."""
         self._dsn = dsn
         self._open.redirect(dsn)
 
@@ -96,16 +97,16 @@ class Books:
         return self._open.longest_wait(since)
 
     def rest(self, timeout: float) -> None:
-        """Nobody commits any more. Raises DeadlineExceeded."""
+        """Pause all commits. Raises DeadlineExceeded."""
         self._open.pause()
         self._open.wait_idle(timeout)
 
     def resume(self) -> None:
-        """The end of rest()."""
+        """Resume them."""
         self._open.resume()
 
     def reckon(self) -> str:
-        """Compare all volumes that are kept with the tables; returns what was seen."""
+        """Compare all remaining volumes with the tables; returns the result."""
         lines = []
         for table, ledger in self._kept:
             report = ledger.verify(self._dsn)
@@ -117,7 +118,7 @@ class Books:
         return "; ".join(lines)
 
     def turn_page(self) -> None:
-        """Open another volume, close this one, put the oldest away."""
+        """Open another volume, close this one, drop the oldest."""
         closing = (self._table, self._open)
         self._open_volume()
         closing[1].stop()
@@ -129,7 +130,7 @@ class Books:
             self._drop(table)
 
     def _rows_twice(self, table: str) -> int:
-        """Read from the table itself, whatever its index says."""
+        """Read from the table itself, without an index."""
         statement = sql.SQL(
             "SELECT count(*) FROM (SELECT FROM {} GROUP BY client, seq HAVING count(*) > 1) AS t"
         ).format(sql.Identifier(table))

@@ -1,4 +1,4 @@
-"""What failed when, and the longest time without a commit with what failed meanwhile."""
+"""Which faults lasted when, and the longest time without a commit with the faults during it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WATCH_INTERVAL = 0.01  # seconds
 
 @dataclass(slots=True)
 class Spell:
-    """Something was the matter for a while; times of time.monotonic()."""
+    """The time of one fault, in time.monotonic()."""
 
     what: str
     began: float
@@ -58,12 +58,12 @@ class Chronicle:
         spell.ended = time.monotonic()
 
     def at(self, silence: Silence) -> list[str]:
-        """What was the matter during it."""
+        """The faults during that time."""
         return [s.what for s in self.spells if s.began < silence.ended and s.ended > silence.began]
 
 
 class SilenceWatch(threading.Thread):
-    """Looks at a counter of commits all the time, until stop()."""
+    """Watches a counter of commits, until stop()."""
 
     def __init__(self, acknowledged: Callable[[], int]) -> None:
         super().__init__(name="silence watch", daemon=True)
@@ -88,11 +88,11 @@ class SilenceWatch(threading.Thread):
 
     @property
     def silent_since(self) -> float:
-        """When the last commit was seen."""
+        """The time of the last commit."""
         return self._last_at
 
     def stop(self) -> None:
-        """A silence that lasts until now counts, too. Legal when stopped."""
+        """A silence that lasts until now counts, too. Allowed if stopped."""
         if not self._stopping.is_set():
             self._stopping.set()
             self.join()

@@ -1,7 +1,7 @@
-"""The faults: what each does to the world, how it ends, and the random order in which they come.
+"""The faults: the effect and the end of each, and the random order in which they come.
 
-Every kind strikes every target in its turn, like a deck that is shuffled again when it is used up;
-and among the others, at even distances, the primary is lost in one of four ways.
+Every kind hits every target in turn, like a deck that is shuffled again when it is used up. In
+between, at even distances, the primary is lost in one of four ways.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .rot import RottenDisk
 from .told import Truth, commits_proceed, commits_wait, member_is, one_is_missed
 from .world import WAL_SEG_SIZE, Loss, World
 
-DELAY_SECONDS = 0.1  # each way
+DELAY_SECONDS = 0.1  # in each way
 SLOW_SYNC_MS = 200
 TERMINATE_TIMEOUT = 20.0
 MENDING_TIMEOUT = 120.0
@@ -33,11 +33,11 @@ WIPED, ROT, TAIL_ROT = "wiped", "bit rot", "bit rot near the end of the log"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`begin` and `end` are called once each, about `seconds_max` apart or less.
+    """`begin` and `end` are called once each, at most about `seconds_max` apart.
 
-    `touches`: whatever these names stand for has one fault at a time. `outlasts_failover`: it
-    befalls a safekeeper, whoever is the primary. `truth`: what `sk status` must come to say while
-    it lasts, and nothing else is wrong; None when it is over too soon. `alone`: no other beside it.
+    `touches`: each of these parts has one fault at a time. `outlasts_failover`: it affects a
+    safekeeper, with any primary. `truth`: what `sk status` must report while it lasts and nothing
+    else is wrong; None if it is too short. `alone`: no other fault at the same time.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Fault:
 
     @property
     def is_of_proposer(self) -> bool:
-        """The proposer is down because it must be: it is not started again."""
+        """The proposer is down because of the fault: it is not started again."""
         return "proposer" in self.touches
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Fault:
 
 
 def deal(world: World, rng: random.Random) -> Iterator[Fault | Loss]:
-    """For ever."""
+    """Without end."""
     while True:
         faults = deck(world, rng)
         rng.shuffle(faults)
@@ -73,7 +73,7 @@ def deal(world: World, rng: random.Random) -> Iterator[Fault | Loss]:
 
 
 def deck(world: World, rng: random.Random) -> list[Fault]:
-    """One of each; whose primary and wires those are is seen when it begins."""
+    """One of each; the primary and the wires are those at the beginning of the fault."""
     faults = [*_of_machines(world), *_of_wires(world)]
     for safekeeper in world.safekeepers:
         faults += _of_service(
@@ -104,8 +104,8 @@ def _of_slowness(number: int, disk: FailingDisk) -> Fault:
 
 
 def _of_rot(disk: RottenDisk) -> list[Fault]:
-    """The cluster itself mends what has rotted. Two members may not rot at once: what a quorum has
-    lost is lost."""
+    """The cluster repairs the damage by itself. Not two members at once: WAL that a quorum has lost
+    is lost."""
     safekeeper = disk.safekeeper
     touches = frozenset({safekeeper.name, "rot"})
 
@@ -139,7 +139,7 @@ def _of_service(
         find().terminate(TERMINATE_TIMEOUT)
 
     def pause() -> None:
-        if find().alive:  # a proposer may have ended by itself, for want of a primary
+        if find().alive:  # the proposer may have exited, because it had no primary
             find().pause()
 
     def resume() -> None:
@@ -198,7 +198,7 @@ def _of_machines(world: World) -> list[Fault]:
 
 
 def _of_wires(world: World) -> list[Fault]:
-    """Of the primary's machine: one wire, or all."""
+    """One wire of the primary's machine, or all."""
 
     def on(ids: tuple[int, ...], act: Callable[[TcpProxy], None]) -> Callable[[], None]:
         def strike() -> None:

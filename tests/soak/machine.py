@@ -1,6 +1,6 @@
 """`Machine`: one database host: a Postgres, its wires to the safekeepers, maybe a proposer.
 
-Both its proposer and its standby's WAL receiver reach the safekeepers by these wires only, so that
+Its proposer and its standby's WAL receiver reach the safekeepers only through these wires, so that
 cutting them isolates the host.
 """
 
@@ -21,7 +21,7 @@ from quorum_wal.pg_fixtures.proposer import ProposerProcess
 from quorum_wal.pg_fixtures.proxy import TcpProxy
 from quorum_wal.pg_server.errors import DeadlineExceeded
 
-STOP_TIMEOUT = 10.0  # seconds; a fast stop waits for the standby, which may have failed
+STOP_TIMEOUT = 10.0  # seconds; a fast shutdown waits for the standby, which may have failed
 REJOIN_TIMEOUT = 120.0
 SETTINGS: dict[str, Setting] = {
     # pg_rewind needs the hints, and the WAL since the checkpoint before the fork.
@@ -29,7 +29,7 @@ SETTINGS: dict[str, Setting] = {
     "wal_keep_size": "64MB",
     "max_wal_size": "64MB",
     "checkpoint_timeout": "30s",
-    # A stalled wire, and WAL that has just come, are noticed soon.
+    # A stalled wire and new WAL are noticed soon.
     "wal_receiver_timeout": "5s",
     "wal_retrieve_retry_interval": "100ms",
 }
@@ -38,8 +38,8 @@ _numbers = count(1)
 
 
 class Machine:
-    """`proposer` is the process that was asked to attach last; None on a standby. `arguments` are
-    for each proposer of it; `configures`: `sk attach` makes commits wait for the quorum."""
+    """`proposer` is the process that was attached last; None on a standby. `arguments` are for each
+    of its proposers; `configures`: `sk attach` makes commits wait for the quorum."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class Machine:
         )
 
     def tend_proposer(self) -> None:
-        """One that came too early, to nobody, is started again. Raises FixtureError for another
-        end: nobody has the right to take its term."""
+        """A proposer that started before the other processes is started again. Raises FixtureError
+        if it ended for another reason: no other proposer may take its term."""
         proposer = self.proposer
         if proposer is None or proposer.alive:
             return
@@ -108,7 +108,7 @@ class Machine:
     # ---- its Postgres
 
     def pause_postgres(self) -> None:
-        """SIGSTOP: the postmaster first, so that nobody is born meanwhile."""
+        """SIGSTOP: the postmaster first, so that it starts no process meanwhile."""
         self._signal_postgres(signal.SIGSTOP)
 
     def resume_postgres(self) -> None:
@@ -119,16 +119,16 @@ class Machine:
             signal_entry(entry, number)
 
     def stop_postgres(self) -> None:
-        """A fast shutdown; a crash when somebody it waits for has failed."""
+        """A fast shutdown; a crash if a process that it waits for has failed."""
         try:
             self.postgres.stop("fast", STOP_TIMEOUT)
         except DeadlineExceeded:
             self.postgres.crash()
 
     def rejoin(self, new_primary: Machine) -> None:
-        """`sk rejoin`, and a start: the deposed primary is a standby. Raises FixtureError."""
+        """`sk rejoin`, and a start: the deposed primary becomes a standby. Raises FixtureError."""
         assert not self.postgres.is_running
-        rejoin = ServiceProcess(  # in a session of its own: Ctrl-C is not for pg_rewind
+        rejoin = ServiceProcess(  # in its own session: Ctrl-C must not reach pg_rewind
             [
                 *(*SK, "rejoin", "--old-primary", self.postgres.data_dir),
                 *("--new-primary", new_primary.postgres.dsn()),
@@ -148,7 +148,7 @@ class Machine:
         self.postgres.start()
 
     def close(self) -> None:
-        """Kill -9 all of it."""
+        """Kill -9 of all its processes."""
         if self.proposer is not None:
             self.proposer.kill()
         self.postgres.crash()

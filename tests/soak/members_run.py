@@ -1,10 +1,10 @@
-"""`MembersSoak`: change after change of the members, while clients commit, and death at random.
+"""`MembersSoak`: one change of the members after another, while clients commit, with random kills.
 
     1 -> 3 -> 5 -> 3, each of the three replaced, each wiped and replaced, 3 -> 1, and again
 
-In most changes somebody is killed: the command, the proposer, a member, the newcomer, the primary
-(which ends in a failover, sometimes); or a member hangs until the change is complete. Then the same
-command is run again until it is content.
+In most changes a process is killed: the command, the proposer, a member, the new member, the
+primary (sometimes followed by a failover); or a member hangs until the change is complete. Then the
+same command is repeated until it succeeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .world import Loss
 CHANGE_SECONDS_MAX = 180.0
 RECOVERY_SECONDS = 90.0
 TICK_SECONDS = 0.05
-#: No commit may wait longer for a change itself: while one is made, and nobody was struck yet.
+#: The longest wait of a commit for a change itself, before any process was killed.
 CALM_SECONDS_MAX = 2.0
 STRUCK_SHARE = 0.7  # of the changes
 FAILOVER_SHARE = 0.15  # of the strikes
@@ -40,7 +40,7 @@ LOSSES = (Loss.KILLED, Loss.MACHINE, Loss.STOPPED)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`members` are those that it ends with, `newcomers` those of them that are new."""
+    """`members` are the members at its end, `newcomers` the new ones among them."""
 
     what: str
     arguments: tuple[object, ...]
@@ -51,7 +51,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Of one commit."""
+    """The wait of a commit."""
 
     seconds: float = 0.0
     during: str = ""
@@ -68,17 +68,17 @@ class MembersSoak:
     rng: random.Random
     stopping: threading.Event
     changes: int = 0
-    #: Of them, those in which nobody was struck.
+    #: Changes without a kill.
     calm_changes: int = 0
     kills: int = 0
     failovers: int = 0
-    #: Strikes that came while `sk member` was at it.
+    #: Kills while `sk member` was running.
     struck_under_way: int = 0
-    #: The longest for a change itself.
+    #: The longest wait for a change itself.
     longest_wait: Wait = Wait()
 
     def run(self, minutes: float) -> None:
-        """Raises PgServerError when commits do not come back, and for whatever else must not be."""
+        """Raises PgServerError if commits do not return, and for every other defect."""
         deadline = time.monotonic() + minutes * 60
         for change in self._deal():
             self._carry_out(change)
@@ -92,7 +92,7 @@ class MembersSoak:
     # ---- which changes
 
     def _deal(self) -> Iterator[Change]:
-        """For ever; each is reckoned when the one before is done."""
+        """Without end; each is chosen when the previous one is complete."""
         while True:
             yield self._grown()
             yield self._grown()
@@ -145,8 +145,8 @@ class MembersSoak:
     # ---- one change
 
     def _carry_out(self, change: Change) -> None:
-        """What a commit waits for the change itself is seen up to the strike, or, without one, up
-        to where commits proceed under the new members."""
+        """The wait of a commit for the change itself is measured up to the kill, or, without one,
+        until commits proceed with the new members."""
         struck = self.rng.random() < STRUCK_SHARE
         line = f"{change.what}: sk member {' '.join(map(str, change.arguments))}"
         with self.chronicle.during(line):
@@ -170,7 +170,7 @@ class MembersSoak:
             self.longest_wait = Wait(seconds, during)
 
     def _finish(self, change: Change, command: ServiceProcess) -> None:
-        """The same command again until it is content. Raises FixtureError, DeadlineExceeded."""
+        """Repeat the command until it succeeds. Raises FixtureError, DeadlineExceeded."""
         deadline = time.monotonic() + CHANGE_SECONDS_MAX
         while command.alive or command.exit_code != 0:
             if time.monotonic() > deadline:
@@ -179,14 +179,14 @@ class MembersSoak:
             if not command.alive and command.exit_code != 0:
                 self.chronicle.note(f"again, after exit code {command.exit_code}")
                 command = self.world.begin(*map(str, change.arguments))
-            time.sleep(TICK_SECONDS)  # between two looks at processes
+            time.sleep(TICK_SECONDS)  # between two checks of processes
         self.world.thaw()
         members = self.world.membership()
         if tuple(members["members"]) != change.members or members["new_members"]:
             raise FixtureError(f"sk member was content, and the membership is {members}")
 
     def _settle(self, change: Change) -> None:
-        """What an operator does next; then commits proceed."""
+        """The next steps of an operator; then commits proceed."""
         world = self.world
         left = [id for id in world.members if id not in change.members]
         world.members = list(change.members)
@@ -197,7 +197,7 @@ class MembersSoak:
         self._await_commits()
 
     def _await_commits(self) -> None:
-        """A proposer may end in the meantime, too, and is started again. Raises DeadlineExceeded,
+        """A proposer may end meanwhile, too, and is started again. Raises DeadlineExceeded,
         FixtureError."""
         before = self.books.acknowledged
 
@@ -207,7 +207,7 @@ class MembersSoak:
 
         wait_until(progressed, RECOVERY_SECONDS, f"{PROGRESS_ROWS} more commits")
 
-    # ---- deaths
+    # ---- kills
 
     def _strike(self, change: Change, command: ServiceProcess) -> None:
         self.struck_under_way += command.alive
@@ -225,8 +225,8 @@ class MembersSoak:
     def _strikes(
         self, change: Change, command: ServiceProcess
     ) -> list[tuple[str, Callable[[], None]]]:
-        """A frozen member answers nothing until the change is complete: it is one of a set that
-        bears that."""
+        """A frozen member answers nothing until the change is complete; its set has a quorum
+        without it."""
         keepers, members = self.world.keepers, self.world.members
         bears_loss = min(len(members), len(change.members)) > 2 and not change.is_wiped
         return [

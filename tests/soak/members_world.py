@@ -1,6 +1,7 @@
-"""`MembersWorld`: safekeepers that come and go, and two machines, one the primary, one the standby.
+"""`MembersWorld`: safekeepers that join and leave, and two machines, one the primary, one the
+standby.
 
-Whoever is started anew knows the addresses of today, or a single one that may be old.
+A process that is started again knows the present addresses, or a single one that may be old.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from quorum_wal.pg_server.binaries import PostgresBinaries
 from .machine import SETTINGS, Machine
 from .world import ARGUMENTS, READY_TIMEOUT, WAL_SEG_SIZE, Loss
 
-#: Of a proposer that is started again: it did not find everybody at once; or `sk member`, which
-#: found no proposer, was one for a moment, and took the term from one that had just been started.
+#: For a proposer that is started again: it did not find all safekeepers at once; or `sk member`
+#: found no proposer, acted as one, and took the term from a proposer that had just started.
 MAY_END_WITH = (ExitCode.UNREACHABLE, ExitCode.FENCED, -9, None)
-OUTVOTED = "Another proposer took over"  # the same, of an election
+OUTVOTED = "Another proposer took over"  # the same, from an election
 
 
 class MemberMachine(Machine):
-    """Reaches the safekeepers without wires, wherever they are at the moment."""
+    """Reaches the safekeepers without wires, at their present addresses."""
 
     def __init__(self, name: str, postgres: Postgres, world: MembersWorld) -> None:
         super().__init__(name, postgres, list[TcpProxy]())
@@ -53,8 +54,8 @@ class MemberMachine(Machine):
         super().promote()
 
     def tend_proposer(self) -> None:
-        """One that was killed, or came too early, is started anew. Raises FixtureError for another
-        end."""
+        """A proposer that was killed, or started too early, is started again. Raises FixtureError
+        if it ended for another reason."""
         proposer = self.proposer
         if proposer is None or proposer.alive:
             return
@@ -84,7 +85,7 @@ class MembersWorld:
         self._stack = ExitStack()
         self._ids = count(1)
         self._commands = count(1)
-        #: Those that run or may be started: members, newcomers, and some that have left.
+        #: Those that run or may be started: members, new ones, and some that have left.
         self.keepers: dict[int, SafekeeperProcess] = {}
         self.members: list[int] = []
         self._frozen: list[SafekeeperProcess] = []
@@ -129,7 +130,7 @@ class MembersWorld:
     # ---- safekeepers
 
     def new_keeper(self, port: int | None = None) -> SafekeeperProcess:
-        """Started, ready, and empty, with an id that nobody had."""
+        """Started, ready and empty, with a new id."""
         id = next(self._ids)
         keeper = SafekeeperProcess(
             id, self._root / f"safekeeper-{id}", port=port, arguments=ARGUMENTS
@@ -141,18 +142,18 @@ class MembersWorld:
         return keeper
 
     def wipe(self, id: int) -> None:
-        """The machine dies, and its disk with it."""
+        """The machine dies, and its disk is lost."""
         self.keepers[id].kill()
         shutil.rmtree(self.keepers[id].data_dir)
 
     def forget(self, id: int) -> None:
-        """One that has left is switched off, and deleted."""
+        """A safekeeper that has left is switched off, and deleted."""
         keeper = self.keepers.pop(id)
         keeper.kill()
         shutil.rmtree(keeper.data_dir, ignore_errors=True)
 
     def freeze(self, id: int) -> None:
-        """It answers nobody, until thaw()."""
+        """It answers nothing until thaw()."""
         self.keepers[id].pause()
         self._frozen.append(self.keepers[id])
 
@@ -161,7 +162,7 @@ class MembersWorld:
             self._frozen.pop().resume()
 
     def revive(self) -> None:
-        """All that were killed run again, but those whose disk is gone."""
+        """Start all that were killed, except those whose disk is lost."""
         for keeper in self.keepers.values():
             if not keeper.alive and keeper.data_dir.exists():
                 keeper.start()
@@ -172,14 +173,15 @@ class MembersWorld:
         return [self.keepers[id].address for id in self.members]
 
     def known_addresses(self) -> list[str]:
-        """What somebody knows: all members, or one that lives, which may have left."""
+        """The addresses for a process: all members, or one that runs, which may have left."""
         leading = [k.address for k in self.keepers.values() if k.alive and self._leads_on(k)]
         if self._rng.random() < 0.5 and leading:
             return [self._rng.choice(leading)]
         return self.member_addresses
 
     def _leads_on(self, keeper: SafekeeperProcess) -> bool:
-        """To a present member. Nobody can, whose members have all been switched off since."""
+        """Whether it leads to a present member. It does not if all members that it knows have been
+        switched off since."""
         timeline = keeper.timeline()
         named = timeline["membership"]["members"] if timeline is not None else []
         return any(id in named for id in self.members if self.keepers[id].alive)
@@ -203,7 +205,7 @@ class MembersWorld:
         return process
 
     def membership(self) -> dict[str, Any]:
-        """The greatest that a living safekeeper has."""
+        """The greatest membership of a running safekeeper."""
         shown = [
             timeline["membership"]
             for keeper in self.keepers.values()
@@ -226,14 +228,14 @@ class MembersWorld:
         wait_until(leads, READY_TIMEOUT, f"{self.primary.name} to be the primary of a quorum")
 
     def tend(self) -> None:
-        """What supervisors do."""
+        """The actions of supervisors."""
         self.revive()
         if not self.primary.postgres.is_running:
             self.primary.postgres.start()
         self.primary.tend_proposer()
 
     def fail_over(self, loss: Loss) -> None:
-        """The standby leads, the old primary becomes a standby. Raises FixtureError."""
+        """The standby becomes the primary, the old primary a standby. Raises FixtureError."""
         old = self.primary
         assert old.proposer is not None
         match loss:
@@ -251,7 +253,7 @@ class MembersWorld:
         self.wait_leading()
 
     def rejoin(self) -> None:
-        """The deposed primary, which may have come back, follows as a standby."""
+        """The deposed primary, if it was started again, becomes a standby."""
         old = self.standby
         assert old.proposer is not None
         if old.proposer.alive:
@@ -263,8 +265,8 @@ class MembersWorld:
         old.rejoin(self.primary)
 
     def point_standby(self) -> None:
-        """As an operator does after a change: it reads from the members. By ALTER SYSTEM, as sk
-        promote and sk rejoin do it, or theirs would win."""
+        """As an operator does after a change: the standby reads from the members. By ALTER SYSTEM,
+        as sk promote and sk rejoin do it, because their setting would take precedence."""
         statement = sql.SQL("ALTER SYSTEM SET primary_conninfo = {}").format(
             sql.Literal(replica_conninfo(self.member_addresses))
         )
@@ -275,7 +277,7 @@ class MembersWorld:
     # ---- the end
 
     def check_logs(self) -> None:
-        """The members end with the idle primary's log, in equal bytes. Raises FixtureError."""
+        """The members have the log of the idle primary, in equal bytes. Raises FixtureError."""
         end_lsn = self.primary.postgres.flush_lsn()
         members = [self.keepers[id] for id in self.members]
         wait_until(
@@ -291,7 +293,7 @@ class MembersWorld:
                     raise FixtureError(f"the log of {name} does not end at {end_lsn}")
 
     def check_no_traceback(self) -> None:
-        """Nobody has met what it did not expect. Raises FixtureError."""
+        """No process met an unexpected error. Raises FixtureError."""
         for path in self._root.glob("*.log"):
             if "Traceback" in path.read_text(errors="replace"):
                 raise FixtureError(f"there is a traceback in {path}")

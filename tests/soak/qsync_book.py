@@ -30,7 +30,7 @@ FINAL = {COMMITTED: COMMITTED, ROLLED_BACK: ROLLED_BACK, NEVER: ROLLED_BACK}
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What must be there when it is looked for from now on."""
+    """What must exist from now on."""
 
     seen: frozenset[Name]
     committed: frozenset[Name]
@@ -41,7 +41,7 @@ class QsyncBook:
     """For any thread."""
 
     gids: dict[Name, str] = field(default_factory=dict)
-    #: Upper bounds of the end of PREPARE, where the client knew one.
+    #: Upper bounds of the end of PREPARE, if the client knew one.
     lsns: dict[Name, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     _ends: dict[Name, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class QsyncBook:
     _seen: set[Name] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
 
-    # ---- what is told
+    # ---- reports
 
     def begun(self, name: Name, gid: str) -> None:
         """It is about to be prepared."""
@@ -64,7 +64,7 @@ class QsyncBook:
                 self._open[name] = gid
 
     def told(self, name: Name, answer: str, lsn: int = 0, *, by_client: bool = False) -> None:
-        """By the client's package, or by OUTCOME."""
+        """Reported by the client's package, or by OUTCOME."""
         with self._lock:
             if lsn and answer == PENDING:
                 self.lsns[name] = lsn
@@ -84,58 +84,59 @@ class QsyncBook:
                 self._violate("GONE_APPEARS", {name}, "seen before it was told")
 
     def saw(self, names: Iterable[Name]) -> None:
-        """Rows of any server, a deposed one too: it must not have shown what may be lost."""
+        """Rows on any server, also a deposed one: it must not have shown rows that may be lost."""
         with self._lock:
             new = set(names) - self._seen
             self._seen |= new
             gone = {name for name in new if self._ends.get(name) == ROLLED_BACK}
             self._violate("GONE_APPEARS", gone, "seen after it was told")
 
-    # ---- what must be there
+    # ---- rows that must exist
 
     def mark(self) -> Mark:
         with self._lock:
             return Mark(frozenset(self._seen), frozenset(self._named(COMMITTED)))
 
     def compare(self, mark: Mark, present: Set[Name], where: str) -> None:
-        """`present`: all rows of the server that leads, asked for after the mark."""
+        """`present`: all rows of the leading server, read after the mark."""
         self.saw(present)
         with self._lock:
             self._violate("SEEN_LOST", mark.seen - present, where)
             self._violate("COMMITTED_LOST", mark.committed - mark.seen - present, where)
 
-    # ---- what is left
+    # ---- the rest
 
     def reckon(self) -> None:
-        """When all that clients have begun is in the book."""
+        """When everything that clients have begun is in the book."""
         with self._lock:
             self._violate("UNKNOWN_ROW", self._seen - set(self.gids))
 
     def undecided(self) -> dict[Name, str]:
-        """Prepared perhaps, and nobody was told its end."""
+        """Possibly prepared, and without a reported end."""
         with self._lock:
             return dict(self._open)
 
     def watched(self) -> list[Name]:
-        """Whose rows may come late, or must not come: undecided, and rolled back of late."""
+        """Rows that may appear late, or must not appear: undecided ones, and recently rolled back
+        ones."""
         with self._lock:
             return [*list(self._open)[-WATCHED_MAX:], *self._gone]
 
     def take_begun(self) -> tuple[list[Name], list[Name]]:
-        """Those begun since the last call, in two parts: said to be committed, and others."""
+        """Those begun since the last call, in two parts: reported as committed, and others."""
         with self._lock:
             begun, self._begun = self._begun, []
             committed = [name for name in begun if self._ends.get(name) == COMMITTED]
         return committed, [name for name in begun if name not in set(committed)]
 
     def count(self, answer: str) -> int:
-        """Of those whose first final answer was that."""
+        """The number of those whose first final answer was that."""
         with self._lock:
             return self._answers[answer]
 
     @property
     def orphans_count(self) -> int:
-        """Those of whose end no client has told."""
+        """Those whose client has reported no end."""
         with self._lock:
             return len(self.gids.keys() - self._told_by_clients)
 
@@ -144,7 +145,7 @@ class QsyncBook:
         return len(self._seen)
 
     def violate(self, law: str, text: str) -> None:
-        """Of a law that somebody else looks after."""
+        """A violation that another part has detected."""
         with self._lock:
             self.violations.append(f"{law}: {text}")
 

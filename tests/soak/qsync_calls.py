@@ -1,4 +1,4 @@
-"""The package qsync as a client of the soak calls it: by its blocking half, or by that for asyncio.
+"""The package qsync as a client of the soak calls it: its blocking half, or the asyncio one.
 
 Both do the same with the same arguments.
 """
@@ -37,7 +37,7 @@ class Calls(Protocol):
         """The whole block."""
 
     def wait(self, tx: Any, timeout: float | None) -> Committed:
-        """By its handle."""
+        """Wait with its handle."""
 
     def outcome(self, pending: Pending, timeout: float) -> Committed | RolledBack | Pending: ...
 
@@ -64,7 +64,7 @@ class BlockingCalls:
 
 
 class AsyncCalls:
-    """Its event loop runs while something is asked for, and not between."""
+    """Its event loop runs only during a call."""
 
     def __init__(self, dsn: str, coordinator: str) -> None:
         self._runner = asyncio.Runner()

@@ -1,16 +1,15 @@
-"""A client of qsync as a process of its own, which may be told to die, or to wait, at a step.
+"""A client of qsync as a process, which can be ordered to die or to wait at a step.
 
     python -m tests.soak.qsync_client NUMBER SEED DSN COORDINATOR JOURNAL [PLANT]
 
-It moves money and inserts a row, transaction after transaction. To its journal it writes a line
-before each PREPARE and after each end: what is not in there was not begun, or not told. Some are
-submitted, and awaited some transactions later, on whatever connection there is by then. Its orders
+It moves money and inserts a row, one transaction after the other. It writes a line to its journal
+before each PREPARE and after each end: a transaction without a line was not begun, or its end was
+not reported. Some are submitted, and awaited some transactions later, on any connection. Its orders
 come by stdin (`qsync_orders.py`).
 
-The steps are what the package asks its driver to do: its protocol is a generator of requests, so a
-stop falls between two of them, or between a request that is sent and its answer. A *led*
-transaction is short, and rolls back at its deadline; its PREPARE is the step `led`, where the
-quorum is taken from it.
+The steps are the requests of the package to its driver: its protocol is a generator of requests, so
+a stop is between two of them, or between a sent request and its answer. A *led* transaction is
+short, and rolls back at its deadline; its PREPARE is the step `led`, where it loses the quorum.
 """
 
 from __future__ import annotations
@@ -51,21 +50,21 @@ BALANCE = 1000
 TIMEOUTS = (0.3, 1.0, 2.0)
 SHORT_SECONDS = 0.3
 PAUSE_SECONDS_MAX = 0.03
-#: Of what is submitted: until somebody waits for it.
+#: For submitted transactions: the time until they are awaited.
 LATER_SECONDS_MAX = 2.5
 LATER_COUNT_MAX = 4
 LATER_SHARE = 0.7
-#: Of all that a client may do from PREPARE on, and of the question before it.
+#: All steps of a client from PREPARE on, and the question before it.
 STEPS = ("prepare", "wait", "commit", "wait durable", "rollback", "outcome")
 LED = "led"
-#: Each so-many-th client has the half for asyncio.
+#: One of so many clients uses the asyncio half.
 ASYNC_EVERY = 3
 
 _GID = re.compile(r"skq1\.[^']+")
 
 
 class Journal:
-    """Lines of JSON; one write each, so that a kill leaves no half of one."""
+    """Lines of JSON, one write each, so that a kill leaves no incomplete line."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -75,12 +74,12 @@ class Journal:
 
 
 class Steps:
-    """Stands between the package and its drivers: knows which step a request is."""
+    """Between the package and its drivers: maps a request to a step."""
 
     def __init__(self, orders: Orders, prepares: Callable[[str], None]) -> None:
         self._orders = orders
         self._prepares = prepares
-        self._finished: set[str] = set()  # gids whose end was asked for
+        self._finished: set[str] = set()  # gids whose outcome was requested
         self.is_led = False
         for driver in (blocking_driver, asyncio_driver):
             driver.results_of = self._observed(driver.results_of)
@@ -101,7 +100,7 @@ class Steps:
         return observed
 
     def _sent(self, words: PQGen[Any], step: str) -> PQGen[Any]:
-        """The first thing that it waits for is the answer: by then all is sent."""
+        """When it waits for the answer, the request is sent."""
         try:
             waits_for = next(words)
             if self._orders.reached(step, DURING) == DROP:
@@ -112,7 +111,7 @@ class Steps:
             return end.value
 
     def _step(self, request: Request) -> str:
-        """ "" of what is none."""
+        """The step; "" for other requests."""
         assert isinstance(request, Ask)
         text = b"; ".join(request.statements).decode()
         found = _GID.search(text)
@@ -130,7 +129,7 @@ class Steps:
 
 
 class Client:
-    """One transaction after the other, for ever."""
+    """One transaction after the other, without end."""
 
     def __init__(self, number: int, seed: int, calls: Calls, journal: Journal, plant: str) -> None:
         self._number = number
@@ -188,7 +187,8 @@ class Client:
         return options
 
     def _submitted(self, seq: int, tx: Any) -> None:
-        """Where its PREPARE is, is written down as a careful client would: it may die meanwhile."""
+        """It writes down the position of its PREPARE, as a careful client would: it may die
+        meanwhile."""
         if isinstance(tx.outcome, Pending):
             self._end(seq, PENDING, tx.outcome.lsn)
         due = time.monotonic() + self._rng.uniform(0.0, LATER_SECONDS_MAX)
@@ -219,7 +219,7 @@ class Client:
                 self._failed(seq, tx.outcome)
 
     def _failed(self, seq: int, outcome: Outcome | None) -> None:
-        """A statement in the block has failed; or there was no connection for the end."""
+        """A statement in the block has failed, or there was no connection at the end."""
         match outcome:
             case Pending():
                 self._pending(seq, outcome)
@@ -245,7 +245,7 @@ class Client:
             return
         self._end(seq, PENDING, pending.lsn)
         if self._rng.random() < 0.5:
-            return  # somebody else asks
+            return  # another client asks
         try:
             outcome = self._calls.outcome(pending, self._rng.choice((0.1, 2.0)))
         except (CoordinatorError, OutcomeUnknown):
@@ -268,7 +268,7 @@ class Client:
 def main() -> None:
     number, seed, dsn, coordinator, path, *plants = sys.argv[1:]
     plant = "".join(plants)
-    if plant == "confirm":  # a wait whose time is over counts as one that was confirmed
+    if plant == "confirm":  # a wait that has timed out counts as one that was confirmed
         Verdict.is_confirmed = True  # type: ignore[method-assign,assignment]
     kind = BlockingCalls if int(number) % ASYNC_EVERY else AsyncCalls
     Client(int(number), int(seed), kind(dsn, coordinator), Journal(path), plant).run()

@@ -1,4 +1,4 @@
-"""`ClientProcess`: a client of qsync as a process, its orders and what its journal says."""
+"""`ClientProcess`: a client of qsync as a process, its orders and its journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _orders = count(1)
 
 
 class ClientProcess:
-    """Each start is a new client to the book: a number of its own."""
+    """Each start is a new client in the book, with its own number."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ClientProcess:
         return self._process.poll()
 
     def kill(self) -> None:
-        """Legal when dead."""
+        """Allowed if dead."""
         if self.alive:
             self._process.kill()
         self._process.wait(END_SECONDS)
@@ -92,11 +92,11 @@ class ClientProcess:
             try:
                 pipe.close()
             except BrokenPipeError:
-                continue  # of an order that it did not hear
+                continue  # of an order that it did not receive
         self.read_journal()
 
     def order(self, *words: str) -> None:
-        """Legal when dead."""
+        """Allowed if dead."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write("\t".join(words) + "\n")
@@ -105,18 +105,18 @@ class ClientProcess:
             return  # it has died meanwhile
 
     def arm(self, step: str, when: str, act: str) -> str:
-        """Returns what it says when it comes there."""
+        """Returns the message that it writes when it reaches the step."""
         number = str(next(_orders))
         self.order("arm", number, step, when, act)
         return f"at {number}"
 
     def wait_said(self, what: str, timeout: float) -> bool:
-        """False when it has died before, or did not come to it in time."""
+        """False if it has died before, or did not write it in time."""
 
         def said_or_dead() -> bool:
             is_dead = not self.alive
             if is_dead:
-                self._listener.join(END_SECONDS)  # what it said last counts
+                self._listener.join(END_SECONDS)  # its last message counts
             return self._has_said(what) or is_dead
 
         try:
@@ -126,7 +126,7 @@ class ClientProcess:
         return what in self._heard
 
     def forget(self, what: str) -> None:
-        """It may say it again."""
+        """It may write it again."""
         self._heard.discard(what)
 
     def wait_dead(self, timeout: float) -> bool:
@@ -144,7 +144,7 @@ class ClientProcess:
             return what in self._heard
 
     def read_journal(self) -> None:
-        """What is new goes into the book."""
+        """Add the new lines to the book."""
         if not self._journal.exists():
             return
         with self._journal.open("rb") as journal:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 BEFORE, DURING, AFTER = "before", "during", "after"
 WHENS = (BEFORE, DURING, AFTER)
-#: DROP: it stops, then takes the answer for lost; a request that is under way has one.
+#: DROP: it stops, then treats the answer as lost; a request in progress has one.
 DIE, STOP, DROP = "die", "stop", "drop"
 STOP_SECONDS = 60.0
 
@@ -45,7 +45,8 @@ class Armed:
 class Orders:
     """A thread reads `lines`, and calls `ended` at their end.
 
-    Law: `go` is only heard by who has stopped. An older one does not let the next stop pass.
+    Law: `go` only applies to a client that has stopped. An older one does not release the next
+    stop.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Orders:
                 raise AssertionError(other)
 
     def is_led(self) -> bool:
-        """Whether the transaction that begins now is. Each `lead` is for one."""
+        """Whether the transaction that begins now is led. Each `lead` is for one."""
         if self._leads == 0:
             return False
         self._leads -= 1
@@ -101,13 +102,13 @@ class Orders:
         return armed is not None and (armed.step, armed.when) == (step, when)
 
     def reached(self, step: str, when: str) -> str:
-        """The act that was ordered for this moment, when it is done; "" when none was."""
+        """The ordered act for this moment, after it is done; "" if there was none."""
         with self._lock:
             armed = self._armed
             if armed is None or not self.is_armed(step, when):
                 return ""
             self._armed = None
-            self._go.clear()  # before anybody may hear where we are
+            self._go.clear()  # before any other thread may learn the position
         self._say(f"at {armed.number}")
         if armed.act == DIE:
             die()

@@ -1,4 +1,4 @@
-"""The end of a soak of qsync: what it has done, in figures, and its verdict."""
+"""The end of a soak of qsync: its figures, and its verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VIOLATIONS_SHOWN = 20
 
 
 def problem_of(soak: QsyncSoak, raised: str) -> str:
-    """Why it has failed; "" when it has passed. `raised`: what the run has ended with."""
+    """The reason for a failure; "" if it passed. `raised`: the error that ended the run."""
     if soak.book.violations:
         return "a law is broken"
     if raised:

@@ -1,8 +1,8 @@
 """Plain commits beside transactions of qsync: they must never be delayed.
 
-A machine stalls now and then, and everybody on it with it. So a *control* goes on beside: a
-question to the same server that reads and writes nothing, and a write to the same disk. What a
-commit took longer than any turn of the control that overlaps it is a delay of its own.
+A machine stalls now and then, with all its processes. So a *control* runs at the same time: a query
+to the same server that reads and writes nothing, and a write to the same disk. The time of a commit
+beyond the longest turn of the control that overlaps it is its own delay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import psycopg
 from .qsync_book import QsyncBook
 from .qsync_watchers import OPTIONS, Watcher
 
-#: Of a commit, beyond the control, on a primary that nothing is the matter with.
+#: Of a commit, beyond the control, on a primary without faults.
 DELAY_SECONDS_MAX = 0.5
 LOCAL = "-c synchronous_commit=local"
 _TURNS = 2000
@@ -31,15 +31,15 @@ _BLOCK = bytes(8192)
 
 @dataclass
 class Trouble:
-    """Whether anything is wrong with the primary itself. Law: who makes trouble says so before."""
+    """Whether the primary has a fault. Law: a fault is announced before it begins."""
 
-    #: How often it has begun or ended.
+    #: The number of its beginnings and ends.
     changes: int = 0
     what: str = ""
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """It lasts when the block raises."""
+        """It lasts if the block raises."""
         self.what, self.changes = what, self.changes + 1
         yield
         self.what, self.changes = "", self.changes + 1
@@ -47,26 +47,27 @@ class Trouble:
 
 @dataclass
 class Turns:
-    """Of the control: when each began, and ended."""
+    """The turns of the control: begin and end of each."""
 
     _past: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_TURNS))
     _begun: float | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def turn(self, now: float) -> None:
-        """One ends and the next begins, so that the pause between counts: a stall may be there."""
+        """One ends and the next begins, so that the pause between counts: it may contain a
+        stall."""
         with self._lock:
             if self._begun is not None:
                 self._past.append((self._begun, now))
             self._begun = now
 
     def stop(self) -> None:
-        """The control itself has failed, and excuses nobody."""
+        """The control itself has failed, and excuses no commit."""
         with self._lock:
             self._begun = None
 
     def longest(self, began: float, ended: float) -> float:
-        """Seconds of the longest turn that overlaps; of one that is not over, until `ended`."""
+        """Seconds of the longest turn that overlaps; of an unfinished one, until `ended`."""
         with self._lock:
             turns = [turn for turn in self._past if turn[0] < ended and turn[1] > began]
             if self._begun is not None and self._begun < ended:
@@ -94,8 +95,8 @@ class Control(Watcher):
 
 
 class PlainClient(Watcher):
-    """Commits rows of its own, with the server's settings; `waits_by_names`: commits there wait for
-    the quorum, so it asks for a local one."""
+    """Commits its own rows, with the server's settings; with `waits_by_names` commits there wait
+    for the quorum, so it uses a local one."""
 
     def __init__(
         self, dsn: str, book: QsyncBook, trouble: Trouble, turns: Turns, *, waits_by_names: bool
@@ -105,7 +106,7 @@ class PlainClient(Watcher):
         self._trouble = trouble
         self._turns = turns
         self._connection: psycopg.Connection[Any] | None = None
-        self._connected_at = 0  # of trouble's changes
+        self._connected_at = 0  # of the faults' changes
         self.commits = 0
         self.longest_seconds = 0.0
         self.longest_delay_seconds = 0.0

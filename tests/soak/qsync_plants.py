@@ -1,4 +1,4 @@
-"""Bugs to be found by the soak of qsync: `--plant NAME`. Each breaks one promise, by name."""
+"""Bugs that the soak of qsync must detect: `--plant NAME`. Each breaks one promise, by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quorum_wal.qsync import coordinator_client
 from quorum_wal.qsync.gid import Gid
 from quorum_wal.qsync.outcome import RolledBack
 
-#: Name -> what is wrong, and what the soak must say.
+#: Name -> the bug, and the message of the soak.
 PLANTS = {
     "confirm": "clients take a wait whose time is over for one that was confirmed: SEEN_LOST",
     "gone": "clients take a transaction that is pending for one that is gone: GONE_APPEARS",
@@ -21,7 +21,7 @@ OF_CLIENTS = ("confirm", "gone")
 
 
 def plant_into_inquirer(name: str) -> None:
-    """Into this process, where outcomes are asked for by a watcher alone."""
+    """In this process, where only a watcher asks for outcomes."""
     answer = coordinator_client._outcome
 
     def answers(said: str | None, at: str | None, gid: Gid, lsn: int) -> Any:

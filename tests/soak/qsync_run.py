@@ -1,9 +1,9 @@
-"""`QsyncSoak`: somebody is killed at each step between a PREPARE and its last answer.
+"""`QsyncSoak`: a process is killed at each step between a PREPARE and its last answer.
 
-    a client stops at a step -> its victim is killed -> the client goes on -> the victim comes back
+    a client stops at a step -> its victim is killed -> the client continues -> the victim restarts
 
-Which strike comes next is `qsync_strikes.py`'s to say. Now and then all rest: what is pending must
-end, and everything is compared.
+`qsync_strikes.py` chooses the next strike. Now and then all clients pause: pending transactions
+must end, and everything is compared.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ from .world import Loss
 
 CLIENTS = 4
 READERS = ("read-write", "read-write", "primary", "standby")
-#: No client comes to some steps before something else is wrong: then another one's turn comes.
+#: Some steps need another fault first: if no client reaches the step, another strike is chosen.
 STEP_SECONDS = 5.0
 RECOVERY_SECONDS = 90.0
-#: Of what has no end but what the coordinator makes of it.
+#: Of transactions that only the coordinator can end.
 REST_SECONDS = 30.0
 DOWN_SECONDS_MAX = 0.8
-#: Longer than what a transaction waits at most: it is told to be pending.
+#: Longer than the longest wait of a transaction, which is then reported as pending.
 LONG_DOWN_SECONDS = 2.5
 LONG_DOWN_SHARE = 0.2
 REST_EVERY = 12  # strikes
 BROKEN_OFF_SHARE = 0.5  # of the failovers: sk promote is killed, and run again
-#: Steps that a client comes to only when there is no quorum.
+#: Steps that a client reaches only without a quorum.
 RARE_STEPS = ("rollback", "outcome")
-#: Of those that are said to be committed: so many are asked for again at each rest.
+#: Of transactions reported as committed: so many are asked for again at each rest.
 ASKED_AGAIN = 60
-#: Outcomes that OUTCOME may not know, of those that nobody was told: a client that dies before it
-#: hears where its PREPARE is, and a coordinator that dies, leave nothing to tell a stranger by.
+#: Outcomes that OUTCOME may not know, of transactions without a reported end: if a client dies
+#: before it learns the position of its PREPARE, and the coordinator dies, nothing distinguishes it
+#: from a foreign one.
 UNKNOWN_SHARE_MAX = 0.05
 UNKNOWN_ALLOWED = 6
 
@@ -65,7 +66,7 @@ _TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is to do. `victims`: whom it strikes, failovers apart."""
+    """The plan of a run. `victims`: the processes to kill, besides failovers."""
 
     minutes: float
     minima: Minima = field(default_factory=Minima)
@@ -75,7 +76,7 @@ class Plan:
 
 @dataclass
 class QsyncSoak:
-    """`run` until the minima are met, or `minutes` are over, or `stopping` is set."""
+    """`run` until the minima are reached, or `minutes` are over, or `stopping` is set."""
 
     world: QsyncWorld
     folder: Path
@@ -86,7 +87,7 @@ class QsyncSoak:
     chronicle: Chronicle = field(default_factory=Chronicle)
     book: QsyncBook = field(default_factory=QsyncBook)
     rests: int = 0
-    #: Transactions whose end nobody was told when all rested, and OUTCOME could not tell.
+    #: Transactions without a reported end when all rested, and OUTCOME did not know it.
     unknown: int = 0
     _trouble: Trouble = field(default_factory=Trouble)
 
@@ -126,7 +127,7 @@ class QsyncSoak:
             watcher.start()
 
     def run(self) -> None:
-        """Raises PgServerError when transactions do not come back, or one stays pending."""
+        """Raises PgServerError if transactions do not return, or one stays pending."""
         deadline = time.monotonic() + self.plan.minutes * 60
         minima = self.plan.minima
         self._wait_progress()
@@ -145,7 +146,8 @@ class QsyncSoak:
         self._check_end()
 
     def _check_end(self) -> None:
-        """All rest and nobody writes any more: all logs are equal, and nobody was surprised."""
+        """All clients pause and nothing is written any more: all logs are equal, and no process met
+        an unexpected error."""
         self.plain.end()
         self.world.check_logs()
         self.world.check_no_traceback()
@@ -201,7 +203,7 @@ class QsyncSoak:
         return paused
 
     def _resume(self, paused: Sequence[int]) -> None:
-        """Legal when resumed, and when killed meanwhile."""
+        """Allowed if resumed, or killed meanwhile."""
         for index in paused:
             if self.world.safekeepers[index].alive:
                 self.world.safekeepers[index].resume()
@@ -229,7 +231,7 @@ class QsyncSoak:
                 raise AssertionError(victim)
 
     def _go_on(self, client: ClientProcess, paused: Sequence[int], longest: float = 0.0) -> None:
-        """Into what it finds, for a while; it may find its quorum again, or not."""
+        """It continues for a while, with or without its quorum."""
         if self.rng.random() < 0.5:
             self._resume(paused)
         client.order("go")
@@ -271,7 +273,7 @@ class QsyncSoak:
         if self.world.promote_broken_off(step):
             self.tally.broken_off[step] += 1
 
-    # ---- what holds
+    # ---- laws
 
     def _tend(self) -> None:
         self.world.restart_proposer()
@@ -285,7 +287,7 @@ class QsyncSoak:
                 client.start()
 
     def _wait_progress(self) -> None:
-        """Some transactions are committed, and plain ones too. Raises DeadlineExceeded."""
+        """Some transactions are committed, also plain ones. Raises DeadlineExceeded."""
         before, plain = self._committed(), self.plain.commits
 
         def progresses() -> bool:
@@ -298,10 +300,10 @@ class QsyncSoak:
         return self.book.count(COMMITTED)
 
     def rest(self) -> None:
-        """Nothing is wrong and nobody begins anything: what is pending ends, and all is compared.
+        """Without faults and new transactions: pending ones end, and everything is compared.
         Clients stay paused.
 
-        Raises DeadlineExceeded when a transaction stays pending.
+        Raises DeadlineExceeded if a transaction stays pending.
         """
         self._tend()
         for client in self.clients:
@@ -323,8 +325,8 @@ class QsyncSoak:
         self.chronicle.note(self.summary())
 
     def _decide(self) -> None:
-        """Every one has an end, and the table agrees with it. Of one whose xid may be a stranger's
-        OUTCOME may not know; the limbo is empty, so the table says it for good."""
+        """Each has an end, and the table agrees with it. OUTCOME may not know it if the xid may
+        belong to another transaction; the limbo is empty, so the table is final."""
         present = set(self.world.primary.postgres.execute("SELECT client, seq FROM moves"))
         undecided = set(self.book.undecided())
         for name in undecided:
@@ -347,7 +349,7 @@ class QsyncSoak:
         return answer
 
     def _check_names(self) -> None:
-        """The run is what it says: without synchronous_standby_names, or with."""
+        """The run is as announced: without synchronous_standby_names, or with."""
         names = self.world.names()
         if bool(names) != self.world.configures:
             raise FixtureError(f'synchronous_standby_names is "{names}"')
@@ -357,7 +359,7 @@ class QsyncSoak:
         return self.unknown > max(UNKNOWN_ALLOWED, UNKNOWN_SHARE_MAX * self.book.orphans_count)
 
     def looks(self, kind: str) -> int:
-        """Of all readers, at all rows of a server of this kind."""
+        """How often readers have read all rows on a server of this kind."""
         return sum(reader.looks[kind] for reader in self.readers)
 
     def summary(self) -> str:

@@ -1,8 +1,8 @@
-"""Which strikes there are, which comes next, and which have been. Pure.
+"""The possible strikes, the next one, and those that were made. Pure.
 
-A strike: somebody is killed while a client is at a step, before the request, while it is under way,
-or after its answer. Every victim is due at every step and every moment; who was tried least comes
-next. Each tenth strike is a failover. Law: a strike counts when the client stood at its step.
+In a strike a process is killed while a client is at a step, before the request, during it, or after
+its answer. Every victim is due at every step and every moment; the rarest combination comes next.
+Each tenth strike is a failover. Law: a strike counts if the client was at its step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Victim = str | Loss
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """Whom, when a client is at which step."""
+    """The victim, and the step of the client."""
 
     victim: Victim
     step: str
@@ -42,7 +42,7 @@ def text_of(victim: Victim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Minima:
-    """What a run must come to; 0: it need not."""
+    """The minima of a run; 0: none."""
 
     faults: int = 0
     failovers: int = 0
@@ -54,11 +54,11 @@ class Minima:
 
 @dataclass
 class Tally:
-    """`victims`: whom this run strikes."""
+    """`victims`: the processes that this run kills."""
 
     victims: Sequence[Victim] = VICTIMS
     struck: Counter[Strike] = field(default_factory=Counter)
-    #: Whose client did not come to its step.
+    #: Strikes whose client did not reach its step.
     missed: Counter[Strike] = field(default_factory=Counter)
     failovers: Counter[Loss] = field(default_factory=Counter)
     #: Step at which `sk promote` was killed -> how often.
@@ -74,7 +74,7 @@ class Tally:
         return [Strike(v, s, w) for v in victims for s in STEPS for w in WHENS]
 
     def missing(self, minima: Minima) -> list[str]:
-        """What a run with these minima lacks."""
+        """What is missing in a run with these minima."""
         missing = []
         if self.faults < minima.faults:
             missing.append(f"{self.faults} faults of {minima.faults}")
@@ -93,7 +93,7 @@ class Tally:
         return [strike for strike in self.cells if not self.struck[strike]]
 
     def table(self) -> Iterator[str]:
-        """A line a victim: how often before / during / after each step."""
+        """One line for each victim: how often before / during / after each step."""
         width = max(len(step) for step in STEPS) + 2
         yield f"{'  '.join(WHENS)}:".ljust(52) + "".join(step.ljust(width) for step in STEPS)
         for victim in dict.fromkeys([*self.victims, *Loss]):
@@ -104,7 +104,7 @@ class Tally:
 
 
 def deal(rng: random.Random, tally: Tally, minima: Minima) -> Iterator[Strike]:
-    """For ever. It looks at the tally each time."""
+    """Without end. It reads the tally each time."""
     tried: Counter[Strike] = Counter()
     losses: list[Victim] = []
     number = 0

@@ -1,7 +1,7 @@
-"""Who looks on while transactions of qsync run: readers that write down every row they see, and one
-who asks for outcomes again and again.
+"""Watchers of the transactions of qsync: readers that record every row that they see, and one that
+asks for outcomes repeatedly.
 
-Each goes to the server of its kind, as libpq finds it, and on when that is lost.
+Each connects to the server of its kind, as libpq finds it, and again if that is lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ PAUSE_SECONDS = 0.02
 RETRY_SECONDS = 0.05
 ASKED_OF = 500  # the newest
 
-# Of a standby, or a promoted server that is closed yet: 0 and true, for it need not have all rows.
+# Of a standby, or a promoted server that is still closed: 0 and true, because it need not have all
+# rows.
 _STATE = """
 SELECT CASE WHEN pg_is_in_recovery() THEN 0
     ELSE ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int END,
@@ -39,7 +40,7 @@ _RECENT = "SELECT client, seq FROM moves ORDER BY inserted_at DESC LIMIT %s"
 _NAMED = "SELECT client, seq FROM moves JOIN unnest(%s::int[], %s::int[]) AS n (client, seq) \
 USING (client, seq)"
 _ALL = "SELECT client, seq FROM moves"
-# In one snapshot: what each account has, against what its moves say.
+# In one snapshot: the content of each account, compared with its moves.
 _WRONG_ACCOUNTS = """
 SELECT count(*) FROM accounts LEFT JOIN (SELECT id, sum(amount) AS moved FROM (
     SELECT source AS id, -amount AS amount FROM moves
@@ -73,13 +74,13 @@ class Watcher(threading.Thread):
                 continue  # the server is lost, or there is none of its kind
 
     def end(self) -> None:
-        """Legal when ended."""
+        """Allowed if ended."""
         self._ending.set()
         self.join()
 
 
 class NewestTimeline:
-    """What an older one shows now is stale, and no fault. Who fails over says so before."""
+    """What an older one shows now is stale, and no error. A failover is announced before."""
 
     def __init__(self) -> None:
         self._tli = 0
@@ -93,9 +94,9 @@ class NewestTimeline:
 
 
 class Reader(Watcher):
-    """Writes down the newest rows, and those that may come late. On each new connection and every
-    few seconds it looks at all of them, and compares, when the server is one that must have all:
-    the newest primary, when it is open. Others may lack rows, but what they show must stay."""
+    """Records the newest rows, and those that may appear late. On each new connection and every few
+    seconds it reads all of them, and compares if the server must have all: the newest primary, when
+    it is open. Others may lack rows, but rows that they show must remain."""
 
     def __init__(self, number: int, dsn: str, book: QsyncBook, newest: NewestTimeline) -> None:
         super().__init__(f"reader {number}", dsn)
@@ -103,7 +104,7 @@ class Reader(Watcher):
         self._newest = newest
         self._connection: psycopg.Connection[Any] | None = None
         self._looked_at = 0.0
-        #: Looks at all rows, by the kind of server.
+        #: Reads all rows, by the kind of server.
         self.looks: Counter[str] = Counter()
 
     def watch(self, connection: psycopg.Connection[Any]) -> None:
@@ -117,7 +118,7 @@ class Reader(Watcher):
             self._book.saw(connection.execute(_NAMED, (clients, seqs)).fetchall())
 
     def look_at_all(self, connection: psycopg.Connection[Any]) -> None:
-        """Rows and money, of one snapshot."""
+        """Rows and money, in one snapshot."""
         mark = self._book.mark()
         with connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -144,7 +145,7 @@ class Reader(Watcher):
 
 
 class Inquirer(threading.Thread):
-    """Asks what became of transactions, undecided ones and others: never two answers."""
+    """Asks for outcomes of transactions, undecided ones and others: never two answers."""
 
     def __init__(self, coordinator: str, book: QsyncBook, rng: random.Random) -> None:
         super().__init__(name="inquirer", daemon=True)
@@ -162,7 +163,7 @@ class Inquirer(threading.Thread):
                 self.ask(self._rng.choice(names[-ASKED_OF:]))
 
     def ask(self, name: Name) -> str:
-        """What is answered; "" when it is pending, or nobody is there to tell."""
+        """The answer; "" if it is pending, or no coordinator answers."""
         gid, lsn = self._book.gids[name], self._book.lsns.get(name, 0)
         try:
             outcome = self._qsync.outcome(Pending(Gid.parse(gid), lsn), timeout=1.0)

@@ -1,7 +1,7 @@
 """`QsyncWorld`: the world of the soak, whose proposers coordinate transactions of qsync.
 
-Without `has_names` its primaries have no synchronous_standby_names: neither `sk attach` nor
-`sk promote` sets them.
+Without `has_names` its primaries have no synchronous_standby_names: neither `sk attach` nor `sk
+promote` sets them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from .world import READY_TIMEOUT, World
 
 ORPHAN_GRACE_SECONDS = 1.0
 NEVER_SECONDS = 100_000.0
-#: Room for what waits while the quorum is lost: few clients, each with some at a time, and orphans.
+#: Enough for the transactions that wait while the quorum is lost: few clients, each with some at a
+#: time, and orphans.
 ROOM = 200
-#: Of `sk promote`, as its log names them; it may be killed when it has begun one.
+#: The steps of `sk promote`, as its log names them; it may be killed when it has begun one.
 PROMOTION_STEPS = ("elect", "reserve", "close", "promote", "attach")
-#: Of those that make commits wait for the quorum.
+#: For primaries whose commits wait for the quorum.
 CONFIGURING_STEPS = ("configure", "settle")
 
 
 class QsyncWorld(World):
-    """Each machine has its coordinator's port, whoever leads."""
+    """Each machine has its coordinator's port, whether it leads or not."""
 
     settings: ClassVar[Mapping[str, Setting]] = {
         **SETTINGS,
@@ -61,12 +62,12 @@ class QsyncWorld(World):
 
     @property
     def coordinator(self) -> str:
-        """As a client knows it: of two one leads."""
+        """As a client knows it: one of the two leads."""
         return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
 
     def clients_dsn(self, session: str) -> str:
-        """Of the server with such sessions, as libpq finds it: read-write, primary (which may be
-        closed to writes), standby."""
+        """The server for such sessions, as libpq finds it: read-write, primary (which may be closed
+        to writes), standby."""
         ports = sorted((self.primary.postgres.port, self.standby.postgres.port))
         return make_conninfo(
             self.primary.postgres.dsn(),
@@ -77,14 +78,14 @@ class QsyncWorld(World):
         )
 
     def limbo(self) -> set[str]:
-        """Gids of ours that are prepared on the primary."""
+        """Our gids that are prepared on the primary."""
         rows = self.primary.postgres.execute("SELECT gid FROM pg_prepared_xacts")
         return {gid for (gid,) in rows if Gid.is_ours(gid)}
 
-    # ---- failovers, and faults that take two
+    # ---- failovers, and faults with two parts
 
     def pause_safekeeper(self, index: int) -> None:
-        """Raises FixtureError, with what its threads do, when it does not stop."""
+        """Raises FixtureError, with the state of its threads, if it does not stop."""
         safekeeper = self.safekeepers[index]
         try:
             safekeeper.pause()
@@ -99,15 +100,15 @@ class QsyncWorld(World):
             raise FixtureError("\n".join((str(error), *threads))) from error
 
     def restart_proposer(self) -> None:
-        """Of one that was killed."""
+        """Restart one that was killed."""
         proposer = self.primary.proposer
         assert proposer is not None
         if proposer.exit_code == -9:
             proposer.start()
 
     def promote_broken_off(self, step: str) -> bool:
-        """`sk promote`, killed when it has begun `step`, and run again. False: it did not come to
-        that, and is promoted all the same."""
+        """`sk promote`, killed when it has begun `step`, and run again. False: it did not reach the
+        step, and the standby is promoted."""
         self.standby.promote()
         promotion = self.standby.proposer
         assert promotion is not None
@@ -126,6 +127,6 @@ class QsyncWorld(World):
         return is_broken_off
 
     def names(self) -> str:
-        """What commits on the primary wait for."""
+        """The synchronous_standby_names of the primary."""
         ((names,),) = self.primary.postgres.execute("SHOW synchronous_standby_names")
         return str(names)

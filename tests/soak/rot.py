@@ -1,7 +1,7 @@
-"""Accidents of a safekeeper's disk that no process has made: bytes that rot, folders that are gone.
+"""Faults of a safekeeper's disk without a process: damaged bytes, removed folders.
 
-The wiped folder is kept aside and comes back at the end, as a disk that was unplugged does: what
-the member had promised is in it, and it promised nothing meanwhile.
+The wiped folder is kept aside and is put back at the end, like a disk that was unplugged: it has
+the member's promises, and the member promised nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from quorum_wal.pgwal.segment import SegmentName, segment_start_lsn
 from quorum_wal.safekeeper.control_file import ControlFile
 
 SAVED_TIMEOUT = 60.0
-#: A byte is damaged so far below a position that was flushed: in WAL that is acknowledged, and
-#: within what a start takes for the end of the log.
+#: The distance of a damaged byte below a flushed position: in acknowledged WAL, and within the part
+#: that a start takes for the end of the log.
 TAIL_BYTES = 32 * 1024
 
 
 @dataclass(slots=True)
 class Damage:
-    """One byte that was flipped."""
+    """One flipped byte."""
 
     path: Path
     offset: int
@@ -36,7 +36,7 @@ class Damage:
 
     @property
     def is_there(self) -> bool:
-        """False when the byte is right again, or its file was removed in its time."""
+        """False if the byte is right again, or its file was removed in time."""
         try:
             with open(self.path, "rb") as file:
                 return os.pread(file.fileno(), 1, self.offset) != bytes([self.good])
@@ -46,7 +46,7 @@ class Damage:
 
 @dataclass
 class RottenDisk:
-    """Of one safekeeper, with segments of `wal_seg_size`."""
+    """The disk of one safekeeper, with segments of `wal_seg_size`."""
 
     safekeeper: SafekeeperProcess
     wal_seg_size: int
@@ -58,14 +58,14 @@ class RottenDisk:
         return not any(damage.is_there for damage in self.damages)
 
     def rot_cold(self) -> None:
-        """A byte of a segment that is complete, while the safekeeper runs."""
+        """A byte of a complete segment, while the safekeeper runs."""
         *cold, _newest = self._segments()
         _, path = self.rng.choice(cold)
         self._flip(path, self.rng.randrange(self.wal_seg_size))
 
     def rot_tail(self) -> None:
         """A byte near the end of the log, after a kill -9. It was acknowledged so long ago that the
-        safekeeper has saved how far it had flushed: what came later it cannot tell from a torn
+        safekeeper has saved its flushed position: later WAL cannot be distinguished from a torn
         end."""
         safekeeper = self.safekeeper
         flushed = flush_lsn(safekeeper)
@@ -87,7 +87,7 @@ class RottenDisk:
         return ControlFile.read(folder).state.flush_lsn
 
     def _segments(self) -> list[tuple[SegmentName, Path]]:
-        """Oldest first; of several timelines' files of one segment, the newest's."""
+        """Oldest first; if several timelines have a file of one segment, that of the newest."""
         newest = {
             name.segno: (name, path)
             for name, path in sorted(
@@ -104,7 +104,7 @@ class RottenDisk:
         self.damages = [damage for damage in self.damages if damage.is_there]
         self.damages.append(Damage(path, offset, good))
 
-    # ---- a folder that is gone
+    # ---- a removed folder
 
     def wipe(self) -> None:
         """Kill -9, and start again without its timelines."""
@@ -114,7 +114,7 @@ class RottenDisk:
         self.safekeeper.start()
 
     def give_back(self) -> None:
-        """Kill -9, and start again with what it had."""
+        """Kill -9, and start again with the old folder."""
         self.safekeeper.kill()
         for folder, aside in self._folders():
             if folder.exists():
@@ -123,7 +123,7 @@ class RottenDisk:
         self.safekeeper.start()
 
     def _folders(self) -> Iterator[tuple[Path, Path]]:
-        """Each timeline's folder, and where it is kept."""
+        """Each timeline's folder, and the place where it is kept."""
         data_dir = self.safekeeper.data_dir
         timelines, kept = data_dir / "timelines", data_dir / "kept-aside"
         kept.mkdir(exist_ok=True)

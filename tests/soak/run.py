@@ -1,7 +1,7 @@
-"""`Soak`: deals fault after fault to a world whose clients commit, and reckons.
+"""`Soak`: injects one fault after another into a world whose clients commit, and checks all rows.
 
-Faults overlap as chance has it. Before a failover all are lifted but one that befalls a safekeeper:
-a quorum is needed to fail over at all.
+Faults overlap at random. Before a failover all are ended except one of a safekeeper, because a
+failover needs a quorum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .world import Loss, World
 GAP_SECONDS_MAX = 5.0  # between the beginnings of two faults
 RECOVERY_SECONDS = 60.0  # without a fault, and without a commit
 TICK_SECONDS = 0.05
-INSPECTED_SHARE = 0.25  # of the faults: `sk status` is asked meanwhile
+INSPECTED_SHARE = 0.25  # of the faults: `sk status` is checked meanwhile
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Soak:
     _lifted_at: float = field(default_factory=time.monotonic)
 
     def run(self, minutes: float) -> None:
-        """Raises PgServerError when commits do not come back, and for whatever else must not be."""
+        """Raises PgServerError if commits do not return, and for every other defect."""
         deadline = time.monotonic() + minutes * 60
         strike_at = 0.0
         faults = deal(self.world, self.rng)
@@ -72,7 +72,7 @@ class Soak:
         self.check_progress()
 
     def check_progress(self) -> None:
-        """Raises DeadlineExceeded when there is no fault, and for long no commit either."""
+        """Raises DeadlineExceeded if there is no fault, and no commit for long."""
         if self._active:
             self._lifted_at = time.monotonic()
         calm_since = max(self._lifted_at, self.watch.silent_since)
@@ -92,7 +92,7 @@ class Soak:
             self._lift(self._active[-1:])
 
     def _inspect(self, fault: Fault) -> None:
-        """Strike while nothing else is wrong, and wait until `sk status` says what is so."""
+        """Inject it while nothing else is wrong, and wait until `sk status` reports it."""
         assert fault.truth is not None
         self._lift(list(self._active))
         tend = self.world.tend
@@ -139,7 +139,7 @@ class Soak:
     # ---- the end
 
     def _conclude(self) -> None:
-        """Lift everything; commits proceed; nothing is lost; all logs are equal."""
+        """End all faults; commits proceed; nothing is lost; all logs are equal."""
         self.chronicle.note("all faults are lifted")
         self._lift(list(self._active))
         self.world.tend()

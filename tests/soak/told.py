@@ -1,7 +1,7 @@
-"""What `sk status` says while something is the matter, and whether it is so.
+"""The report of `sk status` during a fault, and whether it is right.
 
-A truth takes what was told and returns what is wrong with it, "" when nothing is. It is asked again
-until it is content: a status may be late, within a bound that has a name, but not wrong for ever.
+A truth takes the report and returns what is wrong with it, "" if nothing is. It is checked
+repeatedly until it is right: a status may be late within a named limit, but must become right.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from quorum_wal.pg_fixtures.processes import run_sk
 
 from .world import World
 
-#: How long `sk status` may take to tell what is so: a frozen process is told from a busy one by
-#: the time that it is silent for.
+#: How long `sk status` may take to report the right state: a frozen process differs from a busy one
+#: only by its silence.
 TELLING_SECONDS = 45.0
-ASKING_SECONDS = 60.0  # one `sk status`, on a machine that is busy
+ASKING_SECONDS = 60.0  # one `sk status`, on a busy machine
 
 
 class UntrueStatus(FixtureError):
-    """`sk status` says what is not so."""
+    """`sk status` reports a wrong state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ Truth = Callable[[Told], str]
 
 
 def ask(world: World) -> Told | None:
-    """As an operator beside the cluster would; None when it shows no timeline."""
+    """As an operator would ask; None if it shows no timeline."""
     primary = ("--primary", world.primary.postgres.dsn())
     safekeepers = ",".join(safekeeper.address for safekeeper in world.safekeepers)
     done = run_sk(
@@ -75,7 +75,8 @@ def ask(world: World) -> Told | None:
 def wait_for_truth(
     world: World, truth: Truth, what: str, tend: Callable[[], None] | None = None
 ) -> Told:
-    """Until `sk status` is right. Raises UntrueStatus after TELLING_SECONDS, with its last words.
+    """Return when `sk status` is right. Raises UntrueStatus after TELLING_SECONDS, with its last
+    report.
 
     `tend` is called between two questions.
     """
@@ -99,7 +100,7 @@ def all_is_well(told: Told) -> str:
 
 
 def commits_proceed(told: Told) -> str:
-    """With a member less, or without."""
+    """With or without one member less."""
     proceed = told.exit_code == 0 and told.condition in ("OK", "DEGRADED")
     return "" if proceed else "commits proceed"
 
@@ -110,7 +111,7 @@ def commits_wait(told: Told) -> str:
 
 
 def member_is(safekeeper_id: int, *states: str) -> Truth:
-    """Commits go on without that member, which is not well."""
+    """Commits proceed without that member, which has this state."""
 
     def truth(told: Told) -> str:
         if told.member(safekeeper_id) not in states:
@@ -121,5 +122,5 @@ def member_is(safekeeper_id: int, *states: str) -> Truth:
 
 
 def one_is_missed(told: Told) -> str:
-    """The proposer does not reach one member that runs."""
+    """The proposer is not connected to one member that runs."""
     return "one member is missing" if told.condition == "OK" else commits_proceed(told)

@@ -27,13 +27,13 @@ from quorum_wal.pg_server.errors import Unavailable
 
 from .machine import SETTINGS, Machine
 
-WAL_SEG_SIZE = 1 << 20  # so that the ends of many are crossed
+WAL_SEG_SIZE = 1 << 20  # so that many segment ends are crossed
 SAFEKEEPERS = 3
 DISK_BYTES = 512 << 20
-#: Of a safekeeper: what a rejoined standby is behind is kept, two checkpoints (max_wal_size) and
-#: what is written while it starts, and all old WAL is looked at every few seconds.
+#: Of a safekeeper: it keeps the WAL that a rejoined standby lacks, two checkpoints (max_wal_size)
+#: and the WAL written while it starts; retention runs every few seconds.
 ARGUMENTS = ("--wal-keep-size", "192MB", "--scrub-rate", "64", "--scrub-period", "0.002")
-READY_TIMEOUT = 60.0  # seconds; whatever is waited for takes a few on an idle machine
+READY_TIMEOUT = 60.0  # seconds; each wait takes a few on an idle machine
 
 
 class Loss(Enum):
@@ -46,7 +46,8 @@ class Loss(Enum):
 
 
 class World:
-    """A context manager: commits wait for the quorum inside the block; all is killed at its end."""
+    """A context manager: commits wait for the quorum inside the block; all processes are killed at
+    its end."""
 
     settings: ClassVar[Mapping[str, Setting]] = SETTINGS
 
@@ -55,7 +56,7 @@ class World:
         self._binaries = binaries
         self._stack = ExitStack()
         self.disks: list[SmallDisk] = []
-        self.disks_reason = ""  # why there are none
+        self.disks_reason = ""  # the reason for missing ones
         self.failing_disks: list[FailingDisk] = []
         self.safekeepers: list[SafekeeperProcess] = []
         self.disk_bytes_max = 0
@@ -117,16 +118,16 @@ class World:
         return machine
 
     def proposer_arguments(self, machine: str) -> Sequence[str]:
-        """Of each proposer of the machine of this name."""
+        """For each proposer of the machine of this name."""
         return ()
 
-    # ---- life goes on
+    # ---- supervision
 
     def tend(self) -> None:
-        """What a supervisor does. Raises FixtureError when something ended that must not."""
+        """The actions of a supervisor. Raises FixtureError if a process ended that must not."""
         self.primary.tend_proposer()
         for safekeeper in self.safekeepers:
-            if safekeeper.exit_code not in (None, 0, -9):  # a fault ends it by one of these
+            if safekeeper.exit_code not in (None, 0, -9):  # a fault ends it with one of these
                 raise FixtureError(f"{safekeeper.name} has ended\n{safekeeper.log_tail()}")
 
     def _wait_leading(self, machine: Machine) -> None:
@@ -154,13 +155,14 @@ class World:
                     wire.cut()
 
     def promote(self) -> None:
-        """The standby leads; the machines have changed places. Raises FixtureError."""
+        """The standby becomes the primary; the machines have changed places. Raises
+        FixtureError."""
         self.standby.promote()
         self._wait_leading(self.standby)
         self.primary, self.standby = self.standby, self.primary
 
     def depose(self) -> None:
-        """The old primary, back to life, is fenced; then it is stopped as it is."""
+        """The old primary is started again and is fenced; then it is stopped."""
         old = self.standby
         for wire in old.wires:
             wire.restore()
@@ -174,17 +176,17 @@ class World:
         old.postgres.crash()
 
     def rejoin(self) -> None:
-        """The old primary is the new standby. Raises FixtureError."""
+        """The old primary becomes the new standby. Raises FixtureError."""
         self.standby.rejoin(self.primary)
         self.watch_disk()
 
-    # ---- what there is
+    # ---- checks
 
     def watch_disk(self) -> None:
         self.disk_bytes_max = max(self.disk_bytes_max, bytes_below(self._root))
 
     def check_logs(self) -> None:
-        """All safekeepers end with the idle primary's log, in equal bytes. Raises FixtureError."""
+        """All safekeepers have the log of the idle primary, in equal bytes. Raises FixtureError."""
         end_lsn = self.primary.postgres.flush_lsn()
         wait_until(
             lambda: all(flush_lsn(s) >= end_lsn for s in self.safekeepers),
@@ -199,14 +201,14 @@ class World:
                 raise FixtureError(f"the log of {name} does not end at {end_lsn}")
 
     def check_no_traceback(self) -> None:
-        """Nobody has met what it did not expect. Raises FixtureError."""
+        """No process met an unexpected error. Raises FixtureError."""
         for path in self._root.glob("*.log"):
             if "Traceback" in path.read_text(errors="replace"):
                 raise FixtureError(f"there is a traceback in {path}")
 
 
 def bytes_below(root: Path) -> int:
-    """What all files take up, but for those that fill a disk."""
+    """The size of all files, except those that fill a disk."""
     total = 0
     for folder, _, names in os.walk(root):
         for name in names:

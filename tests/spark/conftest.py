@@ -29,7 +29,7 @@ SEGMENT_BYTES = 1 << 20
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
 os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1"
 
-#: two workers, four tries of each task, nothing that a test does not need
+#: two workers, four tries of each task, only what a test needs
 SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
@@ -52,7 +52,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def wal_server(
     pg_binaries: PostgresBinaries, initdb_template: Callable[[PostgresBinaries, int], Path]
 ) -> Callable[..., Postgres]:
-    """`wal_server(data, **settings)`: one with small segments, which it keeps; not started yet."""
+    """`wal_server(data, **settings)`: one with small segments, which it keeps; not started."""
 
     def make(data: Path, **settings: Any) -> Postgres:
         return Postgres(
@@ -82,7 +82,7 @@ def server_wal(
 
 @pytest.fixture(scope="session")
 def server_catalog(server_wal: Path) -> Path:
-    """Of the database that `server_wal` is of, when all of it had been written."""
+    """The catalog of the database of `server_wal`, at the end of the WAL."""
     return server_wal.with_name("catalog.json")
 
 
@@ -113,7 +113,7 @@ def failover_world(
     archive_folder: Path,
     wal_level: str,
 ) -> Iterator[FailoverWorld]:
-    """Its safekeepers archive at once all that is committed."""
+    """Its safekeepers archive all committed WAL at once."""
     cluster = quorum_cluster(
         proxied=True,
         wal_seg_size=SEGMENT_BYTES,

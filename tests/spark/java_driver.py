@@ -1,4 +1,4 @@
-"""A driver that says which Java it runs on and how many rows it reads: `java_driver.py SOURCE`."""
+"""A driver that prints its Java and how many rows it reads: `java_driver.py SOURCE`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running query that writes a lake, and how far it has read, by what it says itself."""
+"""A running query that writes a lake, and how far it has read, from its own progress."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ LATE_WORKER = "Python worker failed to connect back"
 
 
 class LakeQuery:
-    """Started with its checkpoint, and again when Spark was too late for its own processes.
-
-    Exactly once is what its tests are about, so that a new start may not hide anything.
-    """
+    """Started with its checkpoint, and again if Spark did not wait for its own processes. The tests
+    prove exactly once, so a restart may not hide a defect."""
 
     def __init__(self, writer: DataStreamWriter) -> None:
         self._writer = writer

@@ -1,4 +1,5 @@
-"""What Spark's file sink has committed, by its own log: files of failed tries do not count."""
+"""The rows that Spark's file sink has committed, by its own log: files of failed tries do not
+count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archive gives the log that was put there, its timelines joined; what is damaged is named."""
+"""The archive returns the log that was written, with joined timelines; damage is named."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A folder of segments in every form that tools leave them; what is missing or contradictory is
-named with its file and its LSN."""
+"""A folder of segments in every form that tools leave; missing or contradictory files are named
+with their LSN."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reads(folder: Path) -> pa.Table:
 
 
 def starts_of(folder: Path, tli: int | None = None) -> list[int]:
-    """Where records start in a log that a WalLog made; and they are all of one system."""
+    """Where records start in a log of WalLog; all are of one system."""
     wal_input = FolderInput(str(folder), tli)
     facts = wal_input.facts()
     assert (facts.system_id, facts.wal_seg_size) == (SYSTEM_ID, WAL_SEG_SIZE)
@@ -75,7 +75,7 @@ def test_the_last_segment_may_be_partial(wal_folder: Path, whole: pa.Table, form
 
 
 def test_a_file_that_gets_another_name_is_found_again(wal_folder: Path, whole: pa.Table) -> None:
-    """pg_receivewal drops `.partial` when a segment is whole."""
+    """pg_receivewal removes `.partial` from the name when a segment is whole."""
     path = segment(wal_folder, 3)
     partial = path.rename(path.with_name(f"{path.name}.partial"))
     wal_input = FolderInput(str(wal_folder))
@@ -176,7 +176,7 @@ def test_folders_without_wal(tmp_path: Path) -> None:
 
 @pytest.fixture
 def forked(tmp_path: Path) -> tuple[Path, WalLog, WalLog]:
-    """Timeline 1 goes on behind the place where timeline 2 left it."""
+    """Timeline 1 continues after the position where timeline 2 left it."""
     old = WalLog(3 * MIB)
     while old.lsn < 5 * MIB + 400_000:
         old.append("old", 5000)

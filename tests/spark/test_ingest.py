@@ -59,7 +59,7 @@ def test_the_lake_has_every_record_once(
 
 
 def test_it_goes_on_where_it_ended(session: SparkSession, wal_folder: Path, tmp_path: Path) -> None:
-    """With more WAL than before, among it the rest of a record that was cut."""
+    """With more WAL than before, including the rest of a record that was cut."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     for path in sorted(path for path in wal_folder.iterdir() if len(path.name) == 24)[3:]:
@@ -109,7 +109,7 @@ def test_columns_that_nobody_asked_for_are_not_in_the_lake(
 
 
 def test_it_ends_before_end_lsn(session: SparkSession, server_wal: Path, tmp_path: Path) -> None:
-    """Also where a segment begins inside a record, which is taken whole."""
+    """Also if a segment begins inside a record, which is read as a whole."""
     whole = rows_of(FolderInput(str(server_wal)), columns=DEFAULT_COLUMNS)
     crossing = [
         end // MIB * MIB

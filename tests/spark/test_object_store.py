@@ -1,5 +1,5 @@
-"""Spark with S3, where an archive and a lake are kept: the rows of a folder, each once, and no word
-of what opens the store."""
+"""Spark with an archive and a lake in S3: the rows of a folder, each once, and no secret in any
+output."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ def expected(server_wal: Path) -> pa.Table:
 
 @pytest.fixture
 def locked_server(s3_server: S3Server) -> Iterator[S3Server]:
-    """It knows nobody, as one does for whom all credentials are wrong."""
+    """It accepts no credentials."""
     let_requests_pass(s3_server, "0")
     yield s3_server
     let_requests_pass(s3_server, "inf")
 
 
 def let_requests_pass(server: S3Server, count: str) -> None:
-    """So many without a look at who asks."""
+    """Accept that many requests without a check."""
     url, headers = f"{server.endpoint}/moto-api/reset-auth", {"Content-Type": "text/plain"}
     with urlopen(Request(url, count.encode(), headers, method="POST"), timeout=10):
         pass
 
 
 def source(server: S3Server, url: str) -> dict[str, str]:
-    """The options of a query; the store's are among them."""
+    """The options of a query, including those of the store."""
     store = {f"{STORE_PREFIX}{name}": value for name, value in server.options().items()}
     return {"path": url, "partition_bytes": "1MB", **store}
 
@@ -94,7 +94,7 @@ def lake_rows(store: ObjectStore) -> pa.Table:
     return pa.concat_tables(tables).sort_by("lsn").combine_chunks()
 
 
-# ---- what is there
+# ---- correct stores
 
 
 def test_a_query_has_the_rows_of_a_folder(
@@ -144,7 +144,7 @@ def test_the_command_line(s3_server: S3Server, archive_url: str, expected: pa.Ta
 
 
 def sk_ingest(server: S3Server, archive_url: str, lake_url: str) -> Done:
-    """The secret comes by the environment, as it should."""
+    """The secret is in the environment, as it should be."""
     options = server.options()
     secret = options.pop("secret_access_key")
     given = [f"--option={STORE_PREFIX}{name}={value}" for name, value in options.items()]
@@ -158,7 +158,7 @@ def sk_ingest(server: S3Server, archive_url: str, lake_url: str) -> Done:
     return done
 
 
-# ---- what is not, and what nobody is told
+# ---- errors, and secrets in them
 
 
 def test_a_bucket_that_is_missing(
@@ -182,7 +182,7 @@ def test_wrong_credentials(
 
 
 def failure_of_query(session: SparkSession, options: dict[str, str]) -> str:
-    """All that Spark says, and where it happened."""
+    """The whole error of Spark, and its place."""
     with pytest.raises(PySparkException) as caught:
         session.read.format("pg_wal").options(**options).load().collect()
     text = "".join(traceback.format_exception(caught.value))

@@ -1,4 +1,4 @@
-"""`format("pg_changes")`: in batches and streams, what the decoder gives in one go."""
+"""`format("pg_changes")`: in batches and streams, the same changes as from the decoder at once."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MIB = 1 << 20
-ORDER = ["commit_lsn", "lsn", "ctid"]
+ORDER = ["commit_lsn", "lsn", "seq"]
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedWal:
-    """`begin_lsn` is behind what the WAL does not know the beginning of."""
+    """`begin_lsn` is after the transactions whose beginning the WAL lacks."""
 
     folder: Path
     catalog: Path
@@ -46,7 +46,7 @@ class ChangedWal:
 def changed_wal(
     wal_server: Callable[..., Postgres], tmp_path_factory: pytest.TempPathFactory
 ) -> ChangedWal:
-    """Some segments, and a transaction that is open over most of them."""
+    """Some segments, and a transaction that is open during most of them."""
     folder = tmp_path_factory.mktemp("changed")
     with wal_server(folder / "data", wal_level="logical") as postgres:
         begin_lsn = postgres.flush_lsn()
@@ -121,7 +121,7 @@ def test_typed_columns(session: SparkSession, changed_wal: ChangedWal) -> None:
 def test_stream_with_a_transaction_over_its_batches(
     session: SparkSession, changed_wal: ChangedWal, expected: pa.Table, tmp_path: Path
 ) -> None:
-    """The second run begins anew, from its checkpoint alone."""
+    """The second run starts again, with only its checkpoint."""
     folder = tmp_path / "pg_wal"
     shutil.copytree(changed_wal.folder, folder)
     segments = sorted(file for file in folder.iterdir() if len(file.name) == 24)
@@ -162,7 +162,7 @@ def written(work: Path) -> pa.Table:
 
 
 class HeldSlot:
-    """In the place of a stream's slot."""
+    """Replaces a stream's slot."""
 
     def __init__(self) -> None:
         self.lsns: list[int] = []
@@ -198,6 +198,7 @@ def test_slot_is_held_where_the_oldest_open_transaction_began(
         ({"table": "nowhere"}, 'has no table "nowhere"'),
         ({"rmgr": "Heap"}, 'option "rmgr" is only for pg_wal'),
         ({"tabel": "orders"}, 'unknown option "tabel"'),
+        ({"on_damage": "skip"}, "on_damage=skip and on_unknown=fail contradict each other"),
     ],
 )
 def test_wrong_options(
@@ -219,7 +220,7 @@ def test_a_connection_instead_of_a_catalog(postgres: Postgres) -> None:
 
 
 def test_what_decodes_is_loaded_when_it_is_needed() -> None:
-    """Spark loads the modules of both sources in short processes, whatever they are for."""
+    """Spark loads the modules of both sources in short processes, whatever their purpose."""
     script = "import pyspark_pg_changes, pyspark_pg_wal, sys; print(*sys.modules)"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

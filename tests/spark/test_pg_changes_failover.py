@@ -1,5 +1,5 @@
-"""A stream of changes runs while clients commit and the primary is lost: every acknowledged row
-comes as one insert, over the change of the timeline, and what was not committed never comes."""
+"""A stream of changes runs while clients commit and the primary is lost: every acknowledged row is
+one insert, across the change of the timeline, and no uncommitted row appears."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def test_changes_over_a_failover(
 
 
 def quiet_lsn(postgres: Postgres) -> Lsn:
-    """Behind a list of the transactions that are open, which is empty."""
+    """After a list of open transactions that is empty."""
     postgres.execute("CHECKPOINT")
     return postgres.flush_lsn()
 
 
 def chosen(frame: DataFrame) -> DataFrame:
-    """What is compared, of a row and of where it is in the log."""
+    """The compared columns of a row and of its position in the log."""
     return frame.selectExpr(
         "lsn", "commit_lsn", "operation", "detail", "new.client", "new.seq", "new.payload"
     )
@@ -92,7 +92,7 @@ def chosen(frame: DataFrame) -> DataFrame:
 
 @contextmanager
 def into_lake(frame: DataFrame, work: Path) -> Iterator[LakeQuery]:
-    """Running; Spark reads a lake by what was committed to it."""
+    """A running query. Spark reads a lake by the files that were committed to it."""
     writer = chosen(frame).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(work / "checkpoint"))
     query = LakeQuery(writer.option("path", str(work / "lake")))

@@ -1,4 +1,4 @@
-"""`spark.read.format("pg_wal")` gives the rows that the decoder gives in one go."""
+"""`spark.read.format("pg_wal")` returns the rows of the decoder."""
 
 from __future__ import annotations
 

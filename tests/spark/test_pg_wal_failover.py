@@ -1,5 +1,5 @@
-"""A streaming query runs while clients commit and the primary is lost: not a record is missing or
-comes twice, over the change of the timeline."""
+"""A streaming query runs while clients commit and the primary is lost: no record is missing or
+repeated, across the change of the timeline."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_stream_over_a_failover(
     found = written(tmp_path / "lake")
     whole = rows_of(wal_input, columns=("lsn", "tli"))
     assert set(whole["tli"].to_pylist()) == {1, 2}
-    assert found == lsns(whole)[: len(found)]  # what came since has not all been read
+    assert found == lsns(whole)[: len(found)]  # newer WAL has not all been read
     assert found[-1] >= max(lsn for lsn in lsns(whole) if lsn < committed)
 
     for source in ({"safekeepers": conninfo}, {"safekeepers": conninfo, "path": archive_url}):

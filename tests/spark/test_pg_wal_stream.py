@@ -82,7 +82,7 @@ def test_limited_batches_and_a_restart_where_the_folder_has_grown(
 def test_a_driver_that_is_killed_loses_and_repeats_nothing(
     session: SparkSession, wal_folder: Path, tmp_path: Path, expected: list[int]
 ) -> None:
-    """Kill -9 in the middle of many small batches; another driver goes on."""
+    """Kill -9 in the middle of many small batches; another driver continues."""
     command = [sys.executable, str(KILLED_DRIVER), str(wal_folder), str(tmp_path)]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     offsets = tmp_path / "checkpoint" / "offsets"

@@ -1,4 +1,4 @@
-"""What is taken from Spark's filters is never more than they say."""
+"""The part of Spark's filters that a source applies never excludes more rows than the filters."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_transactions(asked: WalFilter, filters: list[Filter], expected: set[int
 
 
 def test_spark_takes_it_for_a_reader_without_pushdown() -> None:
-    """As it looks before it refuses one; and it asks every filter again."""
+    """Spark checks this before it refuses one, and applies every filter again."""
     taken: list[PushedFilters] = []
     push = PushFilters(taken.append)
     assert push.__func__ is DataSourceReader.pushFilters

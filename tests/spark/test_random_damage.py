@@ -1,4 +1,4 @@
-"""Folders damaged at random: what is not a row is in a gap, whichever way the range is cut."""
+"""Randomly damaged folders: each record is a row or inside a gap, for any cuts of the range."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS = 12
 
 
 def damage(path: Path, rng: random.Random) -> str:
-    """In one of five ways; what was done."""
+    """Damage in one of five ways; returns a description."""
     content = bytearray(path.read_bytes())
     way, at = rng.randrange(5), rng.randrange(len(content))
     page = at - at % 8192

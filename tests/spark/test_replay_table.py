@@ -1,4 +1,4 @@
-"""A table at a moment, from a base and its changes, is what Postgres had at that moment."""
+"""A table at a moment, from a base and its changes, equals the table in Postgres at that moment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
+from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.datum import Datums
-from quorum_wal.spark.errors import CatalogError
-from quorum_wal.spark.jobs.replay_table import UndecodedChange, families_of, is_unseen, replay_table
+from quorum_wal.spark.errors import CatalogError, UndecodedChange
+from quorum_wal.spark.jobs.replay_table import families_of, is_unseen, replay_table
 from quorum_wal.spark.jobs.table_base import Snapshot, read_base, take_base
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class World:
-    """A server that was stopped, its base and catalog, and what its table was at two moments."""
+    """A stopped server, its base and catalog, and its table at two moments."""
 
     pg_wal: Path
     base: Path
-    #: from before and from behind a TRUNCATE
+    #: from before and after a TRUNCATE
     old_catalog: str
     catalogs: str
     states: dict[str, list[tuple[Any, ...]]]
@@ -72,7 +73,7 @@ def _create(postgres: Postgres) -> None:
 
 
 def _change_rows(postgres: Postgres) -> None:
-    """With values out of line that stay as they are, keys that change, and rollbacks."""
+    """With out-of-line values that do not change, keys that change, and rollbacks."""
     postgres.execute("UPDATE orders SET amount = amount + 1 WHERE id % 3 = 0")
     postgres.execute("UPDATE orders SET region = 'süd' WHERE id % 50 = 0")
     postgres.execute("UPDATE orders SET id = -id, note = 'twice' WHERE region = 'süd'")
@@ -116,7 +117,11 @@ def test_a_file_that_the_catalog_does_not_know_ends_it(session: SparkSession, wo
 def _replayed(session: SparkSession, world: World, catalogs: str, end_lsn: str) -> Any:
     start_lsn = f"{read_base(world.base).lsn >> 32:X}/{read_base(world.base).lsn & 0xFFFFFFFF:X}"
     changes = session.read.format("pg_changes").options(
-        path=str(world.pg_wal), catalog=catalogs, start_lsn=start_lsn, end_lsn=end_lsn
+        path=str(world.pg_wal),
+        catalog=catalogs,
+        start_lsn=start_lsn,
+        end_lsn=end_lsn,
+        on_unknown="pass",
     )
     catalog = load_catalog(catalogs)
     table = catalog.table_named(TABLE)
@@ -124,7 +129,7 @@ def _replayed(session: SparkSession, world: World, catalogs: str, end_lsn: str) 
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """As both sides have it: JSON writes times with a T and arrays with brackets."""
+    """In a common form: JSON writes times with a T and arrays with brackets."""
     id_, region, amount, note, flag, at, tags, big = row
     flag = flag if flag is None or isinstance(flag, bool) else flag == "true"
     at = at and at.replace("T", " ").replace("+00:00", "+00")
@@ -133,12 +138,18 @@ def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def test_a_change_that_cannot_be_decoded_ends_it(session: SparkSession, world: World) -> None:
-    schema = "schema string, table string, xid bigint, operation string, detail string, lsn bigint"
-    rows = [("public", "orders", 4_000_000, "update", "an old tuple is not in the WAL", 0x1000028)]
-    changes = session.createDataFrame(rows, schema)
+    schema = (
+        "schema string, table string, xid bigint, operation string, detail string, lsn bigint,"
+        " seq int"
+    )
     table = load_catalog(world.catalogs).table_named(TABLE)
-    with pytest.raises(UndecodedChange, match="at 0/1000028 cannot be replayed on"):
-        replay_table(session, world.base, changes, table, Datums({}))
+    for row in (
+        ("public", "orders", 4_000_000, "update", "an old tuple is not in the WAL", 0x1000028, 0),
+        (None, None, None, "unknown", "the WAL is lost", 0x1000028, Note.LOST_WAL.value),
+    ):
+        changes = session.createDataFrame([row], schema)
+        with pytest.raises(UndecodedChange, match="at 0/1000028 cannot be replayed on"):
+            replay_table(session, world.base, changes, table, Datums({}))
 
 
 def test_who_was_seen_is_asked_of_the_snapshot(session: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""The report says what pg_waldump's sums say, and its page shows it in a browser."""
+"""The report has the sums of pg_waldump, and its page shows them in a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live safekeepers as an input, alone and above an archive: one log, whoever serves it."""
+"""Live safekeepers as an input, alone and with an archive: one log, whichever of them serves it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def archived(tmp_path: Path) -> ArchiveInput:
 
 
 def archived_lsn(tmp_path: Path) -> int:
-    """0 before there is anything."""
+    """0 before there is an archive."""
     store = LocalStore(str(tmp_path / "archive"))
     try:
         (timeline,) = find_timelines(store)
@@ -103,7 +103,7 @@ def timeline_of(safekeeper: SafekeeperProcess) -> dict[str, Any]:
 
 
 def primary_rows(cluster: QuorumCluster, begin: int, end: int) -> pa.Table:
-    """What the primary's own files have."""
+    """The rows from the primary's own files."""
     return rows_of(FolderInput(str(cluster.postgres.pg_wal)), begin, end)
 
 
@@ -112,12 +112,12 @@ def test_one_log_from_archive_and_safekeepers(cluster: QuorumCluster, tmp_path: 
     held, first_lsn, end_lsn = hold_all(live)
     wait_until(lambda: archived_lsn(tmp_path) >= end_lsn - MIB, TIMEOUT, "the archive to follow")
 
-    # alone, whatever of it is still there
+    # alone, as far as they still have the WAL
     expected = primary_rows(cluster, first_lsn, end_lsn)
     assert expected.num_rows > 5000
     assert rows_of(live, first_lsn, end_lsn).equals(expected)
 
-    # one is killed while it serves: another goes on
+    # one is killed while it serves: another one continues
     chunks = live.read(first_lsn, end_lsn)
     wal = next(chunks).data
     cluster.safekeepers[0].kill()
@@ -127,7 +127,7 @@ def test_one_log_from_archive_and_safekeepers(cluster: QuorumCluster, tmp_path: 
     cluster.safekeepers[0].start()
     cluster.safekeepers[0].wait_ready()
 
-    # old WAL leaves the safekeepers, and is in the archive
+    # old WAL is removed from the safekeepers, and is in the archive
     def is_removed() -> bool:
         return all(Lsn.parse(timeline_of(s)["local_start_lsn"]) > first_lsn for s in keepers)
 
@@ -152,7 +152,7 @@ def test_one_log_from_archive_and_safekeepers(cluster: QuorumCluster, tmp_path: 
 
 
 def hold_all(live: SafekeeperInput) -> tuple[StreamSlot, int, int]:
-    """A slot, and the extent of what is there: none of it is removed while the slot is."""
+    """A slot, and the extent of the existing WAL: none of it is removed while the slot exists."""
     while True:
         held = StreamSlot("held", live.addresses)
         first_lsn, end_lsn = live.extent()
@@ -165,7 +165,7 @@ def hold_all(live: SafekeeperInput) -> tuple[StreamSlot, int, int]:
 def test_a_safekeeper_that_stands_still_is_left(
     cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers, but hears of no commit: another one is asked."""
+    """It answers, but learns of no commit: another one is used."""
     monkeypatch.setattr(safekeeper_input, "STALL_SECONDS", 0.2)
     live = input_of(cluster)
     before = live.newest_lsn()
@@ -200,7 +200,7 @@ def test_a_slot_follows_what_was_committed(
     found = [lsn for task in tasks for b in reader.read(task) for lsn in b["lsn"].to_pylist()]
     expected = primary_rows(cluster, Lsn.parse(start["lsn"]), Lsn.parse(end["lsn"]))
     assert found == lsns(expected)
-    reader.commit(end)  # the next one is what counts
+    reader.commit(end)  # only the next one counts
     assert slots() == [Lsn.parse(start["lsn"])] * 3
 
     cluster.postgres.execute(FILL.format(2))
@@ -234,7 +234,7 @@ def slots_of(cluster: QuorumCluster, count: int) -> list[Any]:
 def test_a_look_back_does_not_end_where_one_has_removed_wal(
     cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slots are of one safekeeper: those that are away have WAL that the one that answers has not,
+    """Slots belong to one safekeeper. The unreachable ones have WAL that the answering one lacks,
     with changes of a transaction that was open."""
     postgres, live = cluster.postgres, input_of(cluster)
     begin_lsn = live.newest_lsn()

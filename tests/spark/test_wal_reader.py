@@ -1,4 +1,4 @@
-"""Any split of any range gives the same rows; where WAL is lost, it is said."""
+"""Any split of any range gives the same rows; lost WAL is reported."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def rows_of(
     on_damage: OnDamage = OnDamage.FAIL,
     is_boundary: bool = False,
 ) -> pa.Table:
-    """In one go, of all there is by default."""
+    """All rows at once, by default of the whole log."""
     first_lsn, newest_lsn = wal_input.extent()[0], wal_input.newest_lsn()
     start_lsn = first_lsn if start_lsn is None else start_lsn
     end_lsn = newest_lsn if end_lsn is None else end_lsn

@@ -1,4 +1,4 @@
-"""Status pages of a cluster of three as its services would print them, with faults to taste."""
+"""Status pages of a cluster of three as its services would print them, with any faults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def membership(
     generation: int = 1,
     sites: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
-    """As in consensus/membership_page.py; 1, 2, 3 unless told otherwise."""
+    """As in consensus/membership_page.py; 1, 2, 3 by default."""
     ids = members or (1, 2, 3)
     return {
         "author": f"{term}/{term:032x}",
@@ -57,7 +57,7 @@ def membership(
 
 
 def proposer_of(term: int, http: str = HTTP) -> dict[str, Any]:
-    """What a safekeeper says of the proposer that streams to it."""
+    """A safekeeper's report about the proposer that streams to it."""
     return {"node_id": node_id(term), "address": "10.0.0.9:40000", "http": http}
 
 
@@ -122,7 +122,7 @@ def departed(safekeeper_id: int, **changes: Any) -> SafekeeperReport:
 
 
 def peer(safekeeper_id: int, **changes: Any) -> dict[str, Any]:
-    """What the proposer says of a safekeeper; as in walproposer/status.py."""
+    """The proposer's report about a safekeeper; as in walproposer/status.py."""
     return {
         "id": safekeeper_id,
         "address": address(safekeeper_id),
@@ -141,7 +141,7 @@ def lost_peer(safekeeper_id: int) -> dict[str, Any]:
 
 
 def page(*peers: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The proposer's."""
+    """The page of the proposer."""
     return {
         "state": "streaming",
         "node_id": node_id(5),
@@ -155,7 +155,8 @@ def page(*peers: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 @dataclass
 class Answers:
-    """All is well, unless changed; `pages` by address, None for a page that does not answer."""
+    """A healthy cluster, unless changed; `pages` by address, None for a page that does not
+    answer."""
 
     safekeepers: list[SafekeeperReport] = field(
         default_factory=lambda: [safekeeper(1), safekeeper(2), safekeeper(3)]

@@ -1,4 +1,4 @@
-"""Property tests that everybody can repeat: the same examples on every run, and no deadlines.
+"""Reproducible property tests: the same examples on every run, and no deadlines.
 
 A failure prints the example and a `@reproduce_failure` blob. Search further, with other examples:
 `pytest --hypothesis-profile=default --hypothesis-seed=N`.

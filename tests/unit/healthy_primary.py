@@ -1,4 +1,4 @@
-"""A primary in which the preflight finds nothing to mend, for tests to change."""
+"""A primary without findings of the preflight, for tests to change."""
 
 from __future__ import annotations
 

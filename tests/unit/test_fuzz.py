@@ -1,6 +1,7 @@
-"""Every parser of outside bytes: declared exceptions only, an end, and memory worth the input.
+"""Every parser of outside bytes: declared exceptions only, an end, and memory in proportion to the
+input.
 
-`make fuzz MINUTES=10` goes on with other cases, and keeps in the corpus what it finds.
+`make fuzz MINUTES=10` continues with other cases, and saves its findings in the corpus.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def test_what_failed_once_does_not_fail_again(name: str, path: Path) -> None:
 
 
 def public_parsers(package: str) -> list[str]:
-    """Functions and methods whose name says that they read what somebody else has written."""
+    """Functions and methods whose names say that they parse outside input."""
     found = []
     for path in sorted((ROOT / package).rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)

@@ -1,4 +1,4 @@
-"""A program that is to have no network has none, whoever it runs as."""
+"""A program that must have no network has none, under any account."""
 
 from __future__ import annotations
 

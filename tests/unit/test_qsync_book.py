@@ -19,7 +19,7 @@ def laws(book: QsyncBook) -> list[str]:
     return [violation.partition(":")[0] for violation in book.violations]
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_cluster_is_ok() -> None:
     book = book_of(A, B, C)
     book.told(A, PENDING, 7)
     book.told(A, COMMITTED)
@@ -86,7 +86,7 @@ def test_those_begun_are_taken_once() -> None:
     assert book.take_begun() == ([], [])
 
 
-def test_orphans_are_those_whose_client_was_not_told() -> None:
+def test_orphans_are_those_without_a_reported_end() -> None:
     book = book_of(A, B, C)
     book.told(A, COMMITTED, by_client=True)
     book.told(B, COMMITTED)
@@ -94,7 +94,7 @@ def test_orphans_are_those_whose_client_was_not_told() -> None:
     assert book.orphans_count == 2
 
 
-def test_a_row_that_nobody_began() -> None:
+def test_a_row_of_no_known_transaction() -> None:
     book = book_of(A)
     book.saw({A, B})
     book.reckon()

@@ -1,4 +1,5 @@
-"""A client of the soak of qsync stops where it is told to, and goes on when it is told to."""
+"""A client of the soak of qsync stops where it is ordered to, and continues when it is ordered
+to."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ SECONDS = 10.0
 
 
 class Parent:
-    """What it orders is obeyed when `order` returns: the next line is asked for then."""
+    """Its orders are in effect when `order` returns: the next line is read then."""
 
     def __init__(self) -> None:
         self.said: SimpleQueue[str] = SimpleQueue()
@@ -73,7 +74,7 @@ def arm(parent: Parent, number: str, act: str = STOP) -> None:
 
 def test_an_older_go_does_not_let_a_stop_pass(parent: Parent) -> None:
     arm(parent, "1")
-    parent.order("go")  # of whoever was led to a step before
+    parent.order("go")  # of a process that was led to a step before
     client = Stepping(parent.orders, "commit", BEFORE)
     assert parent.said.get(timeout=SECONDS) == "at 1"
     client.join(0.2)

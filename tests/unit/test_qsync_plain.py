@@ -51,7 +51,7 @@ class Plain:
         try:
             self.client.watch(self.server)  # type: ignore[arg-type]
         except psycopg.Error:
-            pass  # whoever watches connects again
+            pass  # the watcher connects again
         return [violation.partition(":")[0] for violation in self.book.violations]
 
 
@@ -72,7 +72,7 @@ def test_a_commit_that_is_late_with_all_others(plain: Plain) -> None:
     assert plain.laws() == []
 
 
-def test_a_control_that_has_failed_excuses_nobody(plain: Plain) -> None:
+def test_a_control_that_has_failed_excuses_no_commit(plain: Plain) -> None:
     plain.server.seconds = plain.server.turn_seconds = LONG
     plain.server.turns.stop()
     assert plain.laws() == ["PLAIN_DELAYED"]

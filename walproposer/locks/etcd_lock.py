@@ -29,9 +29,10 @@ class EtcdLock:
 
     def __init__(self, url: str, lease_seconds: float) -> None:
         parts = urlsplit(url)
-        if parts.username or parts.password or not parts.hostname:
+        has_more = parts.username or parts.password or parts.query or parts.fragment
+        if has_more or not parts.hostname:
             raise Refusal(
-                "the lock's URL has credentials, or no host",
+                "the lock's URL has credentials, options, or no host",
                 hint="Use etcd://host:port/name. Protect etcd by its network.",
             )
         self.url = url
@@ -145,3 +146,9 @@ class _Response(msgspec.Struct):
 class _Transaction(msgspec.Struct):
     succeeded: bool = False
     responses: list[_Response] = []
+
+
+#: Prepared by the import: msgspec crashes if several threads use a type first.
+_PREPARED = tuple(
+    msgspec.json.Decoder(kind) for kind in (_Granted, _KeptAlive, _Transaction, _Anything)
+)

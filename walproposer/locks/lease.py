@@ -142,6 +142,6 @@ def open_lock(url: str, lease_seconds: float) -> Lock:
         return ObjectLock(open_store(url), lease_seconds)
     except ObjectStoreError as error:
         raise Refusal(
-            f"could not use lock {url}: {error}",
+            f"could not use the lock: {error}",
             hint="Use etcd://host:port/name, s3://bucket/folder or /folder.",
         ) from error

@@ -1,7 +1,7 @@
-"""FORCE_MEMBERSHIP: sets the members by an operator's decision (`docs/members.md`, "No quorum").
+"""FORCE_MEMBERSHIP: sets the members by an operator's decision.
 
-No safekeeper votes on it, so the caller must have asked the operator. The safekeeper refuses it
-while a proposer streams to it.
+See `docs/members.md`, "A quorum is lost for good". No safekeeper votes on it, so the caller must
+have asked the operator. The safekeeper refuses it while a proposer streams to it.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from quorum_wal.walproposer.connection import open_connection
 
+#: Settings of libpq 18. A client with these keys needs no password.
+SCRAM_KEYS = ("scram_client_key", "scram_server_key")
+
 
 @dataclass(frozen=True, slots=True)
 class PrimaryAddress:
@@ -23,10 +26,11 @@ class PrimaryAddress:
 
     def __str__(self) -> str:
         """The DSN without passwords: the settings that libpq itself does not display (dispchar
-        '*')."""
+        '*'), and the keys that replace a password."""
         secret = {o.keyword.decode() for o in pq.Conninfo.get_defaults() if o.dispchar == b"*"}
         parts = conninfo_to_dict(self.dsn)
-        return make_conninfo("", **{k: v for k, v in parts.items() if k not in secret})
+        shown = {k: v for k, v in parts.items() if k not in secret and k not in SCRAM_KEYS}
+        return make_conninfo("", **shown)
 
     def connect(self, **overrides: object) -> psycopg.Connection:
         """An ordinary connection for queries. Its commits never wait for a synchronous standby."""

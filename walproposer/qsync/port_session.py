@@ -135,7 +135,9 @@ class PortSession:
         try:
             has_more = self._take_turn()
         except (ProtocolError, ConnectionRefused) as error:
-            log.info("client broke the protocol", client=self._address, reason=str(error))
+            self._server.refusals.note(
+                "client broke the protocol", self._address, reason=str(error)
+            )
             self.close(error)
             return
         except OSError as error:
@@ -191,8 +193,10 @@ class PortSession:
         try:
             self._server.access.check_role(self._user, ROLES[type(verb)], WORDS[type(verb)])
         except PermissionDenied as error:
-            log.warning("refused", client=self._address, command=WORDS[type(verb)],
-                        sqlstate=error.sqlstate, reason=str(error))  # fmt: skip
+            self._server.refusals.note(
+                "refused", self._address, command=WORDS[type(verb)], sqlstate=error.sqlstate,
+                reason=str(error),
+            )  # fmt: skip
             self._refuse(Refusal(error.sqlstate, str(error), error.hint))
             return
         self._has_asked = True

@@ -22,8 +22,8 @@ def idle_status(address: str, reason: str) -> dict[str, Any]:
 
 def failed_status(last: Mapping[str, Any], error: str) -> dict[str, Any]:
     """The status after a bug: no incarnation leads, and the counters stay."""
-    nobody = {"term": 0, "quorum_ok": False, "waiting": 0, "streams": {}}
-    return {**last, **nobody, **idle_status(last["address"], error)}
+    no_leader = {"term": 0, "quorum_ok": False, "waiting": 0, "streams": {}}
+    return {**last, **no_leader, **idle_status(last["address"], error)}
 
 
 def qsync_status(

@@ -25,6 +25,7 @@ import structlog
 from quorum_wal.access.access import Access, AccessConfig
 from quorum_wal.access.admission import ConnectionLimits
 from quorum_wal.access.open_files import FILES_OF_UNAUTHENTICATED, raise_limit
+from quorum_wal.access.refusal_log import RefusalLog
 from quorum_wal.pgwire.blocking import Authenticated, ServerConfig, authenticate
 from quorum_wal.pgwire.errors import ConnectionRefused, WireError
 from quorum_wal.telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
@@ -83,6 +84,7 @@ class VerdictServer:
         self.verdicts = verdicts
         self.loop = loop
         self.access = Access(config.access)
+        self.refusals = RefusalLog()
         self._server_config = ServerConfig(
             server_version=SERVER_VERSION,
             on_cancel=lambda process_id, key: self.post(partial(self._cancel, process_id, key)),
@@ -197,8 +199,9 @@ class VerdictServer:
             client = authenticate(sock, config)
         except ConnectionRefused as error:
             self.access.admission.fail(number, host, error)
-            log.warning("connection refused", client=address, sqlstate=error.sqlstate,
-                        reason=str(error))  # fmt: skip
+            self.refusals.note(
+                "connection refused", address, sqlstate=error.sqlstate, reason=str(error)
+            )
         except (WireError, OSError) as error:
             log.debug("client lost", client=address, reason=str(error))
         finally:

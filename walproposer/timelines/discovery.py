@@ -14,11 +14,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from quorum_wal.consensus.errors import MessageError
 from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.consensus.membership import Member as ListedMember
 from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
 from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
+from quorum_wal.walproposer.timelines.reported_types import (
+    SafekeeperPage,
+    check_proposer,
+    check_safekeeper,
+    check_timeline,
+)
 from quorum_wal.walproposer.timelines.status_page import (
+    PROPOSER_LIMITS,
     PageAccess,
     PageAddress,
     demands_tls,
@@ -124,7 +132,7 @@ def discover(addresses: Sequence[SafekeeperAddress], http_token: str = "") -> Di
         for page in _proposer_pages(status)
     }
     with ThreadPoolExecutor(min(max(1, len(pages)), PAGES_MAX)) as pool:
-        reports = pool.map(lambda asked: _read_proposer(*asked), pages.values())
+        reports = pool.map(lambda asked: read_proposer(*asked), pages.values())
         return Discovery(safekeepers, {report.http: report for report in reports})
 
 
@@ -181,15 +189,28 @@ def _report(member: Member, http_token: str) -> SafekeeperReport:
             http=member.http,
             hint=member.error.hint,
         )
+    for status in (*member.timelines.values(), *member.left.values()):
+        try:
+            check_timeline(status)
+        except (ValueError, MessageError) as error:
+            return SafekeeperReport(
+                str(address),
+                error=f"its status of a timeline is invalid: {error}",
+                hint="Check that it is a safekeeper of this release.",
+            )
     page: Mapping[str, Any] = {}
     page_error = ""
     try:
         located = PageAddress.parse(member.http, address.host)
         if demands_tls(address.conninfo):  # the page of a safekeeper uses TLS as its wire does
             located = PageAddress(located.host, located.port, True)
-        page = read_status_page(located, PageAccess(address.conninfo, http_token))
+        page_access = PageAccess(address.conninfo, http_token)
+        page = read_status_page(located, page_access, kind=SafekeeperPage)
+        check_safekeeper(page)
     except WalProposerError as error:
         page_error = str(error)
+    except ValueError as error:
+        page, page_error = {}, f"its status page is invalid: {error}"
     return SafekeeperReport(
         str(address),
         safekeeper_id=member.safekeeper_id,
@@ -222,12 +243,18 @@ def _proposer_pages(status: Mapping[str, Any]) -> Iterator[PageAddress]:
         yield PageAddress.parse(page, "")
 
 
-def _read_proposer(page: PageAddress, access: PageAccess) -> ProposerReport:
+def read_proposer(page: PageAddress, access: PageAccess) -> ProposerReport:
+    """Its report has an error if the page does not answer, or is not that of a proposer."""
     read_at = datetime.now(UTC)
     try:
-        return ProposerReport(str(page), read_status_page(page, access), "", read_at)
+        status = read_status_page(page, access, PROPOSER_LIMITS)
+        check_proposer(status)
     except WalProposerError as error:
         return ProposerReport(str(page), None, str(error), read_at)
+    except ValueError as error:
+        invalid = f"status page {page} is not that of a proposer: {error}"
+        return ProposerReport(str(page), None, invalid, read_at)
+    return ProposerReport(str(page), status, "", read_at)
 
 
 def _host_of(address: str) -> str:

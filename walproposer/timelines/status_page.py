@@ -3,36 +3,56 @@
 A service names its page `host:port`, or `https://host:port`. A wildcard host means the host under
 which the service itself was reached. TLS follows the libpq settings of the safekeeper connections
 (sslmode, sslrootcert). Law: the token is sent only if the page requests it, and never in clear text
-to another machine.
+to another machine. Law: the answer is not trusted. Its size and its time are limited, and an answer
+that is not a JSON object raises Unreachable.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from threading import Event, Timer
 from typing import Any, TypeVar
 
 import msgspec
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
+from quorum_wal.pgwire.transport import shut_down
 from quorum_wal.telemetry.loopback import is_loopback
 from quorum_wal.walproposer.connection import port_number
 from quorum_wal.walproposer.errors import Unreachable
 
 T = TypeVar("T")
 
+#: For the connection, and for each part of the answer.
 TIMEOUT_SECONDS = 3.0
-BODY_BYTES_MAX = 64 * 1024 * 1024
+#: For the whole answer: a server may send a byte now and then for ever.
+ANSWER_SECONDS_MAX = 10.0
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 TLS_MODES = ("require", "verify-ca", "verify-full")
 _HTTPS = "https://"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimits:
+    """Of an answer. `parts_max` limits its objects and lists. While Python makes a million of them,
+    no other thread runs for most of a second; for twenty millions it was more than a minute."""
+
+    bytes_max: int
+    parts_max: int
+
+
+#: A safekeeper reports each of its timelines: some KiB and 50 parts each.
+SAFEKEEPER_LIMITS = AnswerLimits(64 * 1024 * 1024, 1_000_000)
+#: A proposer reports one timeline. Its page is read in services, and commits may wait meanwhile.
+PROPOSER_LIMITS = AnswerLimits(1024 * 1024, 10_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +92,18 @@ def demands_tls(conninfo: str) -> bool:
     return _settings(conninfo).get("sslmode") in TLS_MODES
 
 
-def read_status_page(page: PageAddress, access: PageAccess) -> dict[str, Any]:
-    """The JSON of /status. Raises Unreachable."""
-    code, status = ask_page(page, access, "GET", "/status")
+def read_status_page(
+    page: PageAddress,
+    access: PageAccess,
+    limits: AnswerLimits = SAFEKEEPER_LIMITS,
+    kind: Any = dict[str, Any],
+) -> dict[str, Any]:
+    """The JSON of /status. `kind`: a TypedDict with the fields that are needed; the others are not
+    decoded. Raises Unreachable."""
+    request = _Request("GET", "/status", None, limits, kind)
+    code, status = _with_or_without_tls(page, lambda tls: _read(page, access, tls, request))
     if code != HTTPStatus.OK:
-        raise Unreachable(f"status page {page} answers {code} {HTTPStatus(code).phrase}")
+        raise Unreachable(f"status page {page} answers {_code_text(code)}")
     return status
 
 
@@ -122,6 +149,8 @@ class _Request:
     method: str
     path: str
     body: bytes | None
+    limits: AnswerLimits = SAFEKEEPER_LIMITS
+    kind: Any = dict[str, Any]
 
 
 def _read(
@@ -142,14 +171,21 @@ def _read(
             f"status page {page} requests {wanted}",
             hint="Give the file that the service has as its --http-token-file.",
         )
+    if body.count(b"[") + body.count(b"{") > request.limits.parts_max:
+        raise ValueError(f"expected at most {request.limits.parts_max} objects and lists, got more")
     try:
-        answer: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+        answer: dict[str, Any] = msgspec.json.decode(body, type=request.kind)
+    except msgspec.ValidationError as error:
+        raise Unreachable(f"status page {page} is invalid: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = body[:200].decode("utf-8", "replace").strip()
-        raise Unreachable(
-            f"status page {page} answers {code} {HTTPStatus(code).phrase}: {text}"
-        ) from error
+        raise Unreachable(f"status page {page} answers {_code_text(code)}: {text}") from error
     return code, answer
+
+
+def _code_text(code: int) -> str:
+    """A server may answer with a number that has no name."""
+    return f"{code} {HTTPStatus(code).phrase}" if code in set(HTTPStatus) else str(code)
 
 
 def _send(
@@ -167,10 +203,40 @@ def _send(
         else HTTPConnection(page.host, page.port, timeout=TIMEOUT_SECONDS)
     )
     with closing(connection):
-        headers = {"Connection": "close", "Content-Type": "application/json", **headers}
-        connection.request(request.method, request.path, request.body, headers)
-        response = connection.getresponse()
-        return response.status, response.read(BODY_BYTES_MAX)
+        connection.connect()
+        with _limited_time(connection):
+            headers = {"Connection": "close", "Content-Type": "application/json", **headers}
+            connection.request(request.method, request.path, request.body, headers)
+            response = connection.getresponse()
+            body = response.read(request.limits.bytes_max + 1)
+    if len(body) > request.limits.bytes_max:
+        raise ValueError(f"expected at most {request.limits.bytes_max} bytes, got more")
+    return response.status, body
+
+
+@contextmanager
+def _limited_time(connection: HTTPConnection) -> Iterator[None]:
+    """Raises TimeoutError if the block takes longer than ANSWER_SECONDS_MAX. The timeout of a
+    socket is for each part of the answer only."""
+    is_late, sock = Event(), connection.sock
+
+    def expire() -> None:
+        is_late.set()
+        shut_down(sock)
+
+    timer = Timer(ANSWER_SECONDS_MAX, expire)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (HTTPException, OSError) as error:
+        if not is_late.is_set():
+            raise
+        raise TimeoutError(f"no complete answer within {ANSWER_SECONDS_MAX:g} s") from error
+    finally:
+        timer.cancel()
+    if is_late.is_set():
+        raise TimeoutError(f"no complete answer within {ANSWER_SECONDS_MAX:g} s")
 
 
 def _tls_context(conninfo: str) -> ssl.SSLContext:

@@ -25,6 +25,9 @@ from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress, Safekeep
 #: Time to wait for the remaining members once a majority has answered: a failover does not wait for
 #: one that hangs or is unreachable.
 LATE_SECONDS = 1.0
+#: Safekeepers asked in all. A safekeeper with many timelines may name many others; each of them
+#: needs a thread.
+FOLLOWED_MAX = 200
 
 
 @dataclass(slots=True)
@@ -79,9 +82,10 @@ def survey(
 def follow(
     members: Sequence[Member], wanted: Wanted, late_seconds: float | None = None
 ) -> list[Member]:
-    """These, and all that the memberships of the wanted timelines name in addition."""
+    """These, and all that the memberships of the wanted timelines name in addition, up to
+    FOLLOWED_MAX."""
     followed = list(members)
-    while besides := _named_besides(followed, wanted):
+    while besides := _named_besides(followed, wanted)[: max(0, FOLLOWED_MAX - len(followed))]:
 
         def is_enough(answered: Sequence[Member]) -> bool:
             return _have_quorums([*followed, *answered], wanted)  # noqa: B023  # called at once
@@ -160,11 +164,13 @@ def _fill(member: Member) -> None:
     member.safekeeper_id = int(identity["safekeeper_id"])
     member.http = identity["http"]
     member.instance, member.site = identity["instance"], identity["site"]
+    bytes.fromhex(member.instance)
     for status in statuses:
         if "folder" in status:
-            member.damaged[status["folder"]] = status["stopped_reason"]
+            member.damaged[str(status["folder"])] = str(status["stopped_reason"])
             continue
         membership_of_page(status["membership"])
+        int(status["system_id"])
         known = member.left if status["has_left"] else member.timelines
         known[_timeline_of(status)] = status
 

@@ -62,7 +62,8 @@ def _insert_kinds(connection: psycopg.Connection[Any]) -> None:
 
 
 def first_half(postgres: Postgres) -> Catalog:
-    """Tables that are truncated and rewritten later have their first files; the catalog of then."""
+    """Tables that are truncated and rewritten later have their first files; returns the catalog of
+    that time."""
     with postgres.connect() as connection:
         for statements in (_KINDS, _TABLES):
             connection.execute(statements)  # type: ignore[arg-type]
@@ -77,7 +78,7 @@ def first_half(postgres: Postgres) -> Catalog:
 
 
 def second_half(postgres: Postgres) -> Catalog:
-    """TRUNCATE and rewrites, and what comes behind them; the catalog of the end."""
+    """TRUNCATE, rewrites, and changes after them; returns the catalog of the end."""
     with postgres.connect() as connection:
         for statement in _LATER:
             connection.execute(statement)  # type: ignore[arg-type]

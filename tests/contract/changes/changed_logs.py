@@ -26,7 +26,7 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True, slots=True)
 class ChangedLog:
-    """A stopped server's WAL; `begin_lsn` is where the oracle begins, behind which all is known."""
+    """A stopped server's WAL. The reference begins at `begin_lsn`; everything after it is known."""
 
     wal_input: FolderInput
     begin_lsn: int

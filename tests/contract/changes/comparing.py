@@ -11,7 +11,8 @@ CHANGING = {"gone", "also_gone", "added", "at", "nothing", "list", "flag", "last
 
 
 def assert_same(row: dict[str, Any], change: Change) -> None:
-    """Only a value that pgoutput calls unchanged may be more, or be missing for the same reason."""
+    """Only a value that pgoutput reports as unchanged may be additional, or missing for the same
+    reason."""
     where = f"{change.operation} of {change.table} at {row['lsn']:X}"
     assert (row["operation"], f"{row['schema']}.{row['table']}") == (
         change.operation, change.table,

@@ -17,7 +17,7 @@ from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 
 @pytest.fixture(scope="session")
 def changed_log(initdb_template: Callable[[PostgresBinaries, int], Path]) -> Iterator[LogOf]:
-    """`changed_log(major, wal_level)`, made once; the oracle decodes "logical" only."""
+    """`changed_log(major, wal_level)`, created once; the reference decodes only "logical"."""
     with tempfile.TemporaryDirectory(prefix="changes-", ignore_cleanup_errors=True) as scratch_dir:
         Path(scratch_dir).chmod(0o755)  # for the account that the server runs as
 

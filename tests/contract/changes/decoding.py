@@ -9,18 +9,22 @@ from changed_logs import ChangedLog
 
 from quorum_wal.spark.changes.catalog import Catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
+from quorum_wal.spark.changes.undecoded_rows import OnUnknown, UndecodedPolicy
 from quorum_wal.spark.inputs.wal_reader import WalRange
 
 Row = dict[str, Any]
+
+PASS = UndecodedPolicy(OnUnknown.PASS)
 
 
 def read(
     log: ChangedLog, begin_lsn: int, end_lsn: int, catalog: Catalog | None = None, **options: Any
 ) -> list[Row]:
-    """What commits in the range; by default with both catalogs."""
+    """What commits in the range, also what could not be decoded; by default with both catalogs."""
     catalog = catalog or log.catalogs[0].merged(log.catalogs[1])
     wal_range = WalRange(begin_lsn, end_lsn, log.end_lsn)
-    batches = list(read_changes(log.wal_input, wal_range, ChangeOptions(catalog, **options)))
+    changes = ChangeOptions(catalog, **{"undecoded": PASS, **options})
+    batches = list(read_changes(log.wal_input, wal_range, changes))
     return pa.Table.from_batches(batches).to_pylist() if batches else []
 
 

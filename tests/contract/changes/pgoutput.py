@@ -51,7 +51,7 @@ def create_slot(postgres: Postgres) -> None:
 
 
 def decoded_changes(postgres: Postgres) -> list[Change]:
-    """All since the slot was made."""
+    """All changes since the slot was created."""
     with postgres.connect() as connection:
         connection.execute("SET timezone = 'UTC'")
         messages = connection.execute(

@@ -1,4 +1,4 @@
-"""A catalog that is older than an ALTER without a rewrite: the rows that it may not fit say so."""
+"""A catalog that is older than an ALTER without a rewrite: affected rows report it."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ HARMLESS = (
 
 @dataclass(frozen=True, slots=True)
 class AlteredLog:
-    """The catalogs are of before and after; `before_lsn` is behind what both are right for,
-    `after_lsn` where rows begin that were written with the new definitions."""
+    """The catalogs are of before and after. `before_lsn` is after the WAL that both describe;
+    `after_lsn` is where rows with the new definitions begin."""
 
     log: ChangedLog
     altered_lsn: int
@@ -128,7 +128,7 @@ def insert(postgres: Postgres, number: int, values: list[str]) -> None:
 
 
 def test_rows_of_altered_tables_say_so(altered: AlteredLog) -> None:
-    """In the range of the ALTER, and in one that begins behind it."""
+    """In the range of the ALTER, and in one that begins after it."""
     log, (before, after) = altered.log, altered.log.catalogs
     whole = read(log, log.begin_lsn, log.end_lsn, before)
     assert {row["detail"] for row in whole if row["lsn"] < altered.altered_lsn} == {None}
@@ -149,10 +149,11 @@ def test_rows_of_altered_tables_say_so(altered: AlteredLog) -> None:
 
 
 def test_tasks_know_what_was_altered_before_them(altered: AlteredLog, tmp_path: Path) -> None:
-    """In batches of several tasks, and in streams of several batches; the driver looks once."""
+    """In batches of several tasks, and in streams of several batches; the driver searches once."""
     log, (before, _) = altered.log, altered.log.catalogs
     (tmp_path / "catalog.json").write_bytes(before.to_json())
-    changes = parse_change_options({"catalog": str(tmp_path / "catalog.json")})
+    catalog = {"catalog": str(tmp_path / "catalog.json"), "on_unknown": "pass"}
+    changes = parse_change_options(catalog)
     given = {"path": log.wal_input.path, "start_lsn": format_lsn(log.begin_lsn)}
     expected = read(log, log.begin_lsn, log.end_lsn, before)
 
@@ -182,8 +183,8 @@ def test_catalog_is_refreshed_for_an_altered_table(altered: AlteredLog) -> None:
         assert {row["detail"] for row in found if row["xid"] is not None} == {None}
 
 
-def test_wal_that_was_not_looked_at_is_said(altered: AlteredLog, tmp_path: Path) -> None:
-    """What was archived since the catalog is gone."""
+def test_wal_that_was_not_searched_is_reported(altered: AlteredLog, tmp_path: Path) -> None:
+    """The WAL that was archived since the catalog is missing."""
     log, (before, _) = altered.log, altered.log.catalogs
     begin_lsn = altered.after_lsn // MIB * MIB
     folder = tmp_path / "wal"

@@ -1,4 +1,4 @@
-"""However the WAL is cut, the changes are the same; and nothing is left out unsaid."""
+"""The changes are the same however the WAL is cut, and an omitted change is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from changed_logs import MIB, ChangedLog, LogOf
-from decoding import Row, read, read_all
+from decoding import PASS, Row, read, read_all
 
 from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.spark.changes import change_reader
@@ -31,7 +31,7 @@ def rng() -> random.Random:
 
 @pytest.mark.parametrize(("major", "wal_level"), LOGS)
 def test_any_split(changed_log: LogOf, rng: random.Random, major: int, wal_level: str) -> None:
-    """Cuts are anywhere, also inside of transactions, of records, of page headers."""
+    """Cuts are anywhere, also inside transactions, records and page headers."""
     log = changed_log(major, wal_level)
     whole = read_all(log)
     assert len(whole) > 1000
@@ -42,6 +42,33 @@ def test_any_split(changed_log: LogOf, rng: random.Random, major: int, wal_level
         for begin_lsn, end_lsn in itertools.pairwise(cuts):
             parts += read(log, begin_lsn, end_lsn)
         assert parts == whole, [str(Lsn(cut)) for cut in cuts]
+    assert_total_order(whole)
+
+
+def assert_total_order(rows: list[Row]) -> None:
+    """Each row has a place of its own, and they come in the order of their places."""
+    places = [(row["commit_lsn"], row["lsn"], row["seq"]) for row in rows]
+    assert places == sorted(places)
+    assert len(set(places)) == len(places)
+    assert max(seq for *_, seq in places) > 60, "COPY writes many rows with one record"
+
+
+@pytest.mark.parametrize(("major", "wal_level"), LOGS)
+def test_a_place_depends_on_the_record_alone(
+    changed_log: LogOf, major: int, wal_level: str
+) -> None:
+    """So a row that is decoded later, with another catalog, has the place that it had before."""
+    log = changed_log(major, wal_level)
+    whole = {place_of(row): row for row in read_all(log) if row["operation"] != "unknown"}
+    for catalog in log.catalogs:
+        found = [row for row in read_all(log, catalog) if row["operation"] != "unknown"]
+        for row in found:
+            assert row["operation"] == whole[place_of(row)]["operation"]
+            assert row["ctid"] == whole[place_of(row)]["ctid"]
+
+
+def place_of(row: Row) -> tuple[int, int, int]:
+    return row["commit_lsn"], row["lsn"], row["seq"]
 
 
 @pytest.mark.parametrize(("major", "wal_level"), LOGS)
@@ -59,7 +86,7 @@ def test_windows(
 def test_restart_lsn_is_enough(
     changed_log: LogOf, rng: random.Random, tmp_path: Path, major: int
 ) -> None:
-    """Behind a place, all changes are decoded with the WAL from restart_lsn on alone."""
+    """After any position, all changes are decoded with only the WAL from restart_lsn on."""
     log = changed_log(major, "logical")
     options = ChangeOptions(log.catalogs[0])
     boundaries = [row["lsn"] for row in read_all(log)]
@@ -74,7 +101,7 @@ def test_restart_lsn_is_enough(
 
 @pytest.mark.parametrize("major", [16])
 def test_wal_that_begins_too_late(changed_log: LogOf, tmp_path: Path, major: int) -> None:
-    """What may have begun before is said, once."""
+    """Transactions that may have begun before are reported once."""
     log = changed_log(major, "logical")
     begin_lsn = log.begin_lsn - log.begin_lsn % MIB + MIB
     rest = with_wal_from(log, begin_lsn, tmp_path / "rest")
@@ -96,7 +123,7 @@ def with_wal_from(log: ChangedLog, lsn: int, folder: Path) -> ChangedLog:
 
 
 def test_damage_is_said(changed_log: LogOf, tmp_path: Path) -> None:
-    """With on_damage=skip, the gap is a row, and what commits behind it is there."""
+    """With on_damage=skip, the gap is a row, and later transactions are decoded."""
     log = changed_log(16, "logical")
     rest = with_wal_from(log, log.begin_lsn, tmp_path / "rest")
     damaged = sorted(Path(rest.wal_input.path).iterdir())[0]
@@ -105,7 +132,7 @@ def test_damage_is_said(changed_log: LogOf, tmp_path: Path) -> None:
         file.seek(bad_lsn % MIB)
         file.write(b"damage")
     wal_range = WalRange(log.begin_lsn, log.end_lsn, log.end_lsn)
-    options = ChangeOptions(log.catalogs[0].merged(log.catalogs[1]))
+    options = ChangeOptions(log.catalogs[0].merged(log.catalogs[1]), undecoded=PASS)
     with pytest.raises(LostWal, match=damaged.name):
         list(read_changes(rest.wal_input, wal_range, options))
     batches = read_changes(rest.wal_input, wal_range, options, OnDamage.SKIP)

@@ -12,7 +12,7 @@ MAJORS = (15, 16, 18)
 
 @pytest.mark.parametrize("major", MAJORS)
 def test_same_rows_as_at_logical_level(changed_log: LogOf, major: int) -> None:
-    """The same workload on two servers; at logical level pgoutput has agreed."""
+    """The same workload on two servers; at logical level the result equals that of pgoutput."""
     logical, replica = (
         changes_of_rows(read_all(changed_log(major, level))) for level in ("logical", "replica")
     )
@@ -32,8 +32,8 @@ def test_same_rows_as_at_logical_level(changed_log: LogOf, major: int) -> None:
 
 
 def changes_of_rows(rows: list[Row]) -> list[Row]:
-    """Without TRUNCATE, which replica level does not log; there, what ALTER TABLE rewrites cannot
-    be told from what is inserted behind a TRUNCATE."""
+    """Without TRUNCATE, which replica level does not log. There, rows that ALTER TABLE rewrites
+    look like rows inserted after a TRUNCATE."""
     rewritten = {row["xid"] for row in rows if row["table"] == "by_index" and is_replaced(row)}
     return [
         row
@@ -47,7 +47,7 @@ def is_replaced(row: Row) -> bool:
 
 
 def assert_old(key: Row, whole: Row, where: str) -> None:
-    """Logical level has the key, or, with out-of-line values put in place, all of the row."""
+    """Logical level has the key, or, with out-of-line values added, the whole row."""
     assert {name: value for name, value in key.items() if name in whole} == {
         name: value for name, value in whole.items() if name in key
     }, where

@@ -1,4 +1,4 @@
-"""Transactions of several clients at once, whose changes lie between each other's."""
+"""Transactions of several clients at once, with interleaved changes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rng() -> random.Random:
 def test_same_changes(
     postgres_factory: Callable[..., Postgres], rng: random.Random, tmp_path: Path
 ) -> None:
-    """And in the same order; checkpoints fall among them, and cuts."""
+    """Also in the same order; checkpoints and cuts fall between them."""
     script = tmp_path / "script.sql"
     script.write_text(_SCRIPT)
     postgres = postgres_factory(settings=SETTINGS, wal_seg_size=MIB)
@@ -79,7 +79,7 @@ def test_same_changes(
 
 
 def assert_interleaved(rows: list[Row]) -> None:
-    """The test is one of transactions at once."""
+    """The transactions of the test run concurrently."""
     lsns = [row["lsn"] for row in rows]
     assert lsns != sorted(lsns)
     assert [row["commit_lsn"] for row in rows] == sorted(row["commit_lsn"] for row in rows)

@@ -1,5 +1,5 @@
-"""WAL that is lost: nothing that was known before a gap is joined with what comes behind it, and
-nothing but the beginning of all WAL ends a look back."""
+"""Lost WAL: nothing from before a gap is combined with WAL after it, and a look back ends only at
+the beginning of all WAL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from changed_logs import MIB, SETTINGS
-from decoding import Row
+from decoding import PASS, Row
 
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pgwal.lsn import format_lsn
@@ -36,7 +36,7 @@ ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """`begin_lsns` are where its parts begin, each with a segment."""
+    """`begin_lsns` are the starts of its parts, each in a segment of its own."""
 
     wal_input: FolderInput
     catalog: Catalog
@@ -47,7 +47,7 @@ class Log:
         self, begin_lsn: int, on_damage: OnDamage = OnDamage.FAIL, wal_input: Any = None
     ) -> list[Row]:
         wal_range = WalRange(begin_lsn, self.end_lsn, self.end_lsn)
-        options = ChangeOptions(self.catalog)
+        options = ChangeOptions(self.catalog, undecoded=PASS)
         batches = read_changes(wal_input or self.wal_input, wal_range, options, on_damage)
         return [row for batch in batches for row in batch.to_pylist()]
 
@@ -67,8 +67,8 @@ class Log:
 @pytest.fixture(scope="module", params=["replica", "logical"])
 def log(request: pytest.FixtureRequest, initdb_template: Any, pg_binaries: Any,
         tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:  # fmt: skip
-    """Rows of a page are changed again and again, in four parts; what becomes free on the page is
-    used anew. A checkpoint stands before the first part and in the last one."""
+    """Rows of a page are changed repeatedly, in four parts; free space on the page is reused. There
+    is a checkpoint before the first part and one in the last part."""
     scratch_dir = tmp_path_factory.mktemp("gaps")
     scratch_dir.chmod(0o755)
     settings = {**SETTINGS, "wal_level": request.param, "checkpoint_timeout": "1h"}
@@ -109,7 +109,7 @@ def write_part(postgres: Postgres, number: int) -> int:
 
 
 def test_nothing_is_joined_over_a_gap(log: Log, tmp_path: Path) -> None:
-    """With on_damage=skip, a row is as it was, or it is said that it is not known."""
+    """With on_damage=skip, a row has its values, or reports that they are unknown."""
     true = {row["lsn"]: row for row in log.read(log.begin_lsns[0])}
     assert len(true) == 4 * 60
     rest = log.damaged(log.begin_lsns[1], tmp_path / "wal")
@@ -132,14 +132,14 @@ def test_nothing_is_joined_over_a_gap(log: Log, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("log", ["replica"], indirect=True)
 def test_a_planted_bug_is_seen(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that are kept over a gap are joined with rows of other times."""
+    """If pages are kept over a gap, rows of other times are mixed in."""
     monkeypatch.setattr(ChangeSet, "_forget_pages_at_gap", lambda self, index: None)
     with pytest.raises(AssertionError):
         test_nothing_is_joined_over_a_gap(log, tmp_path)
 
 
 def test_damage_before_the_range_is_no_beginning(log: Log, tmp_path: Path) -> None:
-    """Which a look back comes upon: it is read for transactions that were open, and for pages."""
+    """A look back reads it, for transactions that were open, and for pages."""
     rest = log.damaged(log.begin_lsns[2], tmp_path / "wal")
     name = rest.segment(tmp_path / "wal", log.begin_lsns[2]).name
     for on_damage in (OnDamage.FAIL, OnDamage.STOP):
@@ -172,7 +172,7 @@ def test_the_beginning_of_all_wal_is_said(log: Log, tmp_path: Path) -> None:
 
 
 class AwayBelow(FolderInput):
-    """Nothing answers who asks for what is below."""
+    """A source that does not answer for WAL below a position."""
 
     lsn: int
 
@@ -203,7 +203,7 @@ def test_a_look_back_that_ends_at_an_error_is_seen(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     swallowed: type[WalInputError], guard: Callable[[Log, Path], None],
 ) -> None:  # fmt: skip
-    """A planted bug: WAL that could not be read is taken for the beginning of all WAL."""
+    """A planted bug: WAL that cannot be read is taken for the beginning of all WAL."""
     real = _ChangeReader._backwards
 
     def backwards(

@@ -1,4 +1,4 @@
-"""What is printed of a value is what Postgres prints: every type, bits at random, in arrays too."""
+"""The text of a value is the one that Postgres prints: every type, random bits, also in arrays."""
 
 from __future__ import annotations
 

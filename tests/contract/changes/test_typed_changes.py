@@ -1,4 +1,4 @@
-"""`table=`: the same values in Arrow's types; and what no type of Arrow can hold is said."""
+"""`table=`: the same values as Arrow types; a value that no Arrow type can hold is reported."""
 
 from __future__ import annotations
 

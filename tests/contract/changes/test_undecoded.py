@@ -1,4 +1,4 @@
-"""What cannot be decoded is a row that says so; a catalog that is too old is taken anew."""
+"""A change that cannot be decoded is a row that reports it; an outdated catalog is read again."""
 
 from __future__ import annotations
 

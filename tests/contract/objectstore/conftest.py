@@ -1,4 +1,4 @@
-"""One store of every kind."""
+"""One store of each kind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def s3_store(request: pytest.FixtureRequest) -> ObjectStore:
 
 
 def s3_prefix_store(request: pytest.FixtureRequest) -> ObjectStore:
-    """Not all of a bucket, but a folder in it."""
+    """A folder in a bucket."""
     server: S3Server = request.getfixturevalue("s3_server")
     return open_store(f"{server.new_bucket()}/pre fix/of ours", server.options())
 
@@ -47,11 +47,11 @@ KINDS: dict[str, Callable[[pytest.FixtureRequest], ObjectStore]] = {
 
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest) -> ObjectStore:
-    """An empty one."""
+    """An empty store."""
     return KINDS[request.param](request)
 
 
 @pytest.fixture(params=["local", "s3"])
 def durable_store(request: pytest.FixtureRequest) -> ObjectStore:
-    """An empty one of those that are used."""
+    """An empty store of the kinds that keep objects."""
     return KINDS[request.param](request)

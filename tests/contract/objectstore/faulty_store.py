@@ -1,10 +1,10 @@
-"""`FaultyStore`: a store on a bad day, made of one on a good day.
+"""`FaultyStore`: a store with faults, on top of one without.
 
-    fails       before it has done anything, or after it has done all: the caller cannot tell
-    repeats     what a client or a proxy between sent again
+    fails       before the request has an effect, or after it: the caller cannot distinguish
+    repeats     a request, as a client or a proxy may
     delays      an answer
 
-Seeded: equal seeds, equal days. What it truncates in `get` a reader must notice by himself.
+Equal seeds give equal faults. A reader must detect what it truncates in `get`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DELAY_SECONDS_MAX = 0.01
 
 
 class FaultyStore:
-    """An ObjectStore. Each rate is the part of the requests that it happens to."""
+    """An ObjectStore. Each rate is the share of the requests with that fault."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class FaultyStore:
 
 
 def insist(attempt: Callable[[], T], attempts_max: int = 100) -> T:
-    """What it returns, once it succeeds: as the callers of a store do."""
+    """Repeat the call until it succeeds, as the callers of a store do; returns its result."""
     for _ in range(attempts_max):
         try:
             return attempt()

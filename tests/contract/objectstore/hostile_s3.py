@@ -1,4 +1,4 @@
-"""An S3 that answers every request with what the test says: errors, silence, half an answer."""
+"""An S3 server whose answers a test controls: errors, silence, half an answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class HostileS3:
-    """`answer` may be changed at any time; `requests` are those that came."""
+    """`answer` may be changed at any time; `requests` are those received."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -55,7 +55,7 @@ def hostile_s3() -> Iterator[HostileS3]:
 
 
 def error_answer(status: int, code: str) -> Answer:
-    """As S3 says it, in XML."""
+    """An error in the XML of S3."""
 
     def answer(request: BaseHTTPRequestHandler) -> None:
         error = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
@@ -66,7 +66,7 @@ def error_answer(status: int, code: str) -> Answer:
 
 
 def object_answer(body: bytes, *, cut: int | None = None) -> Answer:
-    """An object; of which only `cut` bytes come before the connection is closed."""
+    """An object. Only `cut` bytes of it are sent before the connection is closed."""
 
     def answer(request: BaseHTTPRequestHandler) -> None:
         _send(request, 200, body, cut)
@@ -75,7 +75,7 @@ def object_answer(body: bytes, *, cut: int | None = None) -> Answer:
 
 
 def silence(released: threading.Event) -> Answer:
-    """No answer, until the test is over."""
+    """No answer until the test has ended."""
 
     def answer(request: BaseHTTPRequestHandler) -> None:
         released.wait(60)

@@ -1,4 +1,4 @@
-"""`sk archive` on an archive that is no folder; the secret that opens it is seen by nobody."""
+"""`sk archive` on an archive in S3; the secret appears nowhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def archive(s3_server: S3Server) -> TimelineArchive:
 
 
 def command(server: S3Server, url: str, *arguments: object) -> Done:
-    """The secret comes by the environment, as it should."""
+    """The secret is in the environment, as it should be."""
     options = server.options()
     secret = options.pop("secret_access_key")
     given = [f"--archive-option={name}={value}" for name, value in options.items()]
@@ -43,7 +43,7 @@ def command(server: S3Server, url: str, *arguments: object) -> Done:
     return done
 
 
-def test_what_is_in_it(s3_server: S3Server, archive: TimelineArchive) -> None:
+def test_the_content_of_an_archive(s3_server: S3Server, archive: TimelineArchive) -> None:
     url = archive.store.url
     (status,) = json.loads(command(s3_server, url, "status", "--json").stdout)
     assert (status["objects"], status["archived_lsn"]) == (len(SEGNOS), "0/900000")
@@ -57,14 +57,15 @@ def test_what_is_in_it(s3_server: S3Server, archive: TimelineArchive) -> None:
 
 
 def files_in(folder: Path) -> Iterator[bytes]:
-    """What is in each file, but in one that a prefetch renames meanwhile."""
+    """The content of each file, except one that a prefetch renames meanwhile."""
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError, IsADirectoryError):
             yield path.read_bytes()
 
 
 def test_a_restore(s3_server: S3Server, archive: TimelineArchive, tmp_path: Path) -> None:
-    """In order, as Postgres asks; the prefetched ones are there, and gone at the end."""
+    """In order, as Postgres requests them; prefetched segments exist, and are removed at the
+    end."""
     target = tmp_path / "RECOVERYXLOG"
     url = archive.store.url
     for segno in SEGNOS:
@@ -81,7 +82,7 @@ def test_a_restore(s3_server: S3Server, archive: TimelineArchive, tmp_path: Path
 
 
 def test_a_bucket_that_is_missing(s3_server: S3Server, tmp_path: Path) -> None:
-    """Is not the end of the WAL."""
+    """This is not the end of the WAL."""
     name = format_segment_name(1, FIRST_SEGNO, SEG_SIZE)
     arguments = ("fetch", "--patience=0", f"--timeline={TIMELINE}", name, tmp_path / "x")
     done = command(s3_server, "s3://nobodys", *arguments)

@@ -1,4 +1,4 @@
-"""What every object store does, the same for all of them."""
+"""The contract of every object store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quorum_wal.objectstore.errors import ObjectNotFound, ObjectStoreError
 from quorum_wal.objectstore.store import PIECE_BYTES, ObjectStore
 from quorum_wal.storage.errors import StorageError
 
-CLOCK_TOLERANCE = timedelta(seconds=5)  # a store may know whole seconds only
+CLOCK_TOLERANCE = timedelta(seconds=5)  # a store may have a resolution of whole seconds
 WAL = "00/11/wal/00000001/0000000100000000000000"
 KEYS = [
     "00/11/backups/20261121T101500Z-0000000005000028/backup.json",
@@ -45,7 +45,7 @@ def keys_of(store: ObjectStore, prefix: str = "", after: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 1000], ids=["empty", "x", "all"])
-def test_what_is_put_is_got(store: ObjectStore, data: bytes) -> None:
+def test_an_object_is_read_as_written(store: ObjectStore, data: bytes) -> None:
     store.put("a/b", data)
     assert store.get("a/b") == data
     store.put("a/b", b"other")
@@ -67,7 +67,7 @@ def test_a_large_one(store: ObjectStore) -> None:
     ids=["none", "empty", "one", "three", "many"],
 )
 def test_pieces(store: ObjectStore, method: str, pieces: list[bytes]) -> None:
-    """Written and read; 12 MB are more than is asked for at a time."""
+    """Written and read; 12 MB are more than one piece."""
     getattr(store, method)("a/b", pieces)
     whole = b"".join(pieces)
     assert store.get("a/b") == whole
@@ -80,7 +80,7 @@ def test_pieces(store: ObjectStore, method: str, pieces: list[bytes]) -> None:
 
 @pytest.mark.parametrize("method", ["put", "create"])
 def test_pieces_that_cannot_be_made(store: ObjectStore, method: str) -> None:
-    """Say why, and nothing is there."""
+    """The error is raised, and there is no object."""
 
     def pieces() -> Iterator[bytes]:
         yield b"one"
@@ -92,7 +92,7 @@ def test_pieces_that_cannot_be_made(store: ObjectStore, method: str) -> None:
 
 
 def test_pieces_of_one_object_alone(store: ObjectStore) -> None:
-    """What is replaced while it is read comes to its end as it was, or not at all."""
+    """An object that is replaced while it is read gives its old content to the end, or an error."""
     old, new = (bytes([number]) * (12 << 20) for number in (1, 2))
     store.put("a/b", old)
     pieces = store.get_pieces("a/b")
@@ -104,7 +104,7 @@ def test_pieces_of_one_object_alone(store: ObjectStore) -> None:
     assert set(b"".join(found)) == {1}
 
 
-def test_what_exists_is_not_created(store: ObjectStore) -> None:
+def test_an_existing_object_is_not_created(store: ObjectStore) -> None:
     assert store.create("a/b", b"first") is True
     assert store.create("a/b", b"second") is False
     assert store.create("a/b", b"first") is False
@@ -115,7 +115,7 @@ def test_what_exists_is_not_created(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("length", [1, 99, 100, 101, 10_000])
 def test_tails(store: ObjectStore, length: int) -> None:
-    """All of an object that is shorter; also of an empty one, which has none."""
+    """All of an object that is shorter; also of an empty one, which has no bytes."""
     data = bytes(range(100))
     store.put("a/b", data)
     store.put("a/empty", b"")
@@ -128,7 +128,7 @@ def test_tails(store: ObjectStore, length: int) -> None:
     [(0, 1), (0, 100), (37, 20), (90, 100), (99, 1), (100, 1), (500, 9), (3, 0)],
 )
 def test_ranges(store: ObjectStore, begin: int, length: int) -> None:
-    """As far as there is something."""
+    """Up to the end of the object."""
     data = bytes(range(100))
     store.put("a/b", data)
     store.put("a/empty", b"")
@@ -147,7 +147,7 @@ def test_ranges(store: ObjectStore, begin: int, length: int) -> None:
     ],
     ids=["get_range", "get_range of nothing", "get", "get_pieces", "get_tail"],
 )
-def test_what_does_not_exist(store: ObjectStore, read: Callable[[ObjectStore], bytes]) -> None:
+def test_a_missing_object(store: ObjectStore, read: Callable[[ObjectStore], bytes]) -> None:
     store.put("a/other", b"")
     with pytest.raises(ObjectNotFound, match='"a/none" does not exist') as error:
         read(store)
@@ -159,15 +159,15 @@ def test_deleting(store: ObjectStore) -> None:
     store.put("a/b", b"x")
     store.put("a/c", b"y")
     store.delete("a/b")
-    store.delete("a/b")  # it is done already
+    store.delete("a/b")  # already deleted
     store.delete("a/none/either")
     assert keys_of(store) == ["a/c"]
     with pytest.raises(ObjectNotFound):
         store.get("a/b")
 
 
-def test_many_are_deleted(store: ObjectStore) -> None:
-    """More than one request may name, among them such as do not exist; nothing else goes."""
+def test_many_objects_are_deleted(store: ObjectStore) -> None:
+    """More than fit into one request, some of which do not exist; no other object is deleted."""
     keys = [f"many/{number:05d}" for number in range(2 * DELETE_KEYS_MAX + 1)]
     kept = [key for number, key in enumerate(keys) if number % 100 == 1]
     written = [*kept, *(key for number, key in enumerate(keys) if number % 100 == 0)]
@@ -212,7 +212,7 @@ def test_lists_are_in_the_order_of_keys(filled: ObjectStore) -> None:
     "after", [*KEYS, f"{WAL}05~", f"{WAL}06.partial/", f"{WAL}06.partial/~", "0", "00/11/wal/", "~"]
 )
 def test_lists_begin_after_a_key(filled: ObjectStore, after: str) -> None:
-    """Whether there is such an object or not."""
+    """Whether that object exists or not."""
     assert keys_of(filled, after=after) == [key for key in KEYS if key > after]
     prefix = "00/11/wal/00000001/"
     expected = [key for key in KEYS if key.startswith(prefix) and key > after]
@@ -220,9 +220,9 @@ def test_lists_begin_after_a_key(filled: ObjectStore, after: str) -> None:
 
 
 def test_names_that_sort_around_the_slash(store: ObjectStore) -> None:
-    """`-` and `.` come before it, digits behind."""
+    """`-` and `.` sort before it, digits after it."""
     keys = sorted(["a-/x", "a.b", "a/b", "a/b/c", "a/b-", "a0", "a", "b"])
-    keys.remove("a")  # a folder cannot be an object, too
+    keys.remove("a")  # a folder cannot also be an object
     keys.remove("a/b")
     for key in keys:
         store.put(key, b"")
@@ -231,7 +231,7 @@ def test_names_that_sort_around_the_slash(store: ObjectStore) -> None:
         assert keys_of(store, after=after) == [key for key in keys if key > after]
 
 
-def test_what_a_list_tells(store: ObjectStore) -> None:
+def test_the_fields_of_a_list(store: ObjectStore) -> None:
     store.put("a/b", b"12345")
     (info,) = store.list("a/")
     assert (info.key, info.size_bytes) == ("a/b", 5)
@@ -256,18 +256,19 @@ def test_folders(filled: ObjectStore) -> None:
     assert list(filled.list_folders("00/33/")) == []
 
 
-def test_a_folder_goes_with_its_last_object(store: ObjectStore) -> None:
+def test_a_folder_ends_with_its_last_object(store: ObjectStore) -> None:
     store.put("a/b/c", b"")
     store.put("a/d", b"")
     store.delete("a/b/c")
     assert list(store.list_folders("a/")) == []
 
 
-# ---- at the same time
+# ---- concurrency
 
 
 def test_exactly_one_creates(store: ObjectStore) -> None:
-    """Of many at once, again and again; and the object is what the winner wrote, whole."""
+    """One of many concurrent callers, in each round; the object is completely that of the
+    winner."""
     threads, rounds = 8, 10
     won: list[list[int]] = [[] for _ in range(rounds)]
     barrier = threading.Barrier(threads)
@@ -289,7 +290,7 @@ def test_exactly_one_creates(store: ObjectStore) -> None:
 
 
 def test_a_reader_sees_one_or_the_other(store: ObjectStore) -> None:
-    """Never a part, never nothing, while it is replaced."""
+    """While the object is replaced: never a part, and never no object."""
     contents = [b"%d" % number * 300_000 for number in range(10)]
     store.put("a/b", contents[0])
     until = time.monotonic() + 1.0

@@ -1,5 +1,5 @@
-"""Whatever a remote store does: one sentence of ours, honest about whether to try again, and no
-secret in it."""
+"""Errors of a remote store: one sentence of ours that says whether a retry can help, without any
+secret."""
 
 from __future__ import annotations
 
@@ -69,17 +69,18 @@ def store_at(hostile: HostileS3) -> ObjectStore:
     return open_store("s3://bucket/prefix", options)
 
 
-# ---- a server that is what it should be
+# ---- a correct server
 
 
 def test_a_bucket_that_is_missing(s3_server: S3Server, request_of: Request) -> None:
-    """May be made while we run; but "there is no such object" would be an answer, and is none."""
+    """It may be created later. But "no such object" would be an answer, and the bucket gives
+    none."""
     error = failure(open_store("s3://nobodys-bucket", s3_server.options()), request_of)
     assert not isinstance(error, ObjectNotFound)
     assert "s3://nobodys-bucket" in str(error)
 
 
-def test_nobody_listens(request_of: Request) -> None:
+def test_no_server_listens(request_of: Request) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
     options = {"endpoint": endpoint, "region": "x", "access_key_id": "a"}
     store = open_store("s3://bucket", {**options, "secret_access_key": SECRET})
@@ -88,14 +89,14 @@ def test_nobody_listens(request_of: Request) -> None:
     assert not isinstance(error, ObjectNotFound)
 
 
-# ---- one that is not
+# ---- a faulty server
 
 
 @pytest.mark.parametrize(
     ("status", "code"),
     [(500, "InternalError"), (503, "SlowDown"), (429, "TooManyRequests"), (502, "BadGateway")],
 )
-def test_a_server_in_trouble(
+def test_a_server_with_errors(
     hostile: HostileS3, request_of: Request, status: int, code: str
 ) -> None:
     hostile.answer = error_answer(status, code)
@@ -119,7 +120,7 @@ def test_wrong_credentials(hostile: HostileS3, request_of: Request, status: int,
     assert "does not allow" in str(error)
     assert str(error).endswith(f": {code}: no")
     assert "credentials" in error.hint
-    assert error.is_transient  # an operator can mend it while we run
+    assert error.is_transient  # an operator can repair it meanwhile
 
 
 def test_silence(hostile: HostileS3, request_of: Request) -> None:
@@ -132,7 +133,7 @@ def test_silence(hostile: HostileS3, request_of: Request) -> None:
 
 
 def test_some_are_not_deleted(hostile: HostileS3) -> None:
-    """The request was done, but not all of it: that is an error, and names what is left."""
+    """The request succeeded only in part: this is an error, which names the remaining objects."""
     error = "<Error><Key>prefix/a/b</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
     body = f"<DeleteResult><Deleted><Key>prefix/a/c</Key></Deleted>{error}</DeleteResult>"
     hostile.answer = object_answer(body.encode())
@@ -143,13 +144,13 @@ def test_some_are_not_deleted(hostile: HostileS3) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 50_000, 99_999])
 def test_half_an_object(hostile: HostileS3, cut: int) -> None:
-    """Is never taken for all of it."""
+    """It is never taken for the whole object."""
     hostile.answer = object_answer(bytes(100_000), cut=cut)
     assert failure(store_at(hostile), REQUESTS["get"]).is_transient
 
 
 def test_another_object_than_was_written(hostile: HostileS3) -> None:
-    """A store that lies is found out by the seal."""
+    """The seal detects a store that returns wrong content."""
     sealed = bytearray(seal(b"content" * 1000))
     sealed[10] ^= 1
     hostile.answer = object_answer(bytes(sealed))
@@ -159,7 +160,7 @@ def test_another_object_than_was_written(hostile: HostileS3) -> None:
     assert not error.value.is_transient
 
 
-# ---- what cannot be opened
+# ---- URLs and options
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_another_object_than_was_written(hostile: HostileS3) -> None:
         "",
     ],
 )
-def test_urls_that_are_none(url: str) -> None:
+def test_invalid_urls(url: str) -> None:
     with pytest.raises(ObjectStoreError) as caught:
         open_store(url)
     text = f"{caught.value} {caught.value.hint}"
@@ -183,7 +184,7 @@ def test_urls_that_are_none(url: str) -> None:
     assert "\n" not in text
 
 
-def test_an_option_that_is_none() -> None:
+def test_an_invalid_option() -> None:
     options = {"region": "x", "secret_access_keys": SECRET}
     with pytest.raises(ObjectStoreError) as caught:
         open_store("s3://bucket", options)

@@ -1,4 +1,4 @@
-"""An archive on a store that has a bad day: what its users try again comes out as on a good day."""
+"""An archive on a faulty store: with retries, the result is the same as on a correct store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def seed() -> int:
 
 
 def fill(archive: TimelineArchive, seed: int) -> None:
-    """As an archiver does: beginnings now and then, whole segments, the beginnings go."""
+    """As an archiver does: partial segments now and then, whole segments, removal of partial
+    ones."""
     moments = random.Random(seed)
     for segno in SEGMENTS:
         content = log_of(segno)
@@ -48,13 +49,13 @@ def assert_whole(archive: TimelineArchive) -> None:
     assert archive.archived_lsn(HISTORY, begin_lsn) == end_lsn
     for segno in SEGMENTS:
         assert archive.read_segment(1, segno) == log_of(segno)
-    assert [wal.segno for wal in archive.wal(1)] == list(SEGMENTS)  # and nothing else
+    assert [wal.segno for wal in archive.wal(1)] == list(SEGMENTS)  # and no other object
 
 
-def test_an_archiver_on_a_bad_day(durable_store: ObjectStore, seed: int) -> None:
+def test_an_archiver_on_a_faulty_store(durable_store: ObjectStore, seed: int) -> None:
     faulty = FaultyStore(durable_store, seed)
     archive = insist(lambda: TimelineArchive.create(faulty, TIMELINE, log_facts(SEGMENTS.start)))
-    for beginning in range(2):  # of which the second finds all there
+    for beginning in range(2):  # the second of them finds all objects
         fill(archive, seed + beginning)
     switch = TimelineSwitch(1, Lsn(SEGMENTS.stop * SEG_SIZE), "no reason")
     insist(lambda: archive.put_history(TimelineHistory(2, (switch,))))
@@ -64,8 +65,8 @@ def test_an_archiver_on_a_bad_day(durable_store: ObjectStore, seed: int) -> None
     assert good.newest_history().entries == (switch,)
 
 
-def test_two_archivers_on_a_bad_day(durable_store: ObjectStore, seed: int) -> None:
-    """At the same time, as when one is deposed and does not know it yet."""
+def test_two_archivers_on_a_faulty_store(durable_store: ObjectStore, seed: int) -> None:
+    """At the same time, as when one was deposed and does not know it yet."""
     failures: list[BaseException] = []
 
     def run(number: int) -> None:
@@ -85,8 +86,8 @@ def test_two_archivers_on_a_bad_day(durable_store: ObjectStore, seed: int) -> No
     assert_whole(TimelineArchive.open(durable_store, TIMELINE))
 
 
-def test_a_reader_on_a_bad_day(durable_store: ObjectStore, seed: int) -> None:
-    """Gets what was written, or an error; never a part."""
+def test_a_reader_on_a_faulty_store(durable_store: ObjectStore, seed: int) -> None:
+    """It gets the written content, or an error; never a part."""
     archive = TimelineArchive.create(durable_store, TIMELINE, log_facts(SEGMENTS.start))
     for segno in SEGMENTS:
         archive.put_wal(ArchivedWal(1, segno, (segno + 1) * SEG_SIZE), log_of(segno))
@@ -104,7 +105,7 @@ def test_a_reader_on_a_bad_day(durable_store: ObjectStore, seed: int) -> None:
 
 
 def test_other_content_is_refused(durable_store: ObjectStore) -> None:
-    """However it is packed; and equal content is not."""
+    """With any compression; equal content is accepted."""
     archive = TimelineArchive.create(durable_store, TIMELINE, log_facts(3))
     wal = ArchivedWal(1, 3, 4 * SEG_SIZE)
     assert archive.put_wal(wal, log_of(3)) is True
@@ -116,7 +117,7 @@ def test_other_content_is_refused(durable_store: ObjectStore) -> None:
     assert archive.read_segment(1, 3) == log_of(3)
 
 
-def test_what_was_cut_short_is_written_again(durable_store: ObjectStore) -> None:
+def test_a_truncated_object_is_written_again(durable_store: ObjectStore) -> None:
     archive = TimelineArchive.create(durable_store, TIMELINE, log_facts(3))
     wal = ArchivedWal(1, 3, 4 * SEG_SIZE)
     for left in (b"", b"x", b"x" * 100):
@@ -133,7 +134,7 @@ def test_the_archive_of_another_server(durable_store: ObjectStore) -> None:
     assert error.value.hint
 
 
-def test_what_is_not_there(durable_store: ObjectStore) -> None:
+def test_missing_objects(durable_store: ObjectStore) -> None:
     with pytest.raises(ObjectNotFound):
         TimelineArchive.open(durable_store, TIMELINE)
     archive = TimelineArchive.create(durable_store, TIMELINE, log_facts(3))

@@ -1,4 +1,4 @@
-"""The folder as a store: what is under a name is whole and stays, whoever is killed when."""
+"""A folder as a store: an object is whole and stays, whichever process is killed at any moment."""
 
 from __future__ import annotations
 
@@ -54,10 +54,8 @@ def python(source: str, *arguments: object) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EIO])
-def test_what_no_other_try_mends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """A disk may recover; nobody is let in by asking again."""
+def test_lasting_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """An I/O error may be temporary; a missing permission is not."""
 
     def fails(path: Path) -> bytes:
         raise OSError(number, os.strerror(number))
@@ -70,7 +68,7 @@ def test_what_no_other_try_mends(
 
 
 def test_killed_in_the_middle(tmp_path: Path) -> None:
-    """Again and again, while it puts, creates and deletes: what exists is whole, nothing else is
+    """Repeatedly, while it puts, creates and deletes: existing objects are whole, nothing else is
     listed, and the store works."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")
@@ -81,7 +79,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
         writer = subprocess.Popen(python(WRITER, tmp_path, seed + turn))
         try:
             wait_until(lambda: any(store.list("")), TIMEOUT, "the writer to write")
-            # Not a wait for anything: the moment of the kill is what varies.
+            # This waits for nothing: the moment of the kill is random.
             with pytest.raises(subprocess.TimeoutExpired):
                 writer.wait(moments.random() * 0.2)
         finally:
@@ -114,10 +112,10 @@ def test_exactly_one_process_creates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["put", "create"])
-def test_synced_before_it_has_its_name(
+def test_an_object_is_synced_before_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """The data, then the name, then the folder of the name; and before, the folder's own name."""
+    """The data, then the name, then the folder of the name; and first the folder's own name."""
     calls: list[str] = []
 
     def record(name: str, path_of: Callable[..., str]) -> None:
@@ -151,7 +149,7 @@ def test_synced_before_it_has_its_name(
 def test_a_disk_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, code: int, call: str
 ) -> None:
-    """Says so, and leaves neither half an object nor anything else."""
+    """The error is raised, and neither half an object nor another file remains."""
     store = LocalStore(str(tmp_path))
     store.put("a/old", b"x")
 
@@ -171,7 +169,7 @@ def test_a_disk_that_fails(
 def test_a_disk_that_becomes_full_between_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """Gets its room back, and the object is not there; so it is when the pieces themselves fail."""
+    """The space is freed, and there is no object; the same if creating the pieces fails."""
     store = LocalStore(str(tmp_path))
 
     def pieces(error: BaseException | None) -> Iterator[bytes]:
@@ -209,8 +207,8 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_folders_are_made_and_removed_at_the_same_time(tmp_path: Path) -> None:
-    """As beginnings of a segment come and go: a creation that meets a removal may fail, and
-    succeeds when it is tried again; it never leaves a part."""
+    """As partial segments are created and removed: a creation concurrent to a removal may fail, and
+    succeeds when it is repeated; it never leaves a part."""
     store = LocalStore(str(tmp_path))
     stop = threading.Event()
 
@@ -232,8 +230,9 @@ def test_folders_are_made_and_removed_at_the_same_time(tmp_path: Path) -> None:
     assert [info.key for info in store.list("")] == []
 
 
-def test_what_was_broken_off_long_ago_is_removed(tmp_path: Path) -> None:
-    """A day old, by the next who writes there; younger ones may be on their way."""
+def test_old_temporary_files_are_removed(tmp_path: Path) -> None:
+    """Temporary files that are a day old, by the next writer; younger ones may belong to a running
+    write."""
     LocalStore(str(tmp_path)).put("wal/1", b"content")
     for name, age_seconds in ((".tmp-old-1", LEFTOVER_SECONDS + 60), (".tmp-new-1", 60.0)):
         leftover = tmp_path / "wal" / name

@@ -1,4 +1,4 @@
-"""`CheckedLog`: a log that a server left, taken apart by us and by pg_waldump."""
+"""`CheckedLog`: the log of a server, decoded by us and by pg_waldump."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCKS_EVERY = 20
 
 @dataclass(frozen=True)
 class CheckedLog:
-    """Both views are computed at the first use; the log itself does not change any more."""
+    """Both views are computed at the first use; the log does not change any more."""
 
     folder: WalFolder
     compression_methods: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class CheckedLog:
 
     @cached_property
     def walk(self) -> tuple[list[Record], str]:
-        """All records, and why there are no more."""
+        """All records, and the reason why the walk ended."""
         walker = RecordWalker(
             self.folder.start_lsn,
             wal_seg_size=self.folder.wal_seg_size,
@@ -61,7 +61,7 @@ class CheckedLog:
 
     @cached_property
     def boundaries(self) -> list[int]:
-        """All of them in order; the log's start counts as one, even inside a record."""
+        """All boundaries in order; the log's start counts as one, even inside a record."""
         start_lsn, first_lsn = self.folder.start_lsn, self.records[0].start_lsn
         page_lsn = first_lsn - first_lsn % WAL_PAGE_SIZE
         if first_lsn == page_lsn + page_header_size(page_lsn, self.folder.wal_seg_size):
@@ -74,12 +74,12 @@ class CheckedLog:
         return self.boundaries[bisect_right(self.boundaries, lsn) - 1]
 
     def is_switch_padding(self, lsn: int) -> bool:
-        """Whether the record that `lsn` is inside of is a switch."""
+        """Whether `lsn` is inside a switch record."""
         following = self.records[bisect_right(self.boundaries, lsn) - len(self.boundaries)]
         return following.total_length == RECORD_HEADER_SIZE
 
     def assert_agrees(self) -> None:
-        """Both views name the same records, and each record begins where the one before ended."""
+        """Both views have the same records, and each record begins where the previous one ended."""
         major, wal_seg_size = self.folder.major, self.folder.wal_seg_size
         for record, dumped in zip_longest(self.records, self.dump.records):
             ours = record and (

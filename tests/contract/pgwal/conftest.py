@@ -1,4 +1,4 @@
-"""Logs that real servers of each version left behind, made once per session."""
+"""Logs of real servers of each version, created once per session."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 
 @pytest.fixture(scope="session")
 def full_log(initdb_template: Callable[[PostgresBinaries, int], Path]) -> Iterator[LogMaker]:
-    """`full_log(major, seg_mib)`: a log that has every shape of record; made once."""
-    # Hundreds of megabytes: not in pytest's folders, which are kept for some runs.
+    """`full_log(major, seg_mib)`: a log with every kind of record; created once."""
+    # Hundreds of megabytes: not in pytest's folders, which pytest keeps for some runs.
     with tempfile.TemporaryDirectory(prefix="pgwal-", ignore_cleanup_errors=True) as scratch_dir:
         Path(scratch_dir).chmod(0o755)  # for the account that the server runs as
 
@@ -43,7 +43,7 @@ def full_log(initdb_template: Callable[[PostgresBinaries, int], Path]) -> Iterat
 
 @pytest.fixture
 def rng() -> random.Random:
-    """Draws the cuts and the damage; the seed is printed when the test fails."""
+    """Chooses the cuts and the damage; the seed is printed when the test fails."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     return random.Random(seed)

@@ -1,4 +1,4 @@
-"""Full logs: one per version and segment size, each with every shape of record there is."""
+"""Full logs: one for each version and segment size, with every kind of record."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MIB = 1 << 20
 
 #: major version, and segment size in MiB
 FULL_LOGS = ((15, 16), (16, 4), (18, 2), (18, 1), (15, 64))
-#: those with switches, one of each version
+#: those with switches, one for each version
 SWITCH_LOGS = FULL_LOGS[:3]
 
 LogMaker = Callable[[int, int], CheckedLog]
 
 
 def make_full_log(postgres: Postgres, wal_seg_size: int) -> CheckedLog:
-    """On a new server; ends with a crash behind a record that ends with its page."""
+    """On a new server. Ends with a crash after a record that ends with its page."""
     with postgres:
         wal_workloads.many_kinds(postgres)
         methods = wal_workloads.page_images(postgres)

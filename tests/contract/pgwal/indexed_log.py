@@ -19,7 +19,7 @@ MIB = 1 << 20
 #: start, end, bytes
 Span = tuple[int, int, bytes]
 
-#: records, why there are no more, where the last one ends
+#: records, the reason for the end, the end of the last one
 Walk = tuple[list[Span], str, int]
 
 
@@ -30,7 +30,7 @@ def spans_of(records: Sequence[Record]) -> list[Span]:
 def walk_by_index(
     wal: bytes | bytearray, wal_lsn: int, indexer: RecordIndexer, chunk_bytes: Callable[[], int]
 ) -> Walk:
-    """What the indexer makes of the WAL that begins at `wal_lsn`."""
+    """The records of the indexer in the WAL that begins at `wal_lsn`."""
     spans: list[Span] = []
     try:
         at = indexer.fed_lsn - wal_lsn
@@ -54,7 +54,7 @@ def _spans(index: RecordIndex) -> Iterator[Span]:
 
 
 def walk_by_walker(wal: bytes | bytearray, wal_lsn: int, folder: WalFolder) -> Walk:
-    """What RecordWalker makes of it."""
+    """The records of RecordWalker in it."""
     walker = RecordWalker(
         wal_lsn,
         wal_seg_size=folder.wal_seg_size,
@@ -68,14 +68,14 @@ def walk_by_walker(wal: bytes | bytearray, wal_lsn: int, folder: WalFolder) -> W
             records.append(record)
     except WalFormatError as error:
         error_text = str(error)
-    # Before its first record the walker may say the place behind the page's header.
+    # Before its first record the walker may report the position after the page's header.
     return spans_of(records), error_text, as_boundary(walker.record_end_lsn, folder.wal_seg_size)
 
 
 def decode_folder(
     folder: WalFolder, columns: Sequence[str], wal_filter: WalFilter | None = None
 ) -> pa.Table:
-    """All records that pass, in one table."""
+    """All records that pass the filter, in one table."""
     indexer = RecordIndexer(
         folder.start_lsn, wal_seg_size=folder.wal_seg_size, version_major=folder.major
     )

@@ -1,4 +1,4 @@
-"""BoundaryFinder names the boundary that decoding every record finds, wherever a chunk ends."""
+"""BoundaryFinder finds the same boundary as decoding every record, wherever a chunk ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def assert_boundary(log: CheckedLog, finder: BoundaryFinder, begin_lsn: int, end
 
 
 def assert_finds_every_boundary(log: CheckedLog, pages: int = 1) -> None:
-    """Chunks of one length, laid from every page they can begin at."""
+    """Chunks of one length, from every page at which they can begin."""
     end_lsn = log.end_lsn - log.end_lsn % WAL_PAGE_SIZE
     for phase in range(1, pages + 1):
         finder = finder_of(log)
@@ -75,7 +75,7 @@ def test_at_any_end_a_message_can_have(
 
 @pytest.mark.parametrize("pg_binaries", MAJORS, indirect=True)
 def test_messages_of_a_walsender(postgres_factory: Callable[..., Postgres]) -> None:
-    """A real walsender keeps the law: an end inside a page is the end of a record."""
+    """A real walsender keeps the law: a message that ends inside a page ends with a record."""
     postgres = postgres_factory(settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB)
     postgres.pgbench("-i", "-q")
     start_lsn = min(segment_files(postgres.pg_wal, MIB)) * MIB

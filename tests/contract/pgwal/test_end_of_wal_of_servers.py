@@ -1,4 +1,4 @@
-"""find_end_of_wal() stops where the server that wrote the log stopped, whatever lies behind."""
+"""find_end_of_wal() stops where the server that wrote the log stopped, whatever bytes follow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def end_of(folder: WalFolder) -> EndOfWal:
 
 
 def assert_ends_as_dumped(log: CheckedLog) -> EndOfWal:
-    """We and pg_waldump see the same records and the same last one."""
+    """We and pg_waldump find the same records and the same last one."""
     log.assert_agrees()
     end = end_of(log.folder)
     assert end.last_record_lsn == log.dump.records[-1][0]
@@ -53,7 +53,7 @@ def test_after_a_crash(full_log: LogMaker, major: int, seg_mib: int) -> None:
 def test_torn_at_any_place(
     full_log: LogMaker, rng: random.Random, major: int, seg_mib: int
 ) -> None:
-    """Behind the tear is nothing, or other bytes at once and then another part of the log."""
+    """After the tear there is nothing, or other bytes followed by another part of the log."""
     log = full_log(major, seg_mib)
     folder = log.folder
     span = min(log.end_lsn - folder.start_lsn, 3 * MIB)
@@ -74,7 +74,7 @@ def test_torn_at_any_place(
 
 @pytest.mark.parametrize("pg_binaries", MAJORS, indirect=True)
 def test_last_record_ends_with_its_segment(postgres_factory: Callable[..., Postgres]) -> None:
-    """With the next segment missing, and with the next segment there but never written."""
+    """With the next segment missing, and with the next segment existing but never written."""
     postgres = postgres_factory(settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB)
     last_lsn = wal_workloads.last_record_ends_with(postgres, MIB)
     postgres.crash()
@@ -95,7 +95,7 @@ def test_last_record_ends_with_its_segment(postgres_factory: Callable[..., Postg
 def test_torn_as_pg_waldump_sees_it(
     postgres_factory: Callable[..., Postgres], rng: random.Random
 ) -> None:
-    """Each tear is made in the files, the newest first, so that each is the end of the log."""
+    """Each tear is made in the files, the last one first, so that each is the end of the log."""
     postgres = postgres_factory(settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB)
     wal_workloads.long_records(postgres, rng, MIB)
     postgres.pgbench("-i", "-q")
@@ -116,12 +116,12 @@ def test_torn_as_pg_waldump_sees_it(
 
 @pytest.mark.parametrize("pg_binaries", MAJORS, indirect=True)
 def test_stale_pages_of_a_recycled_segment(postgres_factory: Callable[..., Postgres]) -> None:
-    """Behind the end are whole, valid pages: of the segment that the file once was."""
+    """After the end there are whole, valid pages, of the segment that the file contained before."""
     settings = wal_workloads.KEEP_ALL_WAL | {"wal_keep_size": 0, "min_wal_size": "32MB"}
     postgres = postgres_factory(settings=settings, wal_seg_size=MIB)
     with postgres.connect() as connection:
         wal_workloads.fill(connection, 8 * MIB)
-        # Two checkpoints: what is older than the one before the last is renamed to the future.
+        # Two checkpoints: segments older than the one before the last are renamed for future use.
         connection.execute("CHECKPOINT")
         connection.execute("CHECKPOINT")
         wal_workloads.fill(connection, 3 * MIB)
@@ -139,7 +139,7 @@ def test_stale_pages_of_a_recycled_segment(postgres_factory: Callable[..., Postg
 def test_overwritten_contrecord(postgres_factory: Callable[..., Postgres]) -> None:
     """Two crashes lose the rest of a record, once from a segment on, once from a page on.
 
-    The server goes on behind what is left of it; so do we, and so does BoundaryFinder.
+    The server continues after the remaining part; so do we, and so does BoundaryFinder.
     """
     postgres = postgres_factory(settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB)
     first_lsn = wal_workloads.crash_with_last_message(postgres, 3 * MIB)

@@ -1,4 +1,4 @@
-"""Every operation of every resource manager has the name that pg_waldump counts it under."""
+"""Every operation of every resource manager has the name that pg_waldump uses for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CUSTOM_RMGR_ID = 200
 
 
 def _segment(major: int, segno: int, rmgr_id: int, infos: list[int]) -> bytes:
-    """A record of each, on one page."""
+    """A record of each operation, on one page."""
     lsn = segno * WAL_SEG_SIZE
     wal = bytearray(struct.pack("<HHIQI4x", wal_version(major).page_magic, 2, 1, lsn, 0))
     wal += struct.pack("<QII", 1, WAL_SEG_SIZE, 8192)
@@ -41,7 +41,8 @@ def test_every_operation_has_its_name(tmp_path: Path, major: int) -> None:
     with skip_if_unavailable():
         program = find_postgres(major).program("pg_waldump")
     for rmgr_id in (*range(RM_MAX_BUILTIN_ID + 1), CUSTOM_RMGR_ID):
-        # Without the switch, which is shorter, and a commit's upper bit, which is no operation's.
+        # Without the switch, which is shorter, and the upper bit of a commit, which is not part of
+        # the operation.
         codes = 8 if rmgr_id == RM_XACT_ID else 16
         infos = [code << 4 for code in range(codes) if (rmgr_id, code) != (RM_XLOG_ID, 4)]
         segno = rmgr_id + 1

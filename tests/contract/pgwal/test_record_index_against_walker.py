@@ -1,4 +1,4 @@
-"""RecordIndexer hands out exactly the records that RecordWalker does, and fails as it does."""
+"""RecordIndexer returns exactly the records of RecordWalker, and fails as it does."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_damage_is_found_at_the_same_place_for_the_same_reason(
 def test_damage_where_a_page_begins_is_found_at_the_same_place(
     full_log: LogMaker, major: int, seg_mib: int, rng: random.Random
 ) -> None:
-    """A page that says that the rest of a record is lost, and goes on with it all the same; and a
+    """A page whose header says that the rest of a record is lost, but that continues it; and a
     record that begins with its page and has no valid header."""
     folder = full_log(major, seg_mib).folder
     errors = set()
@@ -82,7 +82,7 @@ def test_damage_where_a_page_begins_is_found_at_the_same_place(
 def _error_of_both(
     wal: bytearray, wal_lsn: int, folder: WalFolder, chunk_pages: Callable[[], int]
 ) -> str:
-    """Why there are no more records, of which both find the same."""
+    """Why there are no more records; both report the same."""
     indexer = RecordIndexer(
         wal_lsn, wal_seg_size=folder.wal_seg_size, version_major=folder.major, is_boundary=True
     )
@@ -92,7 +92,8 @@ def _error_of_both(
 
 
 def _written_pages(folder: WalFolder) -> list[int]:
-    """Offsets of pages that hold records, like the three before them: not what a switch passes."""
+    """Offsets of pages that contain records, as the three pages before them do: not pages skipped
+    by a switch."""
     pages = range(0, len(folder.wal), WAL_PAGE_SIZE)
     has_records = [any(folder.wal[at + LONG_HEADER_SIZE : at + 64]) for at in pages]
     return [

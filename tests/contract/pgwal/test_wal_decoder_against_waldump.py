@@ -1,4 +1,4 @@
-"""WalDecoder's columns say of every record what pg_waldump prints, and `pgwal.block_ref` reads."""
+"""WalDecoder's columns have the values that pg_waldump prints, and `pgwal.block_ref` reads."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_ends_of_transactions_agree(full_log: LogMaker, major: int, seg_mib: int
     assert gids == ["prepared", "prepared"]  # COMMIT PREPARED has it, too, for logical decoding
 
 
-def test_filters_take_the_rows_that_they_should(full_log: LogMaker) -> None:
+def test_filters_select_the_right_rows(full_log: LogMaker) -> None:
     log = full_log(16, 4)
     columns = ("lsn", "rmgr", "operation", "xid", "top_xid", "blocks")
     rows = decode_folder(log.folder, columns).to_pylist()

@@ -1,4 +1,4 @@
-"""RecordWalker hands out exactly the records that pg_waldump prints, whatever server wrote them."""
+"""RecordWalker returns exactly the records that pg_waldump prints, for servers of each version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorum_wal.pgwal.page import WAL_PAGE_SIZE
 from quorum_wal.pgwal.record import XLOG_SWITCH
 from quorum_wal.pgwal.rmgr import RM_XLOG_ID
 
-#: How much WAL the agreement is to be shown on, over all versions.
+#: How much WAL is compared, over all versions.
 RECORD_BYTES_MIN = 200 * 1000 * 1000
 
 
@@ -20,7 +20,7 @@ def test_every_record_agrees(full_log: LogMaker, major: int, seg_mib: int) -> No
 
 
 @pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS)
-def test_log_has_every_shape_that_is_claimed(full_log: LogMaker, major: int, seg_mib: int) -> None:
+def test_the_log_has_every_kind_of_record(full_log: LogMaker, major: int, seg_mib: int) -> None:
     log = full_log(major, seg_mib)
     wal_seg_size = log.folder.wal_seg_size
 

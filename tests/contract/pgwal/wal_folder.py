@@ -1,4 +1,4 @@
-"""`WalFolder`: the WAL that a stopped server left in its pg_wal, as one run of bytes."""
+"""`WalFolder`: the pg_wal of a stopped server as one sequence of bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def segment_files(path: Path, wal_seg_size: int) -> dict[int, Path]:
 
 @dataclass(frozen=True, slots=True)
 class WalFolder:
-    """Segments without a gap; `read` is what find_end_of_wal() asks for."""
+    """Segments without a gap; `read` is the function that find_end_of_wal() calls."""
 
     path: Path
     binaries: PostgresBinaries
@@ -36,7 +36,7 @@ class WalFolder:
 
     @classmethod
     def load(cls, postgres: Postgres, wal_seg_size: int) -> WalFolder:
-        """What the stopped server has in its pg_wal now."""
+        """Read the present pg_wal of the stopped server."""
         path, binaries = postgres.pg_wal, postgres.binaries
         segments = segment_files(path, wal_seg_size)
         first = min(segments)

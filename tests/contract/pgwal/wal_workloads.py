@@ -1,4 +1,4 @@
-"""WAL of every shape, made by a real server: what each function leaves in the log is its name."""
+"""WAL of every kind from a real server; each function is named after the records that it writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.pgwal.page import WAL_PAGE_SIZE, usable_position
 
-#: Everything stays in pg_wal, and nobody writes but us.
+#: All segments stay in pg_wal, and no other client writes.
 KEEP_ALL_WAL: dict[str, Setting] = {
     "autovacuum": False,
     "bgwriter_delay": "10s",  # it logs running transactions between its rounds
@@ -23,7 +23,7 @@ KEEP_ALL_WAL: dict[str, Setting] = {
     "wal_level": "logical",
     "max_prepared_transactions": 10,
     "fsync": False,
-    # The walwriter flushes our messages; when it sleeps, it looks only every 25 times as long.
+    # The walwriter flushes our messages; when it sleeps, it checks only every 25th time.
     "wal_writer_delay": "5ms",
 }
 
@@ -86,7 +86,7 @@ def page_images(postgres: Postgres) -> list[str]:
 
 
 def crash_with_last_message(postgres: Postgres, length: int) -> Lsn:
-    """Crashes with a message as the last, flushed record; returns where the record starts."""
+    """Crashes after a flushed message as the last record; returns where the record starts."""
     with postgres.connect() as connection:
         emit(connection, 20_000)
         start_lsn = insert_lsn(connection)
@@ -113,7 +113,8 @@ def long_records(postgres: Postgres, rng: random.Random, bytes_total: int) -> No
 
 
 def switches(postgres: Postgres) -> None:
-    """XLOG_SWITCH here and there, and where its header just fits, or is cut, at a page's end."""
+    """XLOG_SWITCH at several positions, and where its header just fits, or is split, at a page's
+    end."""
     with postgres.connect() as connection:
         for room in (4000, 32, 24, 16, 8):
             emit(connection, 20_000)
@@ -122,7 +123,8 @@ def switches(postgres: Postgres) -> None:
 
 
 def switches_at_segment_end(postgres: Postgres, wal_seg_size: int) -> None:
-    """XLOG_SWITCH at a segment's very end; one that does not fit takes the next segment, too."""
+    """XLOG_SWITCH at the very end of a segment; one that does not fit fills the next segment,
+    too."""
     with postgres.connect() as connection:
         for room in (24, 16, 8):
             advance(connection, wal_seg_size)
@@ -140,7 +142,7 @@ def last_record_ends_with(postgres: Postgres, unit: int) -> Lsn:
 
 
 def advance(connection: psycopg.Connection[tuple[str]], unit: int) -> None:
-    """Up to a place well before the next multiple of `unit`, without a huge message to get there.
+    """Advance to a position well before the next multiple of `unit`, without a huge message.
 
     pg_waldump prints messages in full, three characters for each byte.
     """
@@ -177,7 +179,8 @@ def end_record_at(connection: psycopg.Connection[tuple[str]], target_lsn: int) -
 
 
 def wait_flushed(connection: psycopg.Connection[tuple[str]], lsn: Lsn) -> None:
-    """Until the walwriter has flushed it: nobody waits for a message that is not transactional."""
+    """Wait until the walwriter has flushed it: no client waits for a message that is not
+    transactional."""
     wait_until(
         lambda: _lsn(connection, "SELECT pg_current_wal_flush_lsn()::text") >= lsn,
         10.0,

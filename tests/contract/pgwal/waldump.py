@@ -1,4 +1,4 @@
-"""pg_waldump as the oracle: what it says of every record, read line by line.
+"""pg_waldump as the reference: its line for every record.
 
 rmgr: Heap        len (rec/tot):     54/  8214, tx:        730, lsn: 0/01547E98, prev 0/01547E60,
 desc: HOT_UPDATE off 4 ..., blkref #0: rel 1663/5/1259 blk 0 FPW
@@ -36,9 +36,10 @@ DumpedOperation = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """All records, the blocks of every n-th of them (by index), and why it ended.
+    """All records, the blocks of every n-th record (by index), and the reason for the end.
 
-    `transactions` is what is said of those of the Transaction manager, by index, times in UTC.
+    `transactions` has the descriptions of the Transaction manager's records, by index, with times
+    in UTC.
     """
 
     records: list[DumpedRecord]

@@ -1,4 +1,4 @@
-"""WAL as a walsender ships it: its messages, cut where it cuts them."""
+"""WAL as a walsender sends it: its messages with their boundaries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _POLL_SECONDS = 0.01
 def receive_messages(
     postgres: Postgres, start_lsn: int, is_done: Callable[[int], bool]
 ) -> list[Message]:
-    """Streams from `start_lsn` until `is_done(end of what came)`, asked whenever nothing comes."""
+    """Streams from `start_lsn` until `is_done(end of the received WAL)`, called whenever nothing
+    arrives."""
     connection = pq.PGconn.connect(f"{postgres.dsn()} replication=true".encode())
     command = f"START_REPLICATION PHYSICAL {start_lsn >> 32:X}/{start_lsn & 0xFFFFFFFF:X}"
     result = connection.exec_(command.encode())

@@ -1,4 +1,4 @@
-"""Servers of each version that take prepared transactions, one a version for a module."""
+"""Servers of each version with prepared transactions, one per version and module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEGMENT_BYTES = 1 << 20
 def make_server(
     initdb_template: TemplateOf, tmp_path_factory: pytest.TempPathFactory
 ) -> MakeServer:
-    """`make_server(major)`: a new one, not started; who starts it ends it."""
+    """`make_server(major)`: a new one, not started; the caller starts and stops it."""
 
     def make(major: int) -> Postgres:
         with skip_if_unavailable():
@@ -47,7 +47,7 @@ def shared_server(request: pytest.FixtureRequest, make_server: MakeServer) -> It
 
 @pytest.fixture
 def server(shared_server: Postgres) -> Iterator[Postgres]:
-    """Of each version; a table `t (a int)`, and nothing is prepared, before and after."""
+    """A server of each version, with a table `t (a int)`. Nothing is prepared, before and after."""
     yield shared_server
     shared_server.configure(synchronous_standby_names=None)
     finish_all(shared_server)

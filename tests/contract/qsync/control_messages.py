@@ -1,4 +1,5 @@
-"""What a two-phase slot says of prepared transactions, through pgoutput: an oracle of its own.
+"""The messages of a two-phase slot about prepared transactions, through pgoutput: an independent
+reference.
 
     b  prepare_lsn prepare_end_lsn time xid gid            P  flags, then the same
     K  flags commit_lsn commit_end_lsn time xid gid
@@ -28,13 +29,13 @@ class ControlMessage(NamedTuple):
 
 
 def create_publication(postgres: Postgres) -> None:
-    """Of no table, once."""
+    """A publication without tables, created once."""
     if not postgres.execute("SELECT FROM pg_publication WHERE pubname = %s", (PUBLICATION,)):
         postgres.execute(f"CREATE PUBLICATION {PUBLICATION}")
 
 
 def create_slot(postgres: Postgres, slot: str, *, two_phase: bool = True) -> None:
-    """And the publication: it has to be there before."""
+    """And the publication, which must exist before."""
     create_publication(postgres)
     postgres.execute(
         "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, %s)", (slot, two_phase)
@@ -48,7 +49,7 @@ def drop_slot(postgres: Postgres, slot: str) -> None:
 def read_messages(
     postgres: Postgres, slot: str, *, proto_version: int = 3, keeps: bool = False
 ) -> list[tuple[str, bytes]]:
-    """Kinds and bodies; what was read is acknowledged, unless it `keeps` them."""
+    """Kinds and bodies. The messages are acknowledged, unless `keeps` is set."""
     two_phase = ", 'two_phase', 'on'" if proto_version >= 3 else ""
     function = "peek" if keeps else "get"
     rows = postgres.execute(

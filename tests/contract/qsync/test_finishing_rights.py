@@ -1,4 +1,4 @@
-"""Who may finish a prepared transaction: its owner, a superuser, and from its own database."""
+"""The rights to finish a prepared transaction: its owner or a superuser, in its own database."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ def test_a_member_of_its_owner_may_after_set_role_only(prepared: Postgres) -> No
     assert limbo(prepared) == set()
 
 
-def test_a_stranger_may_not_set_role(prepared: Postgres) -> None:
+def test_a_role_that_is_no_member_may_not_set_role(prepared: Postgres) -> None:
     with prepared.connect(user="stranger") as connection:
         assert sqlstate_of(lambda: connection.execute("SET ROLE app")) == NOT_ALLOWED
         assert sqlstate_of(lambda: connection.execute(commit_sql("g"))) == NOT_ALLOWED
     assert limbo(prepared) == {"g"}
 
 
-def test_everybody_sees_who_owns_it_and_in_which_database(prepared: Postgres) -> None:
+def test_every_role_sees_its_owner_and_its_database(prepared: Postgres) -> None:
     rows = prepared.execute("SELECT gid, owner, database FROM pg_prepared_xacts", user="stranger")
     assert rows == [("g", "app", "postgres")]
 
 
 def test_it_is_finished_from_its_own_database_only(prepared: Postgres) -> None:
-    """It is named all the same: a gid is unique in the whole server."""
+    """The error names it nevertheless: a gid is unique in the whole server."""
     refused = sqlstate_of(lambda: prepared.execute(commit_sql("g"), dbname="template1"))
     assert refused == OTHER_DATABASE
     assert sqlstate_of(lambda: prepared.execute(commit_sql("nobody's"))) == UNKNOWN_GID
@@ -78,7 +78,7 @@ def test_it_is_finished_from_its_own_database_only(prepared: Postgres) -> None:
 
 
 def test_an_owner_that_was_dropped_is_null_and_a_superuser_finishes_it(server: Postgres) -> None:
-    """Postgres lets the role go while something of its own is prepared."""
+    """Postgres drops a role even if a transaction of it is prepared."""
     server.execute("CREATE ROLE leaver LOGIN")
     with server.connect(user="leaver") as connection:
         connection.execute("BEGIN")
@@ -91,8 +91,8 @@ def test_an_owner_that_was_dropped_is_null_and_a_superuser_finishes_it(server: P
 
 
 def test_no_block_may_be_open(server: Postgres) -> None:
-    """A setting before it in one message makes an implicit one: it comes in a message of its own,
-    or with the connection."""
+    """A setting before it in the same message opens an implicit one: it must be sent in its own
+    message, or with the connection."""
     prepare(server, "g")
     with server.connect() as connection:
         connection.execute("BEGIN")

@@ -1,7 +1,7 @@
 """Prepared transactions on a standby, after its promotion, and on the primary that was rewound.
 
-shared ----------- lost        the old primary, which crashes with a tail that it alone has
-   \\-------------- new         its standby, promoted
+shared ----------- lost        the old primary, which crashes with a tail that only it has
+      \\-------------- new      its standby, promoted
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Pair:
 
 
 def follow(primary: Postgres, path: Path) -> Postgres:
-    """A standby of it; not started."""
+    """A standby of it, not started."""
     return make_standby(primary, path, primary.dsn())
 
 
@@ -85,7 +85,7 @@ def pair(request: pytest.FixtureRequest, make_server: Callable[[int], Postgres])
         yield Pair(old, new, lost_xid, [spend_xid(new, commits=False) for _ in range(XIDS)])
 
 
-def test_the_limbo_of_the_log_is_there_after_a_promotion_and_the_tail_never_was(
+def test_after_a_promotion_the_limbo_is_that_of_the_log_without_the_tail(
     pair: Pair,
 ) -> None:
     found = pair.new.execute("SELECT gid, owner, database FROM pg_prepared_xacts ORDER BY gid")
@@ -95,15 +95,17 @@ def test_the_limbo_of_the_log_is_there_after_a_promotion_and_the_tail_never_was(
     ]
 
 
-def test_an_xid_of_the_tail_is_given_again_and_its_status_is_a_strangers(pair: Pair) -> None:
-    """So pg_xact_status() of an xid says nothing once the log has parted before its transaction."""
+def test_an_xid_of_the_tail_is_assigned_again_and_has_the_status_of_another_transaction(
+    pair: Pair,
+) -> None:
+    """So pg_xact_status() of an xid proves nothing if the log diverged before its transaction."""
     assert pair.lost_xid in pair.first_xids
     status = pair.new.execute("SELECT pg_xact_status(%s::text::xid8)", (pair.lost_xid,))
     assert status == [("aborted",)]
 
 
 def test_finishing_before_the_proposer_is_attached_waits_unless_it_is_local(pair: Pair) -> None:
-    """synchronous_standby_names came along from the old primary, and the new one has no standby."""
+    """The new primary has the synchronous_standby_names of the old one, and no standby."""
     pair.new.configure(synchronous_standby_names=NOBODY)
     try:
         prepare(pair.new, "waits")
@@ -119,10 +121,11 @@ def test_finishing_before_the_proposer_is_attached_waits_unless_it_is_local(pair
 
 
 def test_a_rewound_primary_has_the_limbo_of_the_new_log(pair: Pair) -> None:
-    """pg_rewind recovers the crashed one first, its limbo of three, and takes the new one's files
-    of state. What only the tail had prepared is gone."""
+    """pg_rewind first recovers the crashed one, with its three prepared transactions, and then
+    takes the state files of the new one. Transactions that only the tail had prepared are removed.
+    """
     before = limbo(pair.new)
-    pair.new.execute("CHECKPOINT")  # its control file names the new timeline then
+    pair.new.execute("CHECKPOINT")  # then its control file names the new timeline
     run_program(
         [
             pair.old.binaries.program("pg_rewind"),
@@ -146,7 +149,7 @@ def test_a_rewound_primary_has_the_limbo_of_the_new_log(pair: Pair) -> None:
 def hot_standby(
     request: pytest.FixtureRequest, make_server: Callable[[int], Postgres]
 ) -> Iterator[tuple[Postgres, Postgres]]:
-    """A primary, and its standby with queries."""
+    """A primary, and its hot standby."""
     with make_server(request.param) as primary:
         primary.execute("CREATE TABLE t (a int)")
         primary.execute("CREATE TABLE altered (a int)")
@@ -157,7 +160,7 @@ def hot_standby(
 def test_a_prepared_alteration_locks_its_table_on_standbys_until_its_end(
     hot_standby: tuple[Postgres, Postgres],
 ) -> None:
-    """Queries of the table wait there, replay and all other queries go on."""
+    """Queries of the table wait there; replay and all other queries continue."""
     primary, standby = hot_standby
     prepare(primary, "ddl", "ALTER TABLE altered ADD COLUMN b int")
     primary.execute("INSERT INTO t VALUES (1)")
@@ -187,8 +190,8 @@ def test_a_standby_shows_no_limbo_and_finishes_nothing(
 def test_a_standby_with_less_room_than_its_primary_does_not_start(
     hot_standby: tuple[Postgres, Postgres],
 ) -> None:
-    """However few are prepared. One that runs pauses its replay instead, when its primary comes
-    back with more room."""
+    """However few are prepared. A running one pauses its replay, if its primary returns with more
+    room."""
     primary, _ = hot_standby
     path = primary.data_dir.with_name("small")
     small = make_standby(primary, path, primary.dsn(), max_prepared_transactions=3)

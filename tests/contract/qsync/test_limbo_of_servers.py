@@ -1,4 +1,5 @@
-"""The limbo as the coordinator reads it and is told of it, and how it finishes, on real servers."""
+"""How the coordinator reads the limbo, receives its changes, and finishes transactions, on real
+servers."""
 
 from __future__ import annotations
 
@@ -102,8 +103,8 @@ def prepare_in(server: Postgres, database: str, gid: str) -> None:
         connection.execute(prepare_sql(gid))
 
 
-def test_a_gid_that_is_no_text_is_read_all_the_same(server: Postgres, reader: LimboReader) -> None:
-    """In a database of encoding SQL_ASCII a gid is any bytes."""
+def test_a_gid_that_is_not_valid_text_is_read(server: Postgres, reader: LimboReader) -> None:
+    """In a database with the encoding SQL_ASCII a gid may be any bytes."""
     server.execute(
         "CREATE DATABASE ascii ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
     )
@@ -169,7 +170,7 @@ def test_a_connection_that_was_lost_is_opened_again(server: Postgres, reader: Li
 
 
 class Finishing:
-    """A finisher, and what it answered."""
+    """A finisher, and its answers."""
 
     def __init__(self, server: Postgres, user: str = "postgres") -> None:
         self.ends: list[tuple[str, str | None, int]] = []
@@ -234,7 +235,7 @@ def test_a_member_of_the_owner_becomes_the_owner(server: Postgres) -> None:
         finishing.finisher.close()
 
 
-def test_what_cannot_be_reached_is_a_lost_connection(server: Postgres) -> None:
+def test_an_unreachable_server_is_a_lost_connection(server: Postgres) -> None:
     finishing = Finishing(server)
     sqlstate, end_lsn = finishing.finish("g", database="nowhere")
     assert (sqlstate, end_lsn) == ("08006", 0)
@@ -245,7 +246,7 @@ def test_what_cannot_be_reached_is_a_lost_connection(server: Postgres) -> None:
 
 
 class Listening:
-    """A stream, and what it told."""
+    """A stream, and its messages."""
 
     def __init__(self, server: Postgres, database: str = "postgres") -> None:
         self.told: list[Message] = []
@@ -293,7 +294,7 @@ def slot_rows(server: Postgres) -> list[tuple[str, str]]:
     )
 
 
-def test_it_tells_the_exact_ends(server: Postgres, listen: Callable[[], Listening]) -> None:
+def test_it_reports_the_exact_ends(server: Postgres, listen: Callable[[], Listening]) -> None:
     listening = listen()
     listening.wait_state("streaming")
     before_lsn = server.flush_lsn()
@@ -309,7 +310,7 @@ def test_it_tells_the_exact_ends(server: Postgres, listen: Callable[[], Listenin
 
 
 @pytest.mark.parametrize("messages_a_turn", [1, 2, 1000])
-def test_it_loses_none_of_those_that_come_together(
+def test_it_loses_no_transaction_among_concurrent_ones(
     server: Postgres,
     listen: Callable[[], Listening],
     monkeypatch: pytest.MonkeyPatch,
@@ -325,7 +326,7 @@ def test_it_loses_none_of_those_that_come_together(
     assert [message.gid for message in listening.told] == [f"{n // 2}" for n in range(20)]
 
 
-def test_its_slot_is_made_while_nothing_is_prepared(
+def test_its_slot_is_created_while_nothing_is_prepared(
     server: Postgres, listen: Callable[[], Listening]
 ) -> None:
     prepare(server, "early")
@@ -337,10 +338,10 @@ def test_its_slot_is_made_while_nothing_is_prepared(
     assert listening.told == []
 
 
-def test_what_runs_does_not_hold_the_making_up_for_ever(
+def test_running_transactions_do_not_block_the_creation_without_end(
     server: Postgres, listen: Callable[[], Listening]
 ) -> None:
-    """A transaction may prepare itself just then: the slot would wait for us."""
+    """A transaction may prepare itself at that moment: the slot would wait for us."""
     with server.connect(options=LOCAL) as connection:
         connection.execute("BEGIN")
         connection.execute("INSERT INTO t VALUES (1)")
@@ -351,7 +352,7 @@ def test_what_runs_does_not_hold_the_making_up_for_ever(
     listening.wait_state("streaming")
 
 
-def test_a_slot_that_is_there_is_taken_at_once_and_tells_what_was_missed(
+def test_an_existing_slot_is_used_at_once_and_reports_missed_changes(
     server: Postgres, listen: Callable[[], Listening]
 ) -> None:
     first = listen()
@@ -366,7 +367,7 @@ def test_a_slot_that_is_there_is_taken_at_once_and_tells_what_was_missed(
 
 
 def test_an_idle_database_holds_no_wal(server: Postgres, listen: Callable[[], Listening]) -> None:
-    """Its slot follows what others write: keepalives are acknowledged."""
+    """Its slot follows the writes of others: keepalives are acknowledged."""
     listening = listen()
     listening.wait_state("streaming")
     server.execute("INSERT INTO t VALUES (1)")
@@ -396,9 +397,7 @@ def test_a_walsender_that_ends_is_followed_by_another(
         server.execute(rollback_sql(gid))
 
 
-def test_a_slot_of_somebody_else_is_left_alone(
-    server: Postgres, listen: Callable[[], Listening]
-) -> None:
+def test_a_foreign_slot_is_not_touched(server: Postgres, listen: Callable[[], Listening]) -> None:
     ((oid,),) = server.execute("SELECT oid::text FROM pg_database WHERE datname = 'postgres'")
     slot = f"sk_qsync_{oid}"
     server.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
@@ -408,7 +407,7 @@ def test_a_slot_of_somebody_else_is_left_alone(
     drop_slot(server, slot)
 
 
-def test_without_wal_level_logical_it_says_so(
+def test_without_wal_level_logical_it_reports_it(
     server: Postgres, listen: Callable[[], Listening]
 ) -> None:
     server.configure(wal_level="replica")

@@ -1,4 +1,5 @@
-"""What PREPARE TRANSACTION and its kind do while commits wait for a standby that is not there."""
+"""PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED while commits wait for an absent
+standby."""
 
 from __future__ import annotations
 
@@ -29,15 +30,15 @@ def no_quorum(server: Postgres) -> Postgres:
 
 
 def prepared_waiting(server: Postgres, gid: str, *before: str) -> Waiting:
-    """It has been prepared, and waits for the standby."""
+    """It is prepared, and waits for the standby."""
     waiting = Waiting(server, prepare_sql(gid), *before, "BEGIN", "INSERT INTO t VALUES (1)")
     waiting.wait_for("SyncRep")
     return waiting
 
 
 def test_a_prepare_that_waits_is_listed_and_busy_until_it_is_cancelled(no_quorum: Postgres) -> None:
-    """It is in the view while it waits, and neither of the two ends can be had. A cancelled wait
-    answers with success: the tag is that of a prepared transaction, beside a warning."""
+    """It is in the view while it waits, and can be neither committed nor rolled back. A cancelled
+    wait is reported as success: the tag is that of a prepared transaction, with a warning."""
     waiting = prepared_waiting(no_quorum, "g")
     assert limbo(no_quorum) == {"g"}
     for statement in (commit_sql("g"), rollback_sql("g")):
@@ -52,7 +53,7 @@ def test_a_prepare_that_waits_is_listed_and_busy_until_it_is_cancelled(no_quorum
 
 
 def test_a_session_of_local_commits_prepares_and_finishes_at_once(no_quorum: Postgres) -> None:
-    """SET LOCAL is enough for PREPARE, which is inside of the transaction."""
+    """SET LOCAL is enough for PREPARE, which runs inside the transaction."""
     with no_quorum.connect() as connection:
         for gid in ("a", "b"):
             connection.execute("BEGIN")
@@ -66,7 +67,7 @@ def test_a_session_of_local_commits_prepares_and_finishes_at_once(no_quorum: Pos
 
 @pytest.mark.parametrize("finish_sql", [commit_sql, rollback_sql])
 def test_both_ends_wait_too(no_quorum: Postgres, finish_sql: object) -> None:
-    """The gid is gone from the view only when the wait has ended; it is busy until then."""
+    """The gid leaves the view only when the wait has ended; until then it is busy."""
     assert callable(finish_sql)
     prepare(no_quorum, "g")
     waiting = Waiting(no_quorum, finish_sql("g"))
@@ -125,7 +126,9 @@ def test_a_failed_transaction_prepares_nothing_and_says_so_in_the_tag_alone(
         ),
     ],
 )
-def test_what_postgres_refuses_is_named(server: Postgres, statement: str, reason: str) -> None:
+def test_the_error_names_what_postgres_refuses(
+    server: Postgres, statement: str, reason: str
+) -> None:
     with server.connect() as connection:
         connection.execute("BEGIN")
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""The PREPARE of a transaction is found in the WAL of real servers, and no other one is."""
+"""The search finds the PREPARE of a transaction in the WAL of real servers, and no other record."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_a_prepare_is_found_where_it_is_and_nowhere_else(server: Postgres) -> No
     assert not is_found(server, replace(gid, uuid="0" * 32), lsn)
 
 
-def test_one_whose_gid_is_in_another_record_is_not_found(server: Postgres) -> None:
-    """Somebody has written it down."""
+def test_a_gid_in_another_record_is_not_found(server: Postgres) -> None:
+    """Another client has written the gid into a message."""
     server.execute("CREATE TABLE IF NOT EXISTS notes (gid text)")
     gid, _ = prepared(server)
     server.execute(commit_sql(str(gid)))
@@ -66,7 +66,7 @@ def test_one_whose_gid_is_in_another_record_is_not_found(server: Postgres) -> No
     assert not is_found(server, other, int(Lsn.parse(lsn)))
 
 
-def test_wal_that_is_gone_is_said_to_be_gone(server: Postgres) -> None:
+def test_removed_wal_is_reported(server: Postgres) -> None:
     gid, lsn = prepared(server)
     server.execute(commit_sql(str(gid)))
     old = replace(gid, begin_lsn=8192 * 2)
@@ -74,7 +74,7 @@ def test_wal_that_is_gone_is_said_to_be_gone(server: Postgres) -> None:
         is_found(server, old, lsn)
 
 
-def test_how_far_it_is_looked_for() -> None:
+def test_the_range_of_the_search() -> None:
     gid = Gid(Policy.DETACH, 1, 1, 1000, 700, 1, "0" * 32)
     first = TimelineHistory(1)
     assert search_end_lsn(gid, 0, first, 5000) == 5000

@@ -1,4 +1,4 @@
-"""What psycopg and its pool make of a prepared transaction: why PREPARE is plain SQL for us."""
+"""psycopg and its pool with a prepared transaction: why we use PREPARE as plain SQL."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ psycopg_pool = pytest.importorskip("psycopg_pool")
 
 @pytest.fixture
 def pool(server: Postgres) -> Iterator[psycopg_pool.ConnectionPool]:
-    """Of one connection."""
+    """With one connection."""
     with psycopg_pool.ConnectionPool(server.dsn(), min_size=1, max_size=1, open=False) as pool:
         yield pool
 
 
 class Interrupted(Exception):
-    """Between PREPARE and its end."""
+    """An error between PREPARE and its end."""
 
 
 def interrupt_after_tpc_prepare(pool: psycopg_pool.ConnectionPool) -> None:
@@ -43,9 +43,9 @@ def interrupt_after_plain_prepare(pool: psycopg_pool.ConnectionPool) -> None:
 def test_an_error_after_tpc_prepare_poisons_the_connection_for_the_next_user(
     server: Postgres, pool: psycopg_pool.ConnectionPool
 ) -> None:
-    """The server's session is idle, so the pool takes it back. The next user's statements run, and
-    his commit() is refused: his work is lost. Then the pool throws the connection away. That its
-    rollback() failed before is a warning in the log."""
+    """The server's session is idle, so the pool takes the connection back. The next user's
+    statements run, but the commit() is refused: the work is lost. Then the pool closes the
+    connection. The log has only a warning that an earlier rollback() failed."""
     with pytest.raises(Interrupted):
         interrupt_after_tpc_prepare(pool)
     assert limbo(server) == {"g"}
@@ -63,8 +63,9 @@ def insert_in_pool(pool: psycopg_pool.ConnectionPool) -> None:
         connection.execute("INSERT INTO next_user VALUES (1)")
 
 
-def test_tpc_prepare_of_a_failed_transaction_says_nothing(server: Postgres) -> None:
-    """It comes out when it is to be committed, and looks as if another one had finished it."""
+def test_tpc_prepare_of_a_failed_transaction_raises_nothing(server: Postgres) -> None:
+    """The error appears when it is to be committed, and looks as if another client had finished
+    it."""
     with closing(server.connect(autocommit=False)) as connection:
         connection.tpc_begin("g")
         with pytest.raises(psycopg.errors.DivisionByZero):
@@ -78,8 +79,8 @@ def test_tpc_prepare_of_a_failed_transaction_says_nothing(server: Postgres) -> N
 def test_plain_sql_and_tpc_commit_of_a_gid_leave_a_clean_connection(
     server: Postgres, pool: psycopg_pool.ConnectionPool
 ) -> None:
-    """tpc_commit(gid) sends no BEGIN before, where execute() of a connection that is not in
-    autocommit mode would."""
+    """tpc_commit(gid) sends no BEGIN before it, unlike execute() of a connection that is not in
+    autocommit mode."""
     for _ in range(2):
         with pool.connection() as connection:
             connection.execute("SET LOCAL synchronous_commit = local")

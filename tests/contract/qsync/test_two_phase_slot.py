@@ -1,4 +1,4 @@
-"""What a logical two-phase slot tells of the limbo, and what making one waits for."""
+"""The messages of a logical two-phase slot about the limbo, and the waits of its creation."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def flush_lsn(server: Postgres) -> int:
 def test_a_publication_of_no_table_gives_control_messages_of_all_prepared_ones(
     server: Postgres, slot: str
 ) -> None:
-    """And nothing of plain commits. The message of PREPARE's end is between the flush positions
-    around it, COMMIT's and ROLLBACK's name the same xid."""
+    """And none of plain commits. The message has the end of the PREPARE between the flush positions
+    around it; COMMIT and ROLLBACK name the same xid."""
     server.execute("INSERT INTO t VALUES (1)")
     before_lsn = flush_lsn(server)
     prepare(server, "a")
@@ -72,8 +72,8 @@ def test_a_publication_of_no_table_gives_control_messages_of_all_prepared_ones(
     assert len({m.xid for m in of_a}) == len({m.xid for m in of_b}) == 1
 
 
-def test_prepare_is_told_before_any_standby_has_it(server: Postgres, slot: str) -> None:
-    """So the stream never decides: the gid is even busy still."""
+def test_prepare_is_reported_before_any_standby_has_it(server: Postgres, slot: str) -> None:
+    """So the stream never decides; the gid is still busy."""
     server.configure(synchronous_standby_names=NOBODY)
     waiting = Waiting(server, prepare_sql("g"), "BEGIN", "INSERT INTO t VALUES (1)")
     waiting.wait_for("SyncRep")
@@ -82,7 +82,7 @@ def test_prepare_is_told_before_any_standby_has_it(server: Postgres, slot: str) 
     waiting.wait_ended()
 
 
-def test_what_was_acknowledged_does_not_come_again(server: Postgres, slot: str) -> None:
+def test_acknowledged_messages_are_not_repeated(server: Postgres, slot: str) -> None:
     prepare(server, "g")
     assert [m.kind for m in read_control(server, slot, keeps=True)] == ["b", "P"]
     assert [m.kind for m in read_control(server, slot)] == ["b", "P"]
@@ -94,7 +94,7 @@ def test_what_was_acknowledged_does_not_come_again(server: Postgres, slot: str) 
 def test_a_slot_of_two_phases_shows_them_to_a_client_of_the_first_protocol_version(
     server: Postgres, slot: str
 ) -> None:
-    """Which does not know these messages: a slot of ours is for nobody else."""
+    """That client does not know these messages, so a slot of ours serves no other client."""
     prepare(server, "g")
     server.execute(commit_sql("g"))
     messages = read_messages(server, slot, proto_version=1)
@@ -105,7 +105,7 @@ def test_a_slot_of_two_phases_shows_them_to_a_client_of_the_first_protocol_versi
     ]
 
 
-def test_a_slot_of_one_phase_tells_nothing_through_an_empty_publication(server: Postgres) -> None:
+def test_a_one_phase_slot_reports_nothing_through_an_empty_publication(server: Postgres) -> None:
     create_slot(server, "plain", two_phase=False)
     try:
         prepare(server, "g")
@@ -116,7 +116,7 @@ def test_a_slot_of_one_phase_tells_nothing_through_an_empty_publication(server: 
 
 
 @pytest.mark.parametrize("finish_sql", [commit_sql, rollback_sql])
-def test_making_a_slot_hangs_while_anything_is_prepared(
+def test_the_creation_of_a_slot_hangs_while_anything_is_prepared(
     server: Postgres, finish_sql: object
 ) -> None:
     """Until it is finished; the view shows a slot meanwhile."""
@@ -131,8 +131,8 @@ def test_making_a_slot_hangs_while_anything_is_prepared(
     drop_slot(server, "late")
 
 
-def test_lock_timeout_ends_the_making_and_leaves_nothing(server: Postgres) -> None:
-    """So the race between reading an empty limbo and making a slot costs no more than that."""
+def test_lock_timeout_ends_the_creation_and_leaves_nothing(server: Postgres) -> None:
+    """So the race between reading an empty limbo and creating a slot costs no more than that."""
     prepare(server, "g")
     making = Waiting(
         server,
@@ -145,8 +145,8 @@ def test_lock_timeout_ends_the_making_and_leaves_nothing(server: Postgres) -> No
     wait_until(lambda: slots(server) == [], TIMEOUT, "the slot to go")
 
 
-def test_another_databases_limbo_is_not_told(server: Postgres, slot: str) -> None:
-    """But making a slot waits for it, too."""
+def test_the_limbo_of_another_database_is_not_reported(server: Postgres, slot: str) -> None:
+    """But the creation of a slot waits for it, too."""
     server.execute("CREATE DATABASE other")
     try:
         with server.connect(dbname="other", options=LOCAL) as connection:
@@ -171,8 +171,8 @@ def test_another_databases_limbo_is_not_told(server: Postgres, slot: str) -> Non
 def test_what_was_prepared_before_two_phases_began_comes_with_its_end(
     server: Postgres, finish_sql: object, told: list[str]
 ) -> None:
-    """Whole before a commit, and not at all before a rollback. A slot of one phase that is asked
-    for two has them from then on."""
+    """Complete before a commit, and not at all before a rollback. A one-phase slot that is changed
+    to two phases has them from then on."""
     assert callable(finish_sql)
     create_slot(server, "plain", two_phase=False)
     try:
@@ -189,8 +189,8 @@ def test_what_was_prepared_before_two_phases_began_comes_with_its_end(
 def test_a_failover_slot_shows_a_prepare_only_when_the_named_slot_has_it(
     server: Postgres,
 ) -> None:
-    """`synchronized_standby_slots`, of 17 and newer: then PREPARE in the stream is the word of
-    those who keep that slot. It needs no active client, its restart_lsn counts."""
+    """`synchronized_standby_slots` of version 17 and newer: a PREPARE in the stream then shows that
+    the owners of those slots have it. Only their restart_lsn counts; they need no active client."""
     create_publication(server)
     server.execute("SELECT pg_create_physical_replication_slot('keeper', true)")
     with server.connect(replication="database") as connection:

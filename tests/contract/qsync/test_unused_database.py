@@ -1,5 +1,5 @@
-"""A database that has used qsync can be dropped while a coordinator runs: its logical slot goes
-when nothing has been prepared there for long, or when an administrator drops it."""
+"""A database that has used qsync can be dropped while a coordinator runs: its logical slot is
+removed when nothing was prepared there for long, or when an administrator drops it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from quorum_wal.walproposer.qsync.primary_sessions import PrimarySessions, Told
 NODE = NodeId(1, bytes(16))
 GID = str(Gid(Policy.DETACH, 1, 1, 1, 7, 1, "0" * 32))
 DATABASE = "app"
-#: As docs/qsync-operation.md has it.
+#: As described in docs/qsync-operation.md.
 BY_HAND = (
     "SELECT pg_terminate_backend(active_pid, 5000), pg_drop_replication_slot(slot_name)"
     " FROM pg_replication_slots WHERE database = 'app' AND slot_name ~ '^sk_qsync_'"
@@ -30,7 +30,7 @@ BY_HAND = (
 
 
 class Hands:
-    """The coordinator's hands on a server, which look when they are told to."""
+    """The coordinator's actions on a server, which a test triggers."""
 
     def __init__(self, server: Postgres) -> None:
         self._told: SimpleQueue[Told] = SimpleQueue()
@@ -51,13 +51,13 @@ class Hands:
         wait_until(lambda: self.look() == wanted, TIMEOUT, f"the streams {wanted}")
 
     def let_time_pass(self) -> None:
-        """All that the stream waits for."""
+        """Let all times pass that the stream waits for."""
         self.sessions._streams[DATABASE].unused_seconds = 0.0
 
 
 @pytest.fixture
 def hands(server: Postgres) -> Iterator[Hands]:
-    """With a database `app`, where a transaction of qsync was prepared and committed; it has its
+    """With a database `app`, where a qsync transaction was prepared and committed; it has its
     stream."""
     server.execute(f"CREATE DATABASE {DATABASE}")
     hands = Hands(server)
@@ -92,7 +92,7 @@ def drops_slots(server: Postgres) -> bool:
     return True
 
 
-def test_one_that_nobody_uses_any_more_can_be_dropped(server: Postgres, hands: Hands) -> None:
+def test_an_unused_database_can_be_dropped(server: Postgres, hands: Hands) -> None:
     with pytest.raises(psycopg.errors.ObjectInUse, match="active logical replication slot"):
         server.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
     hands.let_time_pass()
@@ -102,8 +102,8 @@ def test_one_that_nobody_uses_any_more_can_be_dropped(server: Postgres, hands: H
     server.execute(f"DROP DATABASE {DATABASE}")
 
 
-def test_one_that_is_used_again_gets_its_slot_again(server: Postgres, hands: Hands) -> None:
-    """Time passes first, then an administrator drops it."""
+def test_a_database_that_is_used_again_gets_its_slot_again(server: Postgres, hands: Hands) -> None:
+    """Its time passes first, then an administrator drops it."""
     hands.let_time_pass()
     hands.wait_streams({})
     use(server, hands)
@@ -122,10 +122,10 @@ def test_an_administrator_drops_it_at_once(server: Postgres, hands: Hands) -> No
     assert hands.look() == {}
 
 
-def test_a_slot_of_a_coordinator_before_goes_as_well(
+def test_a_slot_of_an_earlier_coordinator_is_removed_as_well(
     server: Postgres, hands: Hands, make_hands: Callable[[], Hands]
 ) -> None:
-    """Nobody has used the database since."""
+    """The database was not used since."""
     hands.sessions.close()
     successor = make_hands()
     successor.wait_streams({DATABASE: "streaming"})

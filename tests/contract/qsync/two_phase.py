@@ -1,4 +1,4 @@
-"""Prepared transactions by plain SQL, and who waits for what."""
+"""Prepared transactions by plain SQL, and what each statement waits for."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SETTINGS: dict[str, Setting] = {
     "wal_keep_size": "64MB",  # for pg_rewind
     "autovacuum": False,
 }
-#: A name that no standby has: everything that waits for a quorum waits.
+#: A name that no standby has: each commit waits.
 NOBODY = "nobody"
-#: Of a session that waits for no standby.
+#: For a session that waits for no standby.
 LOCAL = "-c synchronous_commit=local"
 
 BUSY = "55000"
@@ -44,7 +44,7 @@ def primary_of(server: Postgres) -> Primary:
 
 
 def prepare(postgres: Postgres, gid: str, statement: str = "INSERT INTO t VALUES (1)") -> None:
-    """Without waiting for a standby."""
+    """Prepare without waiting for a standby."""
     with postgres.connect(options=LOCAL) as connection:
         connection.execute("BEGIN")
         connection.execute(statement)
@@ -52,7 +52,8 @@ def prepare(postgres: Postgres, gid: str, statement: str = "INSERT INTO t VALUES
 
 
 def prepare_sql(gid: str) -> sql.Composed:
-    """PREPARE and its kind take no parameters: they are utility statements."""
+    """PREPARE, COMMIT PREPARED and ROLLBACK PREPARED take no parameters: they are utility
+    statements."""
     return sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(gid))
 
 
@@ -69,7 +70,7 @@ def limbo(postgres: Postgres) -> set[str]:
 
 
 def finish_all(postgres: Postgres) -> None:
-    """Roll back what is prepared; what is busy is waited for."""
+    """Roll back all prepared transactions; busy ones are waited for."""
     rows = postgres.execute("SELECT gid, database FROM pg_prepared_xacts")
     for gid, database in rows:
         wait_until(lambda g=gid, d=database: _roll_back(postgres, g, d), TIMEOUT, f"{gid} to end")
@@ -84,7 +85,7 @@ def _roll_back(postgres: Postgres, gid: str, database: str) -> bool:
 
 
 def sqlstate_of(call: Callable[[], Any]) -> str | None:
-    """None when it went well."""
+    """The SQLSTATE; None if it succeeded."""
     try:
         call()
     except psycopg.Error as error:
@@ -93,7 +94,7 @@ def sqlstate_of(call: Callable[[], Any]) -> str | None:
 
 
 class Waiting:
-    """A statement, in a thread and on a connection of its own, that may have to wait."""
+    """A statement in its own thread and on its own connection, because it may wait."""
 
     def __init__(
         self, postgres: Postgres, statement: str | sql.Composed, *before: str, **connection: Any
@@ -140,7 +141,7 @@ class Waiting:
         assert self._thread.is_alive(), (self.tag, self.error)
 
     def wait_lasting(self, seconds: float) -> None:
-        """Return when the statement has run for so long, by the server's clock."""
+        """Return when the statement has run for that long, by the server's clock."""
         query = (
             "SELECT clock_timestamp() - query_start > make_interval(secs => %s)"
             " FROM pg_stat_activity WHERE pid = %s"
@@ -155,6 +156,6 @@ class Waiting:
         self._postgres.execute("SELECT pg_cancel_backend(%s)", (self.pid,))
 
     def wait_ended(self) -> None:
-        """In whatever way."""
+        """Return when it has ended, also with an error."""
         self._thread.join(TIMEOUT)
         assert not self._thread.is_alive()

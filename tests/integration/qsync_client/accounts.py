@@ -1,4 +1,4 @@
-"""What is on the server: the limbo, and the accounts that everybody sees."""
+"""The content of the server: the limbo, and the visible accounts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT = 30.0  # seconds
 
 TAKE = "UPDATE account SET amount = amount - %s WHERE name = %s"
 OWNER = '"o\'\\brien"'
-#: What is inserted here makes PREPARE, or COMMIT, take so many seconds.
+#: A row that is inserted here delays PREPARE, or COMMIT, by that many seconds.
 SLOW = """
 CREATE TABLE slow (seconds float8);
 CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS
@@ -34,7 +34,7 @@ def prepared(server: Postgres) -> list[str]:
 
 
 def finish(server: Postgres, gid: str, how: str = "COMMIT") -> None:
-    """As the janitor does."""
+    """Finish the transaction as the janitor does."""
     with server.connect(options=LOCAL) as connection:
         prefix: Any = f"{how} PREPARED "
         connection.execute(sql.SQL(prefix) + sql.Literal(gid))
@@ -46,14 +46,14 @@ def amounts(server: Postgres) -> dict[str, int]:
 
 
 def wait_until_slow(server: Postgres) -> None:
-    """Return when a PREPARE is taking its time."""
+    """Return when a PREPARE is being delayed."""
     query = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
     wait_until(lambda: server.execute(query), TIMEOUT, "a slow PREPARE")
 
 
 @contextmanager
 def meanwhile(action: Callable[[], object]) -> Iterator[None]:
-    """Inside of the block a thread does that; its exception is raised at the end."""
+    """Run the function in a thread inside the block. Its exception is raised at the end."""
     failures: list[BaseException] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""A server with a limbo, a coordinator that obeys the test, wires to both, and both clients."""
+"""A server with a limbo, a coordinator that a test controls, proxies to both, and both clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def limbo_server(
     initdb_template: Callable[[PostgresBinaries, int], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Postgres]:
-    """A file that wants more versions parametrizes it indirectly."""
+    """A file that needs more versions parametrizes it indirectly."""
     with skip_if_unavailable():
         binaries = find_postgres(request.param)
     with Postgres(
@@ -40,7 +40,7 @@ def limbo_server(
     ) as postgres:
         postgres.execute("CREATE TABLE account (name text PRIMARY KEY, amount int NOT NULL)")
         postgres.execute(SLOW)
-        # Members of a role with a name that must be quoted.
+        # Members of a role whose name must be quoted.
         postgres.execute(f"CREATE ROLE {OWNER}; CREATE ROLE login LOGIN IN ROLE {OWNER}")
         postgres.execute(f"GRANT ALL ON account TO {OWNER}")
         yield postgres
@@ -60,7 +60,7 @@ def server(limbo_server: Postgres) -> Iterator[Postgres]:
 
 @pytest.fixture
 def wire(server: Postgres) -> Iterator[TcpProxy]:
-    """Between the client and the server."""
+    """A proxy between the client and the server."""
     with TcpProxy("127.0.0.1", server.port) as proxy:
         yield proxy
 
@@ -73,7 +73,7 @@ def coordinator() -> Iterator[ScriptedCoordinator]:
 
 @pytest.fixture
 def coordinator_wire(coordinator: ScriptedCoordinator) -> Iterator[TcpProxy]:
-    """Between the client and the coordinator."""
+    """A proxy between the client and the coordinator."""
     with TcpProxy("127.0.0.1", coordinator.port) as proxy:
         yield proxy
 
@@ -82,7 +82,8 @@ def coordinator_wire(coordinator: ScriptedCoordinator) -> Iterator[TcpProxy]:
 def make_twin(
     request: pytest.FixtureRequest, server: Postgres, wire: TcpProxy, coordinator_wire: TcpProxy
 ) -> Iterator[Callable[..., Twin]]:
-    """`make_twin(user="login")`: a client whose pool connects so; `pool`: of what kind it is."""
+    """`make_twin(user="login")`: a client whose pool connects as that user; `pool` is the kind of
+    pool."""
     with ExitStack() as twins:
 
         def make(pool: Mapping[str, Any] = MappingProxyType({}), **settings: str) -> Twin:

@@ -1,4 +1,4 @@
-"""`PgBouncer`: the real one, in transaction mode: each transaction may get another session."""
+"""`PgBouncer`: the real program, in transaction mode: each transaction may get another session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ignore_startup_parameters = extra_float_digits,options
 
 
 class PgBouncer(ServiceProcess):
-    """A context manager: it answers in the block. In front of `server`."""
+    """A context manager; it accepts connections inside the block, and forwards them to `server`."""
 
     def __init__(self, server: Postgres, folder: Path) -> None:
         program = shutil.which("pgbouncer")

@@ -1,8 +1,8 @@
-"""The coordinator's port, with somebody behind it who says what a test wants.
+"""The port of a coordinator whose answers a test controls.
 
-By itself it answers as the real one: `commit_lsn` is what "the quorum has", and WAIT_LSN waits for
-it, unless what it waits for is no end of that gid's PREPARE. `script` is asked first, and may
-answer a question, refuse it, or leave it open.
+By default it answers as the real one does. `commit_lsn` is the position of the quorum, and WAIT_LSN
+waits for it, unless its position is not the end of that gid's PREPARE. `script` is called first,
+and can answer a question, refuse it, or leave it open.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Script = Callable[[Question], bool]
 
 
 class ScriptedCoordinator:
-    """A context manager; `access`: who may connect to it. `asked`: all questions, in order;
+    """A context manager. `access`: the clients that may connect. `asked`: all questions, in order.
     `left`: connections that ended."""
 
     def __init__(self, access: AccessConfig = OPEN_ACCESS) -> None:
@@ -45,7 +45,7 @@ class ScriptedCoordinator:
         self._lock = RLock()
         self._commit_lsn = NEVER_LSN
         self._waiting: dict[int, tuple[float, Question]] = {}
-        self._spoken_for: dict[int, str] = {}  # gids, by the number of a connection
+        self._spoken_for: dict[int, str] = {}  # gids, by the number of the connection
         self._loop = EventLoop()
         self._server = VerdictServer(PortConfig("127.0.0.1", 0, access), self, self._loop)
         self._stopping = Event()
@@ -61,7 +61,7 @@ class ScriptedCoordinator:
 
     @property
     def verbs(self) -> list[str]:
-        """The words of all that was asked."""
+        """The verbs of all questions."""
         return [WORDS[type(question.verb)] for question in self.asked]
 
     @property
@@ -69,7 +69,7 @@ class ScriptedCoordinator:
         return self._server.connections
 
     def advance(self, commit_lsn: int = NEVER_LSN) -> None:
-        """The quorum has this; any thread may call it. Without an argument: all."""
+        """Set the position of the quorum, by default to the end; any thread may call it."""
         with self._lock:
             self._commit_lsn = commit_lsn
             for _, question in list(self._waiting.values()):
@@ -101,12 +101,13 @@ class ScriptedCoordinator:
                 question.refuse("0A000", f"no script for {verb}")
 
     def is_spoken_for(self, gid: str) -> bool:
-        """A connection that has asked WAIT_LSN for it is open: the janitor leaves it alone."""
+        """Whether a connection that has sent WAIT_LSN for it is open: the janitor does not touch it
+        then."""
         with self._lock:
             return gid in self._spoken_for.values()
 
     def wait_orphaned(self, gid: str) -> None:
-        """As the janitor does before it finishes what a client has left behind."""
+        """Wait as the janitor does before it finishes a transaction that a client has left."""
         wait_until(lambda: not self.is_spoken_for(gid), TIMEOUT, f"the client of {gid} to go")
 
     def cancel_question(self, waiter: int) -> None:
@@ -128,7 +129,7 @@ class ScriptedCoordinator:
             lsn = Lsn(min(self._commit_lsn, question.verb.lsn))
             question.answer(Confirmation(verdict, lsn, TERM))
 
-    # ---- its thread
+    # ---- the thread
 
     def __enter__(self) -> Self:
         self._thread.start()

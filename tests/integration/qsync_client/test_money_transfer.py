@@ -1,4 +1,4 @@
-"""The example of the docs runs as it stands."""
+"""The example of the docs runs unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_the_example_moves_money(server: Postgres, coordinator: ScriptedCoordina
 def test_a_transfer_waits_until_a_new_primary_is_open(
     server: Postgres, coordinator: ScriptedCoordinator
 ) -> None:
-    """After a failover it refuses to write (25006) until what it has prepared is committed."""
+    """After a failover the primary refuses writes (25006) until the prepared transactions are
+    committed."""
     example = runpy.run_path(str(EXAMPLE))
     server.execute("CREATE DATABASE closed")
     server.execute(example["SCHEMA"], dbname="closed")

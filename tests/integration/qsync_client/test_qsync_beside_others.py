@@ -1,4 +1,4 @@
-"""Many threads, forked processes, several coordinators, SQLAlchemy and Django: all at once."""
+"""Concurrent use: many threads, forked processes, several coordinators, SQLAlchemy and Django."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pool(server: Postgres) -> Iterator[Pool]:
         min_size=1,
         max_size=CLIENTS,
         timeout=TIMEOUT,
-        close_returns=True,  # for SQLAlchemy, which closes what it took
+        close_returns=True,  # for SQLAlchemy, which closes the connections that it took
         open=True,
     )
     with made:
@@ -51,7 +51,7 @@ def q(coordinator: ScriptedCoordinator) -> Iterator[Qsync]:
 def test_threads_share_one_client(
     server: Postgres, pool: Pool, q: Qsync, coordinator: ScriptedCoordinator
 ) -> None:
-    """Each waits on a connection of its own; few of them ask for admission."""
+    """Each thread waits on its own connection; few of them ask for admission."""
     server.execute("INSERT INTO account SELECT i::text, 100 FROM generate_series(1, 6) i")
 
     def spend(client: int) -> None:
@@ -70,7 +70,7 @@ def test_threads_share_one_client(
 
 
 def test_tasks_share_one_client(server: Postgres, coordinator: ScriptedCoordinator) -> None:
-    """And a second event loop goes on with it, on connections of its own."""
+    """A second event loop then uses the client, on its own connections."""
     server.execute("INSERT INTO account SELECT i::text, 100 FROM generate_series(1, 6) i")
     q = AsyncQsync(coordinator.address, timeout=TIMEOUT)
 
@@ -95,7 +95,7 @@ def test_tasks_share_one_client(server: Postgres, coordinator: ScriptedCoordinat
     assert set(spent.values()) == {100 - 2 * TURNS}
 
 
-def test_a_forked_process_goes_on_with_connections_of_its_own(
+def test_a_forked_process_uses_its_own_connections(
     server: Postgres, q: Qsync, coordinator: ScriptedCoordinator
 ) -> None:
     def spend(name: str) -> None:
@@ -116,14 +116,14 @@ def test_a_forked_process_goes_on_with_connections_of_its_own(
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert first not in coordinator.left  # the child has said no farewell for us
+    assert first not in coordinator.left  # the child has not ended our connections
     spend("alice")
     assert coordinator.asked[-1].waiter == first
     assert amounts(server) == {"alice": 98, "bob": 99}
 
 
 def test_the_coordinator_that_leads_is_found(server: Postgres, pool: Pool) -> None:
-    """Of three one is gone, one does not lead; then the one that led does not any more."""
+    """Of three coordinators one is down, and one does not lead; then another one leads."""
 
     def refuse(question: Question) -> bool:
         question.refuse("57P03", "does not lead")
@@ -142,7 +142,7 @@ def test_the_coordinator_that_leads_is_found(server: Postgres, pool: Pool) -> No
     assert amounts(server)["alice"] == 98
 
 
-def test_a_lock_of_the_limbo_holds_up_only_who_wants_it(
+def test_a_lock_of_the_limbo_delays_only_transactions_that_need_it(
     server: Postgres, pool: Pool, q: Qsync, coordinator: ScriptedCoordinator
 ) -> None:
     """Plain transactions on the same pool commit at once, without a quorum."""
@@ -173,7 +173,7 @@ def test_sqlalchemy_on_the_same_pool(
     for _ in range(3):
         with engine.begin() as theirs:
             theirs.execute(take, {"name": "bob"})
-            with q.transaction(pool) as tx:  # on another connection, beside it
+            with q.transaction(pool) as tx:  # on another connection, at the same time
                 tx.execute(TAKE, (1, "alice"))
             busy: Any = theirs.connection.driver_connection
             with pytest.raises(UsageError, match="in a transaction"), q.transaction(busy):
@@ -197,7 +197,7 @@ def test_sqlalchemy_on_the_same_pool(
 
 @pytest.fixture
 def django_database(server: Postgres) -> Iterator[Any]:
-    """Its default database, with its own pool of psycopg's."""
+    """Django's default database, with its own psycopg pool."""
     if not django_settings.configured:
         django_settings.configure(DATABASES={}, USE_TZ=True)
         django.setup()
@@ -252,7 +252,7 @@ def test_django_on_the_same_pool(
         server.execute(f"ROLLBACK PREPARED '{tx.gid}'")
         coordinator.advance()
     assert amounts(server) == {"alice": 97, "bob": 97}
-    # Its own connection, outside of atomic(), is in autocommit mode and stays so.
+    # Its own connection, outside of atomic(), is in autocommit mode and remains so.
     with q.transaction(django_database.connection) as tx:
         tx.execute(TAKE, (1, "alice"))
     assert django_database.get_autocommit()

@@ -1,5 +1,5 @@
-"""A task that is cancelled, at each moment: its pool's one connection comes back idle, and the task
-can find out what became of the transaction."""
+"""A task is cancelled at each moment: the one connection of its pool is idle again, and the task
+can find out the outcome of the transaction."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def assert_pool_is_clean(pool: Pool, q: AsyncQsync, coordinator: ScriptedC
 
 
 async def cancel_when(happens: Callable[[], object], work: Awaitable[None]) -> BaseException:
-    """The exception it ends with."""
+    """Cancel the task at that moment; returns its exception."""
     task = asyncio.ensure_future(work)
     await asyncio.to_thread(happens)
     task.cancel()
@@ -163,8 +163,9 @@ async def test_a_generator_that_is_closed(
 async def test_at_every_turn_of_the_loop(
     server: Postgres, pool: Pool, q: AsyncQsync, coordinator: ScriptedCoordinator
 ) -> None:
-    """Cancelled after 0, 1, 2, ... turns: what is visible is what was told, or told to be asked."""
-    known = 0  # taken for certain
+    """Cancelled after 0, 1, 2, ... turns: the visible state matches the reported outcome, or the
+    outcome is reported as unknown."""
+    known = 0  # reported as final
     unsure: list[str] = []
     for turns in range(60):
         tx = q.transaction(pool)
@@ -184,7 +185,7 @@ async def test_at_every_turn_of_the_loop(
         left_behind = prepared(server)
         assert set(left_behind) <= {str(tx.gid)}
         for gid in left_behind:
-            finish(server, gid, "ROLLBACK")  # so that the row is free
+            finish(server, gid, "ROLLBACK")  # to release the lock of the row
             unsure.remove(gid)
     taken = 100 - amounts(server)["alice"]
     assert known <= taken <= known + len(unsure)

@@ -36,7 +36,7 @@ TRANSFERS = 60
 def world(
     request: pytest.FixtureRequest, quorum_cluster: Callable[..., QuorumCluster]
 ) -> QsyncWorld:
-    """No commit waits in the server."""
+    """Ordinary commits do not wait for the quorum."""
     port = free_port()
     cluster = quorum_cluster(
         wal_seg_size=SEGMENT_BYTES,
@@ -95,7 +95,8 @@ def test_a_quorum_comes_and_goes(world: QsyncWorld, pool: ConnectionPool[Any], q
     world.find_quorum()
     assert isinstance(decided(q, late.value), Committed)  # by the janitor
     assert isinstance(decided(q, undone.value), RolledBack)
-    # Those of is_refused() may fill the limbo: until the janitor has ended them none is admitted.
+    # Transactions of is_refused() may fill the limbo. None is admitted until the janitor has ended
+    # them.
     wait_until(lambda: not world.limbo(), TIMEOUT, "the janitor to finish those of is_refused()")
     wait_until(lambda: not is_refused(q, pool), TIMEOUT, "the coordinator to admit")
     with q.transaction(pool) as tx:
@@ -104,7 +105,7 @@ def test_a_quorum_comes_and_goes(world: QsyncWorld, pool: ConnectionPool[Any], q
 
 
 def decided(q: Qsync, pending: Pending | TransactionPending) -> Committed | RolledBack:
-    """The first outcome that is final. It may be pending while a quorum has not the newest WAL."""
+    """The first final outcome. It may be pending while a quorum lacks the newest WAL."""
 
     def outcome() -> Committed | RolledBack | None:
         found = q.outcome(pending)

@@ -1,4 +1,4 @@
-"""What a transaction of qsync comes to on a real server, of each version, with each client."""
+"""The outcome of a qsync transaction on a real server, for each version and each client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.parametrize("limbo_server", [15, 16, 18], indirect=True
 
 
 def assert_clean(twin: Twin, server: Postgres) -> None:
-    """The next who takes a connection finds it as a new one."""
+    """The next user of a connection finds it in its initial state."""
     with twin.borrow() as connection:
         assert connection.info.transaction_status is TransactionStatus.IDLE
         assert not connection.closed
@@ -93,10 +93,10 @@ def test_without_a_quorum_it_is_pending_and_unseen(
     assert_clean(twin, server)
 
 
-def test_the_janitor_is_told_that_the_client_is_gone(
+def test_the_janitor_learns_that_the_client_has_disconnected(
     twin: Twin, coordinator: ScriptedCoordinator
 ) -> None:
-    """The connection that spoke for the gid ends."""
+    """The connection that named the gid ends."""
     coordinator.advance(0)
     with pytest.raises(TransactionPending), twin.transaction(timeout=0.2) as block:
         block.execute(TAKE, (30, "alice"))
@@ -114,7 +114,7 @@ def test_the_policy_rolls_back(
         block.execute(TAKE, (30, "alice"))
     assert isinstance(block.tx.outcome, RolledBack)
     assert prepared(server) == []
-    coordinator.outcome = Outcome.PENDING  # the quorum has not the record of the ROLLBACK
+    coordinator.outcome = Outcome.PENDING  # the ROLLBACK is not on a quorum
     with pytest.raises(TransactionPending), twin.transaction(**options) as block:
         block.execute(TAKE, (30, "alice"))
     assert prepared(server) == []
@@ -123,7 +123,7 @@ def test_the_policy_rolls_back(
     assert amounts(server)["alice"] == 100
 
 
-def test_what_is_not_admitted_has_not_happened(
+def test_a_transaction_that_is_not_admitted_has_no_effect(
     twin: Twin, server: Postgres, coordinator: ScriptedCoordinator
 ) -> None:
     def refuse(question: Question) -> bool:
@@ -157,7 +157,7 @@ def test_an_exception_in_the_block_rolls_back(twin: Twin, server: Postgres) -> N
     assert_clean(twin, server)
 
 
-def test_one_that_reads_just_commits(twin: Twin, coordinator: ScriptedCoordinator) -> None:
+def test_a_read_only_transaction_commits(twin: Twin, coordinator: ScriptedCoordinator) -> None:
     with twin.transaction() as block:
         assert block.execute("SELECT sum(amount) FROM account") == [(200,)]
     assert block.tx.result == Committed(0)

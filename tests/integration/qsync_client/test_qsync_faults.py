@@ -1,4 +1,4 @@
-"""Servers that vanish, hang or end in the middle: what the client tells is true, and it goes on."""
+"""Servers that disappear, hang or end: the client reports the true outcome, and continues."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ from quorum_wal.walproposer.qsync.verbs import AskOutcome, Barrier, Verb, WaitLs
 
 
 def first(verb: type[Verb], action: Callable[[Question], object]) -> Script:
-    """Do that at the first such question, which is answered as usual unless it returns True."""
+    """Run that at the first such question. The question is answered as usual unless it returns
+    True."""
     done: list[Question] = []
 
     def script(question: Question) -> bool:
@@ -73,7 +74,7 @@ def assert_works(twin: Twin, server: Postgres) -> None:
 # ---- the primary
 
 
-def test_lost_before_prepare_it_is_rolled_back(
+def test_a_primary_lost_before_prepare_means_rolled_back(
     twin: Twin, server: Postgres, wire: TcpProxy, coordinator: ScriptedCoordinator
 ) -> None:
     with pytest.raises(TransactionRolledBack), twin.transaction() as block:
@@ -84,7 +85,9 @@ def test_lost_before_prepare_it_is_rolled_back(
     assert_works(twin, server)
 
 
-def test_lost_in_the_block_psycopg_says_so(twin: Twin, server: Postgres, wire: TcpProxy) -> None:
+def test_a_primary_lost_in_the_block_is_an_error_of_psycopg(
+    twin: Twin, server: Postgres, wire: TcpProxy
+) -> None:
     with pytest.raises(psycopg.OperationalError), twin.transaction() as block:
         block.execute(TAKE, (30, "alice"))
         wire.cut()
@@ -95,14 +98,14 @@ def test_lost_in_the_block_psycopg_says_so(twin: Twin, server: Postgres, wire: T
 
 
 @pytest.mark.parametrize("outcome", [Outcome.PENDING, Outcome.COMMITTED, Outcome.ROLLED_BACK])
-def test_lost_in_prepare_the_coordinator_tells(
+def test_a_primary_lost_in_prepare_is_asked_about_at_the_coordinator(
     twin: Twin,
     server: Postgres,
     wire: TcpProxy,
     coordinator: ScriptedCoordinator,
     outcome: Outcome,
 ) -> None:
-    """PREPARE is done, its answer is lost."""
+    """PREPARE succeeds, but its answer is lost."""
     coordinator.outcome = outcome
 
     def lose_the_answer() -> None:
@@ -134,7 +137,7 @@ def test_lost_in_prepare_the_coordinator_tells(
     assert_works(twin, server)
 
 
-def test_a_primary_that_says_nothing_does_not_hold_up_the_caller(
+def test_a_silent_primary_does_not_block_the_caller(
     twin: Twin, server: Postgres, wire: TcpProxy
 ) -> None:
     begun = time.monotonic()
@@ -153,7 +156,7 @@ def lose_primary(wire: TcpProxy) -> Script:
     return first(WaitLsn, lambda _: wire.cut())
 
 
-def test_lost_before_commit_prepared_it_is_left_to_the_janitor(
+def test_a_primary_lost_before_commit_prepared_leaves_it_to_the_janitor(
     twin: Twin, server: Postgres, wire: TcpProxy, coordinator: ScriptedCoordinator
 ) -> None:
     coordinator.script = lose_primary(wire)
@@ -168,7 +171,7 @@ def test_lost_before_commit_prepared_it_is_left_to_the_janitor(
     assert_works(twin, server)
 
 
-def test_lost_before_commit_prepared_its_outcome_is_awaited(
+def test_a_primary_lost_before_commit_prepared_and_wait_for_the_outcome(
     twin: Twin, server: Postgres, wire: TcpProxy, coordinator: ScriptedCoordinator
 ) -> None:
     coordinator.script = lose_primary(wire)
@@ -180,7 +183,7 @@ def test_lost_before_commit_prepared_its_outcome_is_awaited(
 
 
 def commit_when_asked(server: Postgres, coordinator: ScriptedCoordinator) -> None:
-    """As the janitor, which waits until nobody speaks for the gid."""
+    """As the janitor, which waits until no connection names the gid."""
     wait_until(lambda: "OUTCOME" in coordinator.verbs, TIMEOUT, "OUTCOME to be asked")
     (gid,) = prepared(server)
     coordinator.wait_orphaned(gid)
@@ -188,10 +191,10 @@ def commit_when_asked(server: Postgres, coordinator: ScriptedCoordinator) -> Non
     coordinator.outcome = Outcome.COMMITTED
 
 
-def test_what_an_administrator_has_finished_is_asked_for(
+def test_the_outcome_is_requested_if_an_administrator_has_finished_it(
     twin: Twin, server: Postgres, coordinator: ScriptedCoordinator
 ) -> None:
-    """COMMIT PREPARED says that there is no such gid."""
+    """COMMIT PREPARED fails because the gid does not exist."""
 
     def resolve(question: Question) -> None:
         assert isinstance(question.verb, WaitLsn)
@@ -208,7 +211,7 @@ def test_what_an_administrator_has_finished_is_asked_for(
 # ---- the coordinator
 
 
-def test_lost_while_it_waits_it_is_asked_again(
+def test_a_coordinator_lost_while_it_waits_is_asked_again(
     twin: Twin, server: Postgres, coordinator: ScriptedCoordinator, coordinator_wire: TcpProxy
 ) -> None:
     timer = Timer(0.3, coordinator_wire.restore)
@@ -227,7 +230,7 @@ def test_lost_while_it_waits_it_is_asked_again(
 
 
 @pytest.mark.parametrize("sqlstate", ["57P01", "57P03", "57014", "55000"])
-def test_one_that_is_fenced_is_asked_again(
+def test_a_fenced_coordinator_is_asked_again(
     twin: Twin, coordinator: ScriptedCoordinator, sqlstate: str
 ) -> None:
     coordinator.script = first(WaitLsn, refusal(sqlstate))
@@ -236,7 +239,7 @@ def test_one_that_is_fenced_is_asked_again(
     assert isinstance(block.tx.result, Committed)
 
 
-def test_gone_for_good_it_leaves_a_pending_transaction(
+def test_a_coordinator_that_does_not_return_leaves_it_pending(
     twin: Twin, server: Postgres, coordinator: ScriptedCoordinator, coordinator_wire: TcpProxy
 ) -> None:
     coordinator.script = first(WaitLsn, lambda _: coordinator_wire.cut())
@@ -251,7 +254,7 @@ def test_gone_for_good_it_leaves_a_pending_transaction(
     assert_works(twin, server)
 
 
-def test_one_that_says_nothing_is_not_waited_for(
+def test_a_silent_coordinator_is_not_waited_for(
     twin: Twin, server: Postgres, coordinator: ScriptedCoordinator
 ) -> None:
     coordinator.script = lambda question: isinstance(question.verb, WaitLsn)
@@ -263,17 +266,19 @@ def test_one_that_says_nothing_is_not_waited_for(
     assert_works(twin, server)
 
 
-def test_its_connections_may_end_while_they_are_idle(
+def test_idle_connections_to_the_coordinator_may_end(
     twin: Twin, server: Postgres, coordinator_wire: TcpProxy
 ) -> None:
     assert_works(twin, server)
     coordinator_wire.cut()
     coordinator_wire.restore()
-    time.sleep(0.15)  # an admission counts for 0.1 s
+    time.sleep(0.15)  # an admission is valid for 0.1 s
     assert_works(twin, server)
 
 
-def test_what_is_not_allowed_is_said_at_once(twin: Twin, coordinator: ScriptedCoordinator) -> None:
+def test_a_command_that_is_not_allowed_fails_at_once(
+    twin: Twin, coordinator: ScriptedCoordinator
+) -> None:
     coordinator.script = lambda question: refusal("42501")(question)
     with pytest.raises(TransactionRefused) as raised, twin.transaction() as block:
         block.execute(TAKE, (30, "alice"))
@@ -283,7 +288,7 @@ def test_what_is_not_allowed_is_said_at_once(twin: Twin, coordinator: ScriptedCo
 # ---- barriers and outcomes
 
 
-def test_a_barrier_is_behind_what_was_written(
+def test_a_barrier_is_after_earlier_writes(
     twin: Twin, server: Postgres, coordinator: ScriptedCoordinator
 ) -> None:
     twin.query("UPDATE account SET amount = 1 WHERE name = 'bob'")
@@ -298,7 +303,7 @@ def test_a_barrier_is_behind_what_was_written(
         twin.call("barrier", connection)
 
 
-def test_a_barrier_fails_when_nobody_proves_the_term(
+def test_a_barrier_fails_without_proof_of_the_term(
     twin: Twin, server: Postgres, coordinator: ScriptedCoordinator
 ) -> None:
     coordinator.advance(0)

@@ -1,4 +1,4 @@
-"""wait="submit": what a handle finds when much has happened between the block and wait()."""
+"""wait="submit": the outcome of a handle if the primary or the pool changed before wait()."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LATER = {"wait": "submit", "on_timeout": "rollback"}
 
 @contextmanager
 def replaced(server: Postgres, standby: Postgres) -> Iterator[None]:
-    """The primary is lost, the standby promoted, and closed to clients that write."""
+    """The primary is lost, and the standby is promoted but refuses client writes."""
     server.stop("immediate")
     try:
         assert standby.execute("SELECT pg_promote(true, 60)") == [(True,)]
@@ -68,8 +68,9 @@ def test_a_new_primary_rolls_back_nothing_for_a_handle(
     standby_factory: Callable[..., Postgres],
     is_seen: bool,
 ) -> None:
-    """It was committed and seen before the failover, and the new primary has only its PREPARE:
-    there it waits to be committed. A client can not know which of both it was."""
+    """The transaction was committed and visible before the failover, and the new primary has only
+    its PREPARE, which will be committed. A client cannot distinguish this from a transaction that
+    was never committed."""
     with TcpProxy("127.0.0.1", server.port) as replication:
         standby = standby_factory(server, "standby", server.dsn(port=replication.port))
         hosts = {"host": "127.0.0.1,127.0.0.1", "port": f"{server.port},{standby.port}"}
@@ -86,7 +87,7 @@ def test_a_new_primary_rolls_back_nothing_for_a_handle(
             with pytest.raises(TransactionPending, match="has been replaced"):
                 block.wait(0.2)
             assert prepared(standby) == [str(block.tx.gid)]
-            coordinator.advance()  # the quorum has it: to commit it there is right
+            coordinator.advance()  # it is on a quorum, so committing it there is right
             assert isinstance(block.wait(), Committed)
             assert amounts(standby)["alice"] == 70
 
@@ -110,7 +111,8 @@ def test_a_handle_rolls_back_where_it_was_prepared(
 def test_a_handle_on_another_connection_of_the_pool(
     make_twin: Callable[..., Twin], server: Postgres
 ) -> None:
-    """It is not taken for a pooler's: the role is taken on, and no standby is waited for."""
+    """A different connection is not taken for that of a pooler: the role is set, and no standby is
+    waited for."""
     server.configure(synchronous_standby_names=NOBODY)
     twin = make_twin(user="login", dbname="postgres")
     for _ in range(2):
@@ -127,7 +129,7 @@ def test_a_handle_on_another_connection_of_the_pool(
 
 
 def test_a_pool_without_a_free_connection_leaves_it_pending(twin: Twin, server: Postgres) -> None:
-    """PoolTimeout would say that nothing has happened."""
+    """PoolTimeout would mean that nothing has happened."""
     with twin.transaction(wait="submit") as block:
         block.execute(TAKE, (30, "alice"))
     pool: Any = twin.pool  # type: ignore[attr-defined]
@@ -170,7 +172,7 @@ def test_without_a_quorum_a_handle_takes_no_connection(
             block.wait(0.1)
 
 
-# ---- an answer of PREPARE that was lost
+# ---- the answer of PREPARE was lost
 
 
 def test_a_handle_without_the_position_of_prepare_asks_for_its_outcome(

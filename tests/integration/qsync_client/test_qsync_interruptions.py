@@ -1,5 +1,5 @@
-"""Ctrl-C, and a generator that is closed: no connection is left in the middle of
-anything, and who was interrupted can find out what became of the transaction."""
+"""Ctrl-C, and a generator that is closed: no connection is left inside a transaction, and the
+caller can find out the outcome."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Pool = ConnectionPool[psycopg.Connection[tuple[object, ...]]]
 
 @pytest.fixture(autouse=True)
 def default_sigint() -> Iterator[None]:
-    """A process that a shell has started in the background ignores it."""
+    """A process that a shell has started in the background ignores SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -52,7 +52,7 @@ def q(coordinator: ScriptedCoordinator) -> Iterator[Qsync]:
 
 
 def assert_pool_is_clean(pool: Pool, q: Qsync, coordinator: ScriptedCoordinator) -> None:
-    """Its one connection is back, idle, and the next transaction on it commits."""
+    """The one connection of the pool is idle again, and the next transaction on it commits."""
     with pool.connection() as connection:
         assert connection.info.transaction_status is TransactionStatus.IDLE
     coordinator.advance()
@@ -100,7 +100,7 @@ def test_ctrl_c_in_prepare(
         tx.execute(SLOWLY, (60,))
     assert "ask for its outcome" in raised.value.__notes__[0]
     assert isinstance(tx.outcome, Pending)
-    assert prepared(server) == []  # psycopg has canceled it
+    assert prepared(server) == []  # psycopg has cancelled it
     coordinator.outcome = Outcome.ROLLED_BACK
     assert isinstance(q.outcome(tx.outcome), RolledBack)
     assert_pool_is_clean(pool, q, coordinator)

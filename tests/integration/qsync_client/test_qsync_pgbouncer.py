@@ -1,4 +1,4 @@
-"""Behind a real PgBouncer in transaction mode."""
+"""A client behind a real PgBouncer in transaction mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.qsync import Committed, Qsync, RolledBack, TransactionPending, TransactionRolledBack
 from quorum_wal.walproposer.qsync.answers import Outcome
 
-#: PgBouncer knows a statement that psycopg has prepared on one session only.
+#: PgBouncer knows a prepared statement of psycopg in one session only.
 UNPREPARED = {"prepare_threshold": None}
 
 
@@ -34,7 +34,7 @@ def pooled(make_twin: Callable[..., Twin], bouncer: PgBouncer) -> Twin:
 
 
 @pytest.mark.parametrize("wait", ["complete", "submit"])
-def test_it_commits_on_whatever_session(
+def test_it_commits_on_any_session(
     pooled: Twin, server: Postgres, coordinator: ScriptedCoordinator, wait: str
 ) -> None:
     for _ in range(3):
@@ -67,8 +67,8 @@ def test_a_standby_behind_it_that_was_promoted_is_a_primary(
     coordinator: ScriptedCoordinator,
     standby_factory: Callable[..., Postgres],
 ) -> None:
-    """PgBouncer tells its clients in_hot_standby = on, as its first server said, for ever. What is
-    written waits for the quorum all the same."""
+    """PgBouncer reports in_hot_standby = on to its clients, as its first server did, and never
+    changes it. Writes wait for the quorum nevertheless."""
     standby = standby_factory(server, "standby", server.dsn())
     with skip_if_unavailable():
         bouncer = PgBouncer(standby, tmp_path / "bouncer")
@@ -78,7 +78,7 @@ def test_a_standby_behind_it_that_was_promoted_is_a_primary(
             tx.execute("SELECT 1")
         assert tx.result == Committed(0)
         assert standby.execute("SELECT pg_promote(true, 60)") == [(True,)]
-        standby.restart()  # PgBouncer's sessions end, and new ones say nothing to its clients
+        standby.restart()  # its sessions end; clients get no new value
         with q.transaction(connection) as tx:
             tx.execute(TAKE, (30, "alice"))
             assert connection.pgconn.parameter_status(b"in_hot_standby") == b"on"

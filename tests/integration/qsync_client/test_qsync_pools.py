@@ -1,5 +1,5 @@
-"""Pools and connections as programs set them up: what they are set to is kept, and changes
-nothing."""
+"""Pools and connections with settings of a program: the settings are kept, and the outcome is the
+same."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_outcome_with_a_pool(
 def test_a_named_cursor(
     server: Postgres, coordinator: ScriptedCoordinator, is_left_open: bool
 ) -> None:
-    """It lives in the transaction, and ends with it."""
+    """The cursor lives in the transaction, and ends with it."""
     with Qsync(coordinator.address) as q, server.connect() as connection:
         with q.transaction(connection) as tx:
             cursor = tx.cursor("names", scrollable=True)

@@ -1,4 +1,4 @@
-"""A coordinator's port with TLS and passwords: the real port, with the test's verdicts."""
+"""A coordinator's port with TLS and passwords: the real port; a test gives the verdicts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def secured(secrets: Secrets) -> Iterator[ScriptedCoordinator]:
 
 @pytest.fixture
 def conninfo(secured: ScriptedCoordinator, secrets: Secrets) -> str:
-    """As a program gives it to Qsync."""
+    """The conninfo that a program gives to Qsync."""
     trust = {"sslmode": "verify-full", "sslrootcert": str(secrets.ca), "channel_binding": "require"}
     place = {"host": "127.0.0.1", "port": secured.port, "user": "app", "password": PASSWORD}
     return make_conninfo("", **place, **trust)
@@ -78,7 +78,7 @@ async def test_so_does_one_for_asyncio(
 
 
 @pytest.mark.parametrize(("changes", "sqlstate", "reason"), WRONG)
-def test_who_may_not_ask_is_refused_before_prepare(
+def test_a_role_without_the_right_is_refused_before_prepare(
     server: Postgres, conninfo: str, changes: dict[str, Any], sqlstate: str, reason: str
 ) -> None:
     if "sslrootcert" in changes and pq.version() < 160000:

@@ -1,4 +1,4 @@
-"""What Postgres and psycopg do with two-phase transactions that a program would not expect."""
+"""Behaviour of Postgres and psycopg with two-phase transactions that a program would not expect."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from quorum_wal.qsync import (
 )
 
 IDLE = TransactionStatus.IDLE
-NOBODY = "nobody"  # a name that no standby has: what waits for one waits
+NOBODY = "nobody"  # a name that no standby has, so that a commit waits
 
 
 # ---- PREPARE that rolls back
 
 
 def test_a_failed_transaction_is_not_prepared(twin: Twin, server: Postgres) -> None:
-    """Postgres makes a ROLLBACK of its PREPARE, without an error."""
+    """Postgres turns the PREPARE into a ROLLBACK, without an error."""
     failed = pytest.raises(TransactionRolledBack, match="in the block failed")
     with failed as raised, twin.transaction() as block:
         block.execute(TAKE, (30, "alice"))
@@ -50,7 +50,7 @@ def test_a_failed_transaction_is_not_prepared(twin: Twin, server: Postgres) -> N
         ("DECLARE c CURSOR WITH HOLD FOR SELECT 1", "WITH HOLD"),
     ],
 )
-def test_what_postgres_can_not_prepare_is_named(
+def test_the_error_names_what_postgres_cannot_prepare(
     twin: Twin, server: Postgres, statement: str, reason: str
 ) -> None:
     refused = pytest.raises(TransactionRolledBack, match=reason)
@@ -73,7 +73,7 @@ def test_a_deferred_constraint_fails_at_prepare(twin: Twin, server: Postgres) ->
 
 
 def test_a_serialization_failure_can_be_told_from_others(twin: Twin, server: Postgres) -> None:
-    """Both read both accounts and write one: the second one to end fails, at its PREPARE."""
+    """Both read both accounts and write one. The second one to end fails, at its PREPARE."""
     read = "SELECT sum(amount) FROM account"
     with (
         server.connect() as other,
@@ -104,13 +104,13 @@ def test_a_full_limbo_names_the_setting(twin: Twin, server: Postgres) -> None:
     assert "max_prepared_transactions" in raised.value.hint
 
 
-# ---- waits for standbys, and who may finish
+# ---- waits for standbys, and the rights to finish
 
 
 @pytest.mark.parametrize("own", ["on", "remote_apply", "off"])
 def test_no_statement_waits_for_a_standby(twin: Twin, server: Postgres, own: str) -> None:
-    """While PREPARE waits for one its gid is busy; COMMIT PREPARED would wait as well. What the
-    session has set stays."""
+    """While PREPARE waits for a standby its gid is busy, and COMMIT PREPARED would wait as well.
+    The setting of the session remains."""
     server.configure(synchronous_standby_names=NOBODY)
     with twin.borrow() as connection:
         for _ in range(2):
@@ -141,7 +141,7 @@ def test_rolling_back_waits_for_no_standby(
 def test_a_role_of_the_transaction_alone_can_finish_it(
     make_twin: Callable[..., Twin], server: Postgres
 ) -> None:
-    """PREPARE is owned by the role of a SET LOCAL ROLE, which has ended by COMMIT PREPARED."""
+    """The role of SET LOCAL ROLE owns the PREPARE, but has ended when COMMIT PREPARED runs."""
     twin = make_twin(user="login", dbname="postgres")
     for _ in range(2):
         with twin.transaction() as block:
@@ -158,9 +158,9 @@ def test_a_role_of_the_transaction_alone_can_finish_it(
 def test_the_pools_connection_has_no_memory(
     make_twin: Callable[..., Twin], server: Postgres, coordinator: ScriptedCoordinator
 ) -> None:
-    """After tpc_prepare() an error hands a connection back on which nothing works any more. Here
-    one connection survives all outcomes."""
-    twin = make_twin({"max_size": 1})  # a pool takes it back a moment later, and may open another
+    """After tpc_prepare() an error returns a connection that is not usable. Here one connection
+    survives all outcomes."""
+    twin = make_twin({"max_size": 1})  # a larger pool may open another one
     pid = "SELECT pg_backend_pid()"
     before = twin.query(pid)
     coordinator.advance(0)
@@ -180,7 +180,7 @@ def test_the_pools_connection_has_no_memory(
 
 
 def test_statements_that_psycopg_has_prepared_still_work(twin: Twin) -> None:
-    for _ in range(8):  # it prepares what was run five times
+    for _ in range(8):  # psycopg prepares a statement that was run five times
         with twin.transaction() as block:
             block.execute(TAKE, (1, "alice"))
         with pytest.raises(ZeroDivisionError), twin.transaction() as block:
@@ -213,8 +213,8 @@ def test_a_connection_keeps_its_own_settings(server: Postgres, autocommit: bool)
     assert amounts(server)["alice"] == 99
 
 
-def test_a_commit_in_the_block_is_found_out(twin: Twin, server: Postgres) -> None:
-    """It did not wait for a quorum, so the transaction may not say Committed."""
+def test_a_commit_in_the_block_is_detected(twin: Twin, server: Postgres) -> None:
+    """The commit did not wait for a quorum, so the transaction must not report Committed."""
     with (
         pytest.raises(UsageError, match="ended the transaction") as raised,
         twin.transaction() as block,
@@ -234,7 +234,7 @@ def test_a_commit_in_the_block_is_found_out(twin: Twin, server: Postgres) -> Non
 def test_an_exception_after_a_commit_in_the_block(
     twin: Twin, server: Postgres, reason: Exception
 ) -> None:
-    """RolledBack would be wrong; what it is instead nobody knows. Rollback is not done."""
+    """RolledBack would be wrong, and the outcome is unknown. Nothing is rolled back."""
     raised = pytest.raises(type(reason))
     with raised as committed, twin.transaction() as block:
         block.execute(TAKE, (30, "alice"))
@@ -253,10 +253,10 @@ def test_an_exception_after_a_commit_in_the_block(
     assert twin.query("SELECT 1") == [(1,)]
 
 
-def test_a_rollback_of_an_outer_transaction_goes_on_to_it(
+def test_a_rollback_of_an_outer_transaction_reaches_it(
     server: Postgres, coordinator: ScriptedCoordinator
 ) -> None:
-    """As through a transaction() of psycopg's."""
+    """As through psycopg's transaction()."""
     with Qsync(coordinator.address) as q, server.connect() as one, server.connect() as other:
         with other.transaction() as outer:
             other.execute(TAKE, (30, "bob"))
@@ -321,7 +321,8 @@ def test_a_copy_that_was_left_open_is_rolled_back(server: Postgres) -> None:
 def test_a_standby_is_read_like_a_primary(
     server: Postgres, standby_factory: Callable[..., Postgres]
 ) -> None:
-    """It has no WAL of its own to ask for, and its transactions have written nothing."""
+    """A standby writes no WAL, so there is nothing to ask for, and its transactions have written
+    nothing."""
     standby = standby_factory(server, "standby", server.dsn())
     with (
         Qsync("127.0.0.1:1") as q,

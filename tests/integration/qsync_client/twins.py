@@ -1,7 +1,7 @@
-"""Both clients of qsync behind one face: a test that uses it is run with each of them.
+"""Both clients of qsync with one interface: a test that uses it runs with each of them.
 
-The one for asyncio runs on a loop of its own, a call at a time; what only several tasks show has
-tests of its own.
+The asyncio client runs on its own loop, one call at a time. Behaviour of several tasks has its own
+tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POOL_TIMEOUT = 20.0
 
 
 class OpenTransaction(ABC):
-    """What a block has."""
+    """The operations inside a block."""
 
     def __init__(self, tx: Any) -> None:
         self.tx: Transaction | AsyncTransaction = tx
@@ -38,7 +38,7 @@ class OpenTransaction(ABC):
 
     @abstractmethod
     def wait(self, timeout: float | None = None) -> Committed:
-        """By its handle."""
+        """Wait with its handle."""
 
 
 class Twin(ABC):
@@ -50,7 +50,7 @@ class Twin(ABC):
 
     @abstractmethod
     def query(self, statement: str) -> list[Any]:
-        """On a connection of the pool, as a plain transaction."""
+        """Run a query on a connection of the pool, as a plain transaction."""
 
     @abstractmethod
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
@@ -153,7 +153,7 @@ class AwaitedTwin(Twin):
 
 
 def _reset(connection: psycopg.Connection[Any]) -> None:
-    """As a program may have its pool do to what comes back."""
+    """What a program may have its pool do with a returned connection."""
     connection.execute("RESET ALL")
     connection.commit()
 
@@ -180,7 +180,7 @@ def blocking_twin(
         min_size=0 if is_null else 1,
         max_size=max_size,
         timeout=POOL_TIMEOUT,
-        check=ConnectionPool.check_connection,  # those that were cut while they were idle
+        check=ConnectionPool.check_connection,  # those that the test closed while they were idle
         open=True,
     )
     with pool, Qsync(coordinator) as q:

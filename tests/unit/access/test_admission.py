@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -230,3 +232,17 @@ def test_memory_is_bounded(world: World) -> None:
         world.fail(f"user{number}", f"10.0.0.{number}")
     assert len(world.admission._failures) == LIMITS.failed_tries_records_max
     assert not world.admission._names
+
+
+def test_a_long_name_is_not_kept() -> None:
+    """A startup packet has room for ten thousand characters, and each failure is recorded."""
+    name = "x" * 10_000
+    tracemalloc.start()
+    try:
+        with living(World(replace(LIMITS, failed_tries_records_max=1000))) as world:
+            for number in range(200):
+                world.fail(f"{number}{name}")
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 1 << 20, kept_bytes

@@ -1,4 +1,4 @@
-"""The line of `sk status` about the coordinator of a proposer."""
+"""Lines of `sk status`: about the coordinator of a proposer, and where the runbook continues."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from cluster_pages import Answers, safekeeper
 
-from quorum_wal.cli.status_tables import proposer_line
+from quorum_wal.cli.status_tables import proposer_line, runbook_line
 from quorum_wal.cluster.timeline_view import ProposerView
+from quorum_wal.cluster.verdict import judge
 from quorum_wal.consensus.ids import NodeId
 
 AT = datetime(2026, 11, 24, 10, tzinfo=UTC)
@@ -50,3 +52,10 @@ def line_of(qsync: dict[str, Any]) -> str:
 )
 def test_its_limbo_or_why_there_is_none(qsync: dict[str, Any], said: str) -> None:
     assert line_of(qsync).endswith(said)
+
+
+def test_a_problem_leads_to_the_entry_of_the_runbook() -> None:
+    no_proposer = judge(Answers([safekeeper(i, proposer=None) for i in (1, 2, 3)], {}).view())
+    (line,) = runbook_line(no_proposer.runbook)
+    assert line.plain == "runbook: docs/runbook.md#no-proposer"
+    assert runbook_line(judge(Answers().view()).runbook) == []

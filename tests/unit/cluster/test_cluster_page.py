@@ -26,7 +26,7 @@ from cluster_pages import (
     timeline_status,
 )
 
-from quorum_wal.cluster.page import cluster_watch, safekeeper_page
+from quorum_wal.cluster.page import cluster_watch
 from quorum_wal.cluster.page.cluster_picture import READERS_MAX, cluster_picture
 from quorum_wal.cluster.page.cluster_watch import ClusterWatch
 from quorum_wal.cluster.page.proposer_page import discovery_of, own_view, sampled
@@ -46,6 +46,7 @@ from quorum_wal.telemetry.page.picture import Node
 from quorum_wal.telemetry.page.rendering import render_body
 from quorum_wal.telemetry.page.tone import Tone
 from quorum_wal.walproposer.errors import Unreachable
+from quorum_wal.walproposer.timelines import discovery
 
 LOST = page(peer(1), lost_peer(2), peer(3))
 HERE = "10.0.0.1:5454"
@@ -89,7 +90,7 @@ def nodes_of(answers: Answers) -> dict[str, Node]:
 # ---- the picture
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_cluster_is_ok() -> None:
     nodes = nodes_of(Answers())
     assert list(nodes) == ["primary", "proposer", "safekeeper 1", "safekeeper 2", "safekeeper 3"]
     assert {node.tone for node in nodes.values()} == {Tone.OK}
@@ -171,7 +172,7 @@ def test_a_proposer_judges_as_sk_status_does() -> None:
     expected = str(judge(Answers([*reports], {HTTP: LOST}).view()))
     assert expected.startswith("DEGRADED")
     assert own_verdict(status, *reports) == expected
-    # It is told under which host the safekeepers know a page that listens on all.
+    # It gets the host under which the safekeepers know a page that listens on all addresses.
     assert own_verdict(status, *reports, http="0.0.0.0:7677") == expected
 
 
@@ -207,7 +208,7 @@ def test_what_is_sampled_is_of_members_that_are_connected() -> None:
 # ---- asking the safekeepers
 
 
-def test_the_safekeepers_are_asked_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_safekeepers_are_asked_while_a_page_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_watch, "ASK_SECONDS", 0.0)
     monkeypatch.setattr(cluster_watch, "LOOK_SECONDS", 0.0)
     answers = SimpleQueue[Any]()
@@ -216,7 +217,7 @@ def test_the_safekeepers_are_asked_while_somebody_looks(monkeypatch: pytest.Monk
     first = watch.latest()
     assert first is not None
     assert [report.safekeeper_id for report in first.reports] == [1]
-    # The thread has ended, or ends with what comes next; then another look begins anew.
+    # The thread has ended, or ends with its next step; then another request starts a new one.
     for error in (Unreachable("no route"), KeyError("bug")):
         answers.put(error)
         answers.put(error)
@@ -291,7 +292,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise Unreachable("status page does not answer")
         return dict(found["page"])
 
-    monkeypatch.setattr(safekeeper_page, "read_status_page", read)
+    monkeypatch.setattr(discovery, "read_status_page", read)
     return found
 
 

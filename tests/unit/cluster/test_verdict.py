@@ -36,7 +36,7 @@ def verdict_of(answers: Answers) -> str:
     return str(judge(answers.view()))
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_cluster_is_ok() -> None:
     assert verdict_of(Answers()) == "OK: commits proceed, 3 of 3 safekeepers"
 
 
@@ -189,6 +189,11 @@ def test_no_proposer_and_too_few_to_elect_one() -> None:
     answers = Answers([safekeeper(1, proposer=None, membership=older), silent(2), silent(3)], {})
     either = f"({address(2)} or {address(3)}) is unreachable: start it, or sk member replace"
     assert f"; safekeeper 2 {either} 2 NEWADDR; safekeeper 3 {either} 3" in verdict_of(answers)
+    assert verdict_of(answers).startswith(
+        "NO PROPOSER: no proposer is connected (the last election was 5/00000000): only 1 of 3 "
+        "safekeepers can take part, 2 are needed: repair the others, then run sk attach for its "
+        "primary unless a proposer waits for them; "
+    )
 
 
 def test_the_last_proposer_waits_for_its_primary() -> None:

@@ -221,7 +221,7 @@ def test_hosts_of_the_arguments_exist() -> None:
 
 @pods
 def test_a_pod_is_restricted(manifest: Manifest) -> None:
-    """As the profile "restricted" of the Pod Security Standards demands."""
+    """As the profile "restricted" of the Pod Security Standards requires."""
     assert manifest.pod is not None
     spec = manifest.pod["spec"]
     assert spec["securityContext"]["runAsNonRoot"]
@@ -263,7 +263,7 @@ def test_sk_accepts_the_arguments(container: Container, monkeypatch: pytest.Monk
 
 @ours
 def test_sk_refuses_another_option(container: Container) -> None:
-    """As the test above would find out."""
+    """This proves that the test above would detect an error."""
     done = CliRunner().invoke(cli, [*container.arguments, "--no-such-option"])
     assert done.exit_code == ExitCode.USAGE
     assert "--no-such-option" in done.output

@@ -41,7 +41,7 @@ def _states(name: str, now: str, others: tuple[str, ...], labels: Mapping[str, s
 
 
 def proposer_in(state: str) -> Changes:
-    """The proposer's state set."""
+    """The state set of the proposer."""
     others = {"starting", "waiting_for_primary", "waiting_for_lock", "waiting_for_promotion"}
     others |= {"connecting", "campaigning", "recovering", "streaming", "stopped"}
     return _states("sk_proposer_state", state, tuple(sorted(others - {state})), PROPOSER)
@@ -175,7 +175,7 @@ def _well_pages() -> Changes:
     return well
 
 
-#: What looks like a fault, and is none.
+#: Situations that look like a fault, but are none.
 _ODD: Changes = {
     # a timeline that has had no proposer for long
     series("sk_timeline_proposer_connected", KEEPER, {"tenant_id": "0a", "timeline_id": "c1"}): "0",
@@ -232,12 +232,12 @@ def _of_second(alert: str, name: str, value: str, printed: str = "", minutes: in
 
 
 def _on_all(alert: str, name: str, value: str, printed: str) -> Case:
-    """The same on all safekeepers; the alert is the timeline's."""
+    """The same on all safekeepers; the alert belongs to the timeline."""
     places = [{**safekeeper(number), **TIMELINE} for number in (1, 2, 3)]
     return Case(alert, {series(name, labels): value for labels in places}, TIMELINE, printed)
 
 
-#: While the primary is awaited, metrics still show the end of the last term.
+#: While the proposer waits for the primary, metrics still show the end of the last term.
 OF_LAST_TERM: Changes = {
     series("sk_proposer_quorum_ok", PROPOSER): "0",
     series("sk_proposer_unconfirmed_seconds", PROPOSER): "30",
@@ -386,7 +386,7 @@ ACCESS = (
 )
 QUICK_CASES = (*COMMITS, *LEADING, *MEMBERS, *QSYNC, *PAGES, *ACCESS)
 
-#: Those that take hours.
+#: Cases that take hours.
 SLOW_CASES = (
     _case("SkScrubStopped", "sk_scrub_bytes_total", KEEPER, "5", minutes=35 * 60),
     _case(

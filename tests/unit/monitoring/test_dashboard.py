@@ -46,7 +46,7 @@ def test_grafanas_types_know_every_field() -> None:
 
 
 def lost(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """What is in `before` and not, or otherwise, in `after`, which may have defaults besides."""
+    """What is in `before` and differs in `after`, which may also have defaults."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key, value in before.items():
             yield from lost(value, after.get(key), f"{path}/{key}")

@@ -1,4 +1,4 @@
-"""The runbook has an entry for each verdict and each alert, and its commands are ours."""
+"""The runbook has an entry for each verdict and each alert, and `sk` accepts its commands."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from prometheus_server import ROOT, rules_by_name
 from runbook_page import PARTS, Entry, anchor_of, read_entries
 
 from quorum_wal.cli.main import cli
-from quorum_wal.cluster.verdict import Condition
+from quorum_wal.cluster.verdict import Condition, Verdict
 
 ENTRIES = read_entries()
 VERDICTS, ALERTS = "Verdicts", "Alerts"
 SETTINGS = "Set these first"
-#: Of the variables, for the parsers of our options.
+#: Values of the variables, for the parsers of our options.
 VALUES = {
     "SAFEKEEPERS": "sk1:5454,sk2:5454,sk3:5454",
     "ID": "2",
@@ -58,6 +58,15 @@ def test_the_runbook_url_of_an_alert_leads_to_its_entry(name: str) -> None:
     file, _, anchor = rules_by_name()[name]["annotations"]["runbook_url"].partition("#")
     assert file == "docs/runbook.md"
     assert ANCHORS[anchor].heading == name
+
+
+@pytest.mark.parametrize("condition", Condition)
+def test_a_verdict_leads_to_its_entry(condition: Condition) -> None:
+    file, _, anchor = Verdict(condition, "").runbook.partition("#")
+    if condition is Condition.OK:
+        assert file == ""
+    else:
+        assert (file, ANCHORS[anchor].heading) == ("docs/runbook.md", condition.value)
 
 
 @pytest.mark.parametrize("entry", INCIDENTS, ids=lambda entry: entry.heading)

@@ -16,14 +16,14 @@ _ROW = re.compile(r"^\|([^|]+)\|([^|]+)\|([^|]*)\|$", re.MULTILINE)
 
 
 def rows_below(page: str, heading: str) -> list[tuple[str, str, str]]:
-    """Of the table of three columns there, without its head."""
+    """The rows of the table of three columns there, without its head."""
     text = (ROOT / page).read_text().partition(f"\n{heading}\n")[2].partition("\n## ")[0]
     rows: list[tuple[str, str, str]] = _ROW.findall(text)
     return rows[2:]
 
 
 def names_in(cell: str) -> set[str]:
-    """As Prometheus has them."""
+    """The names, as Prometheus has them."""
     found = set()
     for name in re.findall(r"`(sk_[a-z_]+)`", cell):
         spellings = {name, f"{name}_total", f"{name}_bucket"} & METRICS
@@ -33,14 +33,14 @@ def names_in(cell: str) -> set[str]:
 
 
 def watched() -> set[str]:
-    """With an "alert when"."""
+    """The metrics with an "alert when"."""
     rows = rows_below("docs/operations.md", "## What to watch")
     assert len(rows) > 80
     return set().union(*(names_in(metric) for metric, _, when in rows if when.strip()))
 
 
 def without_alert() -> set[str]:
-    """Those that docs/monitoring.md excuses."""
+    """The metrics that docs/monitoring.md excuses."""
     rows = rows_below("docs/monitoring.md", "## Metrics without an alert of their own")
     assert all(reason.strip() for _, reason, _ in rows)
     return set().union(*(names_in(metric) for metric, _, _ in rows))

@@ -27,7 +27,7 @@ def status(*timelines: dict[str, Any], **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_cluster_is_ok() -> None:
     page = PageserverPage(lambda: status(timeline(), timeline()), lambda: "")
     page.sample()
     page.sample()

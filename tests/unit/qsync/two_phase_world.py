@@ -114,7 +114,7 @@ class TwoPhaseWorld:
         self.is_in_recovery = False
         self.tli = 1
         self.has_spoken = False
-        self.ends_at_once = False  # as soon as it is prepared somebody commits it
+        self.ends_at_once = False  # as soon as it is prepared, another session commits it
         self.seconds_of: dict[str, float] = {}  # by the first word: how long it takes
         self.commits_late = False  # the janitor does, at the moment of the deadline
         self.sqlstates: dict[str, list[str]] = {}  # by the first word: errors to come

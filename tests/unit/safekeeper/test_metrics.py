@@ -14,11 +14,11 @@ from timeline_on_disk import HOOKS, Pusher, fill
 from wal_log import START_LSN, WAL_SEG_SIZE
 
 from quorum_wal.access.access import TRUST, Access
+from quorum_wal.access.refusal_log import RefusalLog
 from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.pgwal.history import TimelineHistory
 from quorum_wal.safekeeper.data_directory import DataDirectory
 from quorum_wal.safekeeper.metrics import StateCollector
-from quorum_wal.safekeeper.refusal_log import RefusalLog
 from quorum_wal.safekeeper.scrub import DEFAULT_SCRUB, Scrub
 from quorum_wal.safekeeper.timelines import TimelinePolicy, Timelines
 

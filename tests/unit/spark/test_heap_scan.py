@@ -24,6 +24,7 @@ from quorum_wal.spark.changes.heap_scan import (
     XID,
     scan_heap,
 )
+from quorum_wal.spark.changes.transaction_summary import TransactionSummary
 from quorum_wal.spark.changes.tuple_layout import lay_out
 
 TUPLE = struct.pack("<HHB", 1, 0, 24) + b"\0" + struct.pack("<i", 7)
@@ -57,11 +58,26 @@ def test_an_insert() -> None:
 
 
 @pytest.mark.parametrize(
-    ("info", "rmgr_id", "size"), [(0x00, 10, 2), (0x10, 10, 7), (0x20, 10, 13), (0x50, 9, 5)]
+    ("info", "rmgr_id", "main"),
+    [
+        pytest.param(0x00, 10, bytes(2), id="short insert"),
+        pytest.param(0x00, 10, bytes(4), id="long insert"),
+        pytest.param(0x10, 10, bytes(7), id="short delete"),
+        pytest.param(0x10, 10, bytes(8 + 9), id="delete with an old row that its flags deny"),
+        pytest.param(0x10, 10, bytes(7) + b"\2", id="delete without the old row of its flags"),
+        pytest.param(0x20, 10, bytes(13), id="short update"),
+        pytest.param(0x20, 10, bytes(14 + 9), id="update with an old row that its flags deny"),
+        pytest.param(0x40, 10, bytes(7) + b"\x08" + bytes(6), id="update without its old key"),
+        pytest.param(0x30, 10, struct.pack("<IIB3xI", 5, 2, 0, 9), id="truncate of two, one oid"),
+        pytest.param(0x30, 10, struct.pack("<IIB3xI", 5, 0, 0, 9), id="truncate of none, one oid"),
+        pytest.param(0x50, 9, b"\1" * 5, id="short multi-insert"),
+        pytest.param(0x50, 9, struct.pack("<BxHHH", 8, 1, 1, 2), id="one row, two places"),
+        pytest.param(0x50, 9, struct.pack("<BxH", 8, 0), id="no row"),
+    ],
 )
-def test_main_data_that_is_too_short(info: int, rmgr_id: int, size: int) -> None:
-    record = heap_record(b"\1" * size, TUPLE, info=info, rmgr_id=rmgr_id)
-    with pytest.raises(WalFormatError, match="record is shorter than those of its kind at 0/1"):
+def test_main_data_of_another_length(info: int, rmgr_id: int, main: bytes) -> None:
+    record = heap_record(main, TUPLE, info=info, rmgr_id=rmgr_id)
+    with pytest.raises(WalFormatError, match="at 0/1000028 does not have the format of its"):
         scan_heap(index_of([record]), wal_version(16), with_images=False)
 
 
@@ -79,6 +95,49 @@ def test_multi_insert_with_fewer_tuples_than_it_says() -> None:
     record = heap_record(main, stored + b"\xff" * 9, rmgr_id=9, info=0x50)
     scan = scan_heap(index_of([record]), wal_version(16), with_images=False)
     assert scan.changes[OPERATION].tolist()[:2] == [INSERT, DAMAGED]
+
+
+def test_multi_insert_with_more_tuples_than_it_says() -> None:
+    stored = struct.pack("<H", len(TUPLE) - 5) + TUPLE
+    main = struct.pack("<BxHH", 8, 1, 1)
+    record = heap_record(main, stored + stored, rmgr_id=9, info=0x50)
+    scan = scan_heap(index_of([record]), wal_version(16), with_images=False)
+    assert scan.changes[OPERATION].tolist() == [DAMAGED]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(main_data(bytes(7)), id="no time"),
+        pytest.param(main_data(bytes(12)), id="more than a time"),
+        pytest.param(main_data(bytes(8))[:-1], id="shorter than its header says"),
+        pytest.param(main_data(b"\xff" * 7 + b"\x7f"), id="time after the year 9999"),
+    ],
+)
+def test_commit_of_another_length(body: bytes) -> None:
+    """Taken as it is, the transaction would be lost."""
+    record = raw_record(body, rmgr_id=1)
+    with pytest.raises(WalFormatError):
+        scan_heap(index_of([record]), wal_version(16), with_images=False)
+
+
+@pytest.mark.parametrize(
+    ("running", "message"),
+    [
+        pytest.param(bytes(20), "has 20 bytes", id="short"),
+        pytest.param(struct.pack("<iiB3xIII", 2, 0, 0, 9, 7, 8) + b"\7\0\0\0", "2 trans", id="two"),
+        pytest.param(
+            struct.pack("<iiB3xIII", 0, 0, 0, 9, 7, 8) + b"\7\0\0\0", "0 trans", id="none"
+        ),
+        pytest.param(struct.pack("<iiB3xIII", -1, 0, 0, 9, 7, 8), "-1 trans", id="negative"),
+    ],
+)
+def test_list_of_open_transactions_of_another_length(running: bytes, message: str) -> None:
+    """Taken as it is, transactions would count as begun later."""
+    record = raw_record(main_data(running), rmgr_id=8, info=0x10)
+    scan = scan_heap(index_of([record]), wal_version(16), with_images=False)
+    with pytest.raises(WalFormatError, match=message):
+        TransactionSummary.at(scan)
 
 
 def test_any_bytes_are_scanned_or_refused(rng: random.Random) -> None:
@@ -104,9 +163,36 @@ def test_values_end_within_their_tuple(rng: random.Random) -> None:
             for _ in range(rng.randint(1, 12))
         ]
         count = rng.randint(0, 15)
-        head = struct.pack("<HHB", count, rng.randrange(2), rng.choice((23, 24, 32, 255, 0)))
+        has_null = rng.randrange(2)
+        size = 23 + has_null * (count + 7) // 8 + 7 & ~7
+        head = struct.pack("<HHB", count, has_null, rng.choice((size, size, 23, 24, 32, 255, 0)))
         stored = (head + rng.randbytes(rng.randint(0, 60)))[: rng.choice((3, 70))]
         data = np.frombuffer(stored + b"\xff" * 600, np.uint8)
         values = lay_out(data, np.zeros(1, np.int64), np.array([len(stored)]), columns)
         assert (values.at + values.length <= max(len(stored), 0)).all()
         assert (values.length >= 0).all()
+        if values.fits[0] and 0 < count <= len(columns):
+            assert (values.at + values.length).max() <= len(stored)
+
+
+@pytest.mark.parametrize(
+    ("header", "values", "fits"),
+    [
+        pytest.param((2, 0, 24), b"\7\0\0\0" + b"\x05a", True, id="right"),
+        pytest.param((3, 0, 24), b"\7\0\0\0" + b"\x05a", True, id="more columns than are known"),
+        pytest.param((1, 0, 24), b"\7\0\0\0" + b"\x05a", False, id="fewer columns than values"),
+        pytest.param((2, 1, 24), b"\7\0\0\0" + b"\x05a", False, id="NULLs, but all values"),
+        pytest.param((2, 0, 32), b"\7\0\0\0" + b"\x05a", False, id="another place of the values"),
+        pytest.param((2, 0, 24), b"\7\0\0\0" + b"\x05ab", False, id="bytes after the last value"),
+    ],
+)
+def test_a_tuple_fits_its_columns(header: tuple[int, int, int], values: bytes, fits: bool) -> None:
+    """The values end exactly where the tuple ends, and begin where Postgres lets them."""
+    columns = [
+        Column("a", 23, -1, 4, 4, True, False, None, None),
+        Column("b", 25, -1, -1, 4, False, False, None, None),
+    ]
+    stored = struct.pack("<HHBx", *header) + values
+    data = np.frombuffer(stored + bytes(16), np.uint8)
+    found = lay_out(data, np.zeros(1, np.int64), np.array([len(stored)]), columns)
+    assert found.fits.tolist() == [fits]

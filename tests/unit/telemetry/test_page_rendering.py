@@ -1,4 +1,4 @@
-"""The page as HTML: whatever comes from outside stays text, and all can be read by everybody."""
+"""The page as HTML: texts from outside stay text, and the page is accessible."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_nothing_is_marked_as_safe() -> None:
             assert found is None, f"{file}: {found}"
 
 
-def test_the_page_needs_nothing_from_elsewhere() -> None:
+def test_the_page_loads_nothing_from_other_hosts() -> None:
     """No address but its own and those of the services; scripts and styles carry the nonce."""
     for tag, attributes in Tags(document("text")).elements:
         values = dict(attributes)
@@ -98,7 +98,7 @@ def test_every_picture_and_chart_has_a_title() -> None:
     assert '<svg viewBox="0 0 24 8" aria-hidden="true">' in render_body(page_view())
 
 
-def test_a_sign_stands_beside_every_colour() -> None:
+def test_each_colour_has_a_sign() -> None:
     body = render_body(page_view())
     for tone in (Tone.OK, Tone.WARN, Tone.BAD):
         assert tone.sign in body
@@ -149,7 +149,7 @@ def picture(members: int) -> Picture:
 def test_boxes_lie_inside_and_do_not_overlap(members: int, layout: type[wide]) -> None:
     drawn = layout(picture(members))
     assert len(drawn.boxes) == members + 1
-    assert len(drawn.curves) == members + 1  # a line to what is not drawn is left out
+    assert len(drawn.curves) == members + 1  # a line to a hidden node is omitted
     for box in drawn.boxes:
         assert box.x >= 0
         assert box.x + box.width <= drawn.width

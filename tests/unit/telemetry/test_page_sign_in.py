@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -113,7 +114,21 @@ def test_the_headers_let_a_browser_run_and_load_nothing_else(start: Callable[...
     nonce = policy["script-src"].removeprefix("'nonce-").removesuffix("'")
     assert reply.text.count(f'nonce="{nonce}"') == 2
     assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
-    assert reply.headers["Cache-Control"] == "no-store"
+
+
+def test_no_answer_is_kept_or_shown_by_others(start: Callable[..., Service]) -> None:
+    """Also not by a proxy, or by the browser for the next user, or inside a page of another
+    site."""
+    service = start()
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    for path in ("/", "/body", "/status", "/metrics", "/healthz", "/missing", "/login"):
+        for headers in (bearer, {}):
+            found = service.ask("GET", path, **headers).headers
+            assert found["Cache-Control"] == "no-store", path
+            assert "frame-ancestors 'none'" in found["Content-Security-Policy"], path
+            assert found["X-Content-Type-Options"] == "nosniff", path
+            assert found["Cross-Origin-Resource-Policy"] == "same-origin", path
+            assert found["Server"] == "sk", path
 
 
 def test_with_a_token_there_is_a_form_and_nothing_of_the_page(
@@ -149,6 +164,13 @@ def test_a_cookie_is_given_for_the_token_and_taken_back(start: Callable[..., Ser
     out = service.ask("POST", "/logout", cookie=cookie)
     assert (out.code, out.headers["Location"]) == (HTTPStatus.SEE_OTHER, "/")
     assert service.ask("GET", "/", cookie=cookie).code == HTTPStatus.UNAUTHORIZED
+
+
+def test_a_page_of_another_site_signs_out_no_user(start: Callable[..., Service]) -> None:
+    """A browser sends it no cookie with SameSite=Strict, but obeys a Set-Cookie of the answer."""
+    reply = start().ask("POST", "/logout")
+    assert reply.code == HTTPStatus.SEE_OTHER
+    assert "Set-Cookie" not in reply.headers
 
 
 def test_a_wrong_token_opens_nothing(start: Callable[..., Service]) -> None:
@@ -192,6 +214,21 @@ def test_what_is_no_form_is_refused(start: Callable[..., Service]) -> None:
     code = service.ask("POST", "/login", b"{}", **json).code
     assert code == HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     assert service.ask("GET", "/login").headers["Location"] == "/"
+
+
+def test_a_body_that_cannot_be_read_writes_no_traceback(
+    start: Callable[..., Service], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client without the token could fill the disk with them."""
+    service = start()
+    packed = {**FORM, "Content-Encoding": "gzip"}
+    assert service.ask("POST", "/login", b"not gzip", **packed).code == HTTPStatus.BAD_REQUEST
+    assert service.ask("POST", "/status", b"not gzip", **packed).code == HTTPStatus.UNAUTHORIZED
+    head = "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nContent-Type: "
+    with socket.create_connection(("127.0.0.1", service.port), timeout=30) as client:
+        client.sendall(f"{head}{FORM['Content-Type']}\r\n\r\ntoken".encode())
+    assert service.ask("GET", "/healthz").code == HTTPStatus.OK
+    assert caplog.records == []
 
 
 def test_with_tls_the_cookie_is_sent_over_tls_only(tmp_path: Path) -> None:

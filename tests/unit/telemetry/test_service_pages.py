@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
@@ -21,7 +23,7 @@ from quorum_wal.telemetry.status_server import Answer, Pages, Route, StatusServe
 TOKEN, ADMIN = "r" * 20, "a" * 20
 JSON = {"Content-Type": "application/json"}
 
-Ask = Callable[..., int]
+Ask = partial[int]
 
 
 class Service:
@@ -67,7 +69,7 @@ def start(service: Service, tmp_path: Path) -> Iterator[Callable[..., Ask]]:
                 admin_token_file=files[ADMIN] if admin else None,
             )
             server = stack.enter_context(StatusServer(listener, service.pages))
-            return lambda method, path="/thing", **more: ask(server.port, method, path, **more)
+            return partial(ask, server.port)
 
         yield make
 
@@ -75,7 +77,7 @@ def start(service: Service, tmp_path: Path) -> Iterator[Callable[..., Ask]]:
 def ask(
     port: int,
     method: str,
-    path: str,
+    path: str = "/thing",
     *,
     bearer: str = "",
     body: bytes | None = None,
@@ -105,7 +107,40 @@ def test_other_clients_may_not(
     monkeypatch.setattr(status_pages, "is_loopback", lambda host: host != "127.0.0.1")
     assert ask("POST", headers={**JSON, "Host": "[::1]"}) == HTTPStatus.FORBIDDEN
     assert service.asked == []
-    assert ask("GET") == HTTPStatus.ACCEPTED
+
+
+def test_a_name_that_was_rebound_to_this_machine_reads_nothing(
+    start: Callable[..., Ask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of another site can give its name the address 127.0.0.1, and then read the answers."""
+    ask = start()
+    for path in ("/status", "/metrics", "/thing"):
+        for host in ("evil.example", "evil.example:7677", "[", "127.0.0.1@evil.example", ""):
+            assert ask("GET", path, headers={"Host": host}) == HTTPStatus.FORBIDDEN, host
+        for host in ("localhost:7677", "LOCALHOST", "127.0.0.1", "[::1]:7677", "10.0.0.9:1"):
+            assert ask("GET", path, headers={"Host": host}) != HTTPStatus.FORBIDDEN, host
+    assert ask("GET", "/healthz", headers={"Host": "evil.example"}) == HTTPStatus.OK
+    with_token = start(token=True)
+    assert with_token("GET", bearer=TOKEN, headers={"Host": "sk.example"}) == HTTPStatus.ACCEPTED
+    # A port that is open to other machines has names that it does not know.
+    monkeypatch.setattr(status_pages, "is_loopback", lambda host: False)
+    assert ask("GET", headers={"Host": "sk.example"}) == HTTPStatus.ACCEPTED
+
+
+def test_a_request_without_a_host_asks_no_name_server(
+    start: Callable[..., Ask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only thread of the port would wait for its answer."""
+
+    def asked(*_: object) -> str:
+        raise AssertionError("a name server was asked")
+
+    monkeypatch.setattr(socket, "getfqdn", asked)
+    (port,) = start().args
+    for method, code in ((b"GET", b"202"), (b"POST", b"403")):
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            client.sendall(method + b" /thing HTTP/1.0\r\n\r\n")
+            assert client.recv(4096).split()[1] == code
 
 
 def test_a_browser_does_not_obey_a_page_of_another_site(

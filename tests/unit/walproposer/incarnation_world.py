@@ -66,7 +66,7 @@ class Wire:
         pgconn = SimpleNamespace(nonblocking=0, socket=ours.fileno(), ssl_in_use=False)
         connection: Any = SimpleNamespace(pgconn=pgconn, close=ours.close)
         self.copy = PlainCopy(connection, FrameBuffer(COPY_BUFFER_BYTES))
-        #: What was said, and has not come yet.
+        #: Messages that were sent, and have not arrived yet.
         self.waiting = bytearray()
         #: All that was heard, and what of it is no whole frame yet.
         self.heard = bytearray()
@@ -95,7 +95,7 @@ class Wire:
 
 
 class Follower:
-    """A safekeeper that has what it was sent. It answers when the test says so."""
+    """A safekeeper that has all WAL that it was sent. It answers when the test orders it."""
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
@@ -139,7 +139,7 @@ class Follower:
             case Append():
                 self._append(message)
             case Follow():
-                pass  # what it is told of, another one has sent it by then
+                pass  # it learns of WAL that another one has sent by then
 
     def _append(self, append: Append) -> None:
         flush_lsn, _ = self.positions[-1]

@@ -32,7 +32,7 @@ T = TypeVar("T")
 UUID = b"p" * 16
 #: The ballot of a proposer that is the first one ever.
 OURS = NodeId(1, UUID)
-#: Says of its WAL that it goes on for ever.
+#: Reports WAL without an end.
 PRIMARY = Primary(SERVER, TimelineHistory(1), 1 << 40, START_LSN)
 
 

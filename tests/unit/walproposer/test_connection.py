@@ -75,3 +75,11 @@ def test_a_primary_that_shuts_down_is_unreachable(
     monkeypatch.setattr(PrimaryAddress, "connect", lambda *_, **__: LeavingServer())
     with pytest.raises(Unreachable, match="terminating connection"):
         ask(PrimaryAddress("host=pg"))
+
+
+def test_no_secret_of_a_dsn_is_shown() -> None:
+    """The keys of SCRAM open the server as the password does."""
+    given = "host=db user=u password=p sslpassword=s scram_client_key=c scram_server_key=k"
+    assert str(PrimaryAddress(given)) == "user=u host=db"
+    uri = "postgresql://u:p%40ss@db/d?scram_client_key=c&password=q"
+    assert str(PrimaryAddress(uri)) == "user=u dbname=d host=db"

@@ -35,7 +35,7 @@ from quorum_wal.walproposer.status import STARTING
 TIMEOUT = 30.0
 ADDRESS = PrimaryAddress("host=127.0.0.1 port=1")
 PRIMARY = Primary(ServerFacts(7, 150018, 16 << 20), TimelineHistory(1), 0, 0)
-#: A thread that dies of a bug says so; here that is meant.
+#: A thread that dies of a bug reports it; here this is intended.
 has_bug = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
@@ -123,7 +123,7 @@ def fail(*_: object) -> None:
 
 @contextmanager
 def leading() -> Iterator[Coordination]:
-    """The core has begun to lead, and says so."""
+    """The core has begun to lead, and reports it."""
     with coordinating(config()) as coordination:
         coordinator = coordination.coordinator
         assert coordinator is not None

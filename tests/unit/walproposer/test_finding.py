@@ -115,7 +115,7 @@ def test_an_equal_stamp_with_other_sets_is_not_believed() -> None:
     assert present(proposer) == MEMBERS
 
 
-# ---- id and instance say who somebody is
+# ---- id and instance identify a safekeeper
 
 
 def test_a1_another_instance_under_a_members_id_is_down() -> None:

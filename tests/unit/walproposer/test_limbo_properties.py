@@ -69,7 +69,7 @@ class LimboMachine(RuleBasedStateMachine):
         self.connected: dict[int, str] = {}
         self.waiters = self.xid = 0
         self.reading: LimboRead | None = None
-        #: Gid, what was ordered, and the use that was meant.
+        #: Gid, the order, and the intended use.
         self.orders: list[tuple[Finish, Use | None]] = []
 
     @initialize(order=st.sampled_from(Order))
@@ -111,7 +111,7 @@ class LimboMachine(RuleBasedStateMachine):
             return  # it has ended meanwhile: an error, 42704
         known = self.limbo.table.entries[finish.gid]
         if (known.xid, known.prepared_at_us) != (use.xid, use.at_us):
-            return  # used again, and nobody has told yet
+            return  # used again, and not reported yet
         if finish.commit:
             assert self.commit_lsn >= use.end_lsn
         else:
@@ -152,7 +152,7 @@ class LimboMachine(RuleBasedStateMachine):
         self.commit_lsn += round(behind * of_all) * RECORD_BYTES
         self.step(CommitAdvanced(NODE, self.commit_lsn))
 
-    # ---- what is told of it
+    # ---- reports about it
 
     @precondition(lambda self: self.sent < len(self.records))
     @rule()

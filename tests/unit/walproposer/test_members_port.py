@@ -46,7 +46,10 @@ class Port:
         self._handlers = {(route.method, route.path): route.answer for route in requests.routes}
 
     def post(self, page: Any, path: str = PATH) -> tuple[int, Any]:
-        answer = self._handlers["POST", path](msgspec.json.encode(page))
+        return self.post_bytes(msgspec.json.encode(page), path)
+
+    def post_bytes(self, body: bytes, path: str) -> tuple[int, Any]:
+        answer = self._handlers["POST", path](body)
         return answer.status, answer.page
 
     def request(self, *wanted: Member, generation: int = 1) -> tuple[int, Any]:
@@ -121,4 +124,32 @@ def test_an_outsider_cannot_be_named_to_a_proposer_that_does_not_lead(change: Ch
     status, _ = port.post({"address": "sk9:5454"}, OUTSIDE_PATH)
     assert status == HTTPStatus.SERVICE_UNAVAILABLE
     ask(change.proposer, 1, 2)
+    assert port.shell.events == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"id": 3.0}, {"id": True}, {"id": 1 << 64}, {"id": "3"}, {"id": 0}, {"address": "a b:1"},
+     {"address": "a,b:1"}, {"address": "/tmp:1"}, {"address": "a\n:1"}, {"site": 7}],
+)  # fmt: skip
+def test_a_member_that_no_message_can_name_is_refused(
+    change: Change, changes: dict[str, Any]
+) -> None:
+    """The loop that commits go through would fail when it encodes the new members."""
+    port = Port(change)
+    page = request_page(ChangeRequest(1, (*THREE[:2], FOUR)))
+    page["members"][2] |= changes
+    status, answer = port.post(page)
+    assert status == HTTPStatus.BAD_REQUEST, answer
+    assert port.shell.events == []
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000 + b"]" * 100_000, b'"\xff"', b"", b"{}", b"[1]"])
+def test_a_body_that_is_no_request_is_refused(change: Change, body: bytes) -> None:
+    port = Port(change)
+    for path in (PATH, OUTSIDE_PATH):
+        status, answer = port.post_bytes(body, path)
+        assert (status, bool(answer["error"])) == (HTTPStatus.BAD_REQUEST, True)
+    for address in ("a b:1", "a\x1b:1", "a,b:1"):
+        assert port.post({"address": address}, OUTSIDE_PATH)[0] == HTTPStatus.BAD_REQUEST
     assert port.shell.events == []

@@ -150,7 +150,7 @@ def test_a_commit_that_waited_for_the_set_that_goes_is_reported(change: Change) 
     assert of_kind(actions, ReportFlushed) == [ReportFlushed(change.position)]
 
 
-# ---- D1: complete when in force; those outside are told then
+# ---- D1: complete when in force; then those outside are informed
 
 
 def test_d1_complete_when_the_last_membership_is_in_force(change: Change) -> None:
@@ -238,7 +238,7 @@ def test_one_that_is_outside_is_sent_nothing_more(change: Change) -> None:
 
 
 def test_a4_the_positions_of_a_safekeeper_that_left_are_forgotten(change: Change) -> None:
-    """Trace 11: under one leader 3 leaves, joins again at an earlier position, and counts anew."""
+    """Trace 11: under one leader 3 leaves, joins again at an earlier position, and counts again."""
     change.write(100)
     change.answer(0, 1, 2)
     change.enter(1, 2)

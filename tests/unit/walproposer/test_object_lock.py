@@ -37,7 +37,7 @@ def test_one_holds_and_the_other_waits_a_whole_lease(world: World) -> None:
     world.seconds += LEASE_SECONDS - 1
     assert first.renew()
     world.seconds += 2
-    assert not second.acquire("second")  # renewed: the wait begins anew
+    assert not second.acquire("second")  # renewed: the wait begins again
     world.seconds += LEASE_SECONDS
     assert second.acquire("second")
     assert not first.renew()

@@ -144,7 +144,7 @@ def test_without_standby_names_yet_commits_return_with_one_copy() -> None:
 # ---- safekeepers
 
 THREE = [safekeeper(1), safekeeper(2), safekeeper(3)]
-#: Of an older release: nobody wrote down where the members live.
+#: Of an older release, which did not store the addresses of the members.
 OLD = [safekeeper(i, membership={**membership(), "roster": []}) for i in (1, 2, 3)]
 EMPTY = [emptied(1), emptied(2), emptied(3)]
 

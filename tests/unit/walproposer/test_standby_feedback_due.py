@@ -36,8 +36,8 @@ def test_a_change_is_sent_once() -> None:
     assert relay.due(peers(NO_FEEDBACK, NO_FEEDBACK), BEGIN_MS + 4) is None
 
 
-def test_at_first_nothing_is_forgotten_until_all_had_time_to_speak() -> None:
-    """The slot on the primary still has what a predecessor reported."""
+def test_at_first_all_members_get_time_to_report() -> None:
+    """The slot on the primary still has the report of a predecessor."""
     relay = StandbyFeedback()
     assert relay.due(peers(NO_FEEDBACK), BEGIN_MS) is None
     assert relay.due(peers(NO_FEEDBACK), BEGIN_MS + GRACE_MS - 1) is None

@@ -1,15 +1,20 @@
-"""The address of a status page, and when the token is sent."""
+"""The address of a status page, when the token is sent, and what a hostile page answers."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from http import HTTPStatus
+from threading import Event, Thread
 
 import pytest
 
 from quorum_wal.walproposer.errors import Unreachable
 from quorum_wal.walproposer.timelines import status_page
 from quorum_wal.walproposer.timelines.status_page import (
+    PROPOSER_LIMITS,
     PageAccess,
     PageAddress,
     demands_tls,
@@ -98,3 +103,85 @@ def test_a_missing_or_wrong_token_is_an_error(page: Page) -> None:
         with pytest.raises(Unreachable, match=sentence):
             read_status_page(PageAddress("127.0.0.1", 80, False), access)
     assert "guess" not in repr(PageAccess(token="guess"))
+
+
+# ---- a server that answers anything
+
+
+@dataclass
+class Server:
+    """Answers each request with the same parts, a pause between two of them."""
+
+    parts: list[bytes]
+    pause_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._stopping = Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def page(self) -> PageAddress:
+        return PageAddress("127.0.0.1", self._listener.getsockname()[1], False)
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client:
+                client.recv(4096)
+                for part in self.parts:
+                    try:
+                        client.sendall(part)
+                    except OSError:
+                        break  # it does not wait for the rest
+                    if self._stopping.wait(self.pause_seconds):
+                        return
+
+
+def answer(body: bytes, status: str = "200 OK") -> list[bytes]:
+    return [f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode(), body]
+
+
+def refusal_of(server: Server) -> str:
+    with closing(server), pytest.raises(Unreachable) as refused:
+        read_status_page(server.page, PageAccess(), PROPOSER_LIMITS)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        (b'{"a":' + b"[" * 9_000 + b"]" * 9_000 + b"}", "200 OK", "answers 200 OK"),
+        (b'{"a":"\xff"}', "200 OK", "answers 200 OK"),
+        (b'{"a":1e999}', "200 OK", "is invalid: Number out of range"),
+        (b"[1]", "200 OK", "is invalid: Expected `object`"),
+        (b"{}", "999 Nonsense", "answers 999"),
+        (b"nonsense", "299 Nonsense", "answers 299: nonsense"),
+        (b'{"a":[' + b"[]," * 20_000 + b"[]]}", "200 OK", "expected at most 10000 objects"),
+        (b'{"a":"' + b"x" * (1 << 20) + b'"}', "200 OK", "expected at most 1048576 bytes"),
+    ],
+)
+def test_an_answer_that_is_no_status_is_refused(body: bytes, status: str, text: str) -> None:
+    assert text in refusal_of(Server(answer(body, status)))
+
+
+def test_an_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_page, "ANSWER_SECONDS_MAX", 0.3)
+    for parts in ([b"HTTP/1.1 200 OK\r\n", *[b"X: 1\r\n"] * 90], [*answer(b"")[:1], *[b" "] * 90]):
+        parts[0] = parts[0].replace(b"Content-Length: 0", b"Content-Length: 1000")
+        assert "no complete answer within 0.3 s" in refusal_of(Server(parts, pause_seconds=0.05))
+
+
+def test_an_answer_that_is_slow_and_complete_is_read() -> None:
+    with closing(Server(answer(b'{"state": "streaming"}'), pause_seconds=0.05)) as server:
+        assert read_status_page(server.page, PageAccess()) == {"state": "streaming"}

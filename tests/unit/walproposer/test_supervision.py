@@ -34,7 +34,7 @@ SILENT = Seen(7, "ready", reason="no answer")
         (RECOVERING, ServerState.RECOVERING),
         (STANDBY, ServerState.STANDBY),
         (PRIMARY, ServerState.PRIMARY),
-        # Somebody prepares the next start of a primary: it is one until then.
+        # Another process prepares the next start of a primary: it is one until then.
         (Seen(7, "ready", has_standby_signal=True, in_recovery=False), ServerState.PRIMARY),
         (SILENT, ServerState.SILENT),
         (STOPPING, ServerState.STOPPING),

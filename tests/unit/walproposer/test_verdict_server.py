@@ -322,7 +322,7 @@ def test_a_handshake_while_the_port_closes_gets_an_error(threads: ThreadPoolExec
             return admission.unauthenticated + admission.authenticated > 0
 
         wait_until(has_arrived, DEADLINE_SECONDS, "a client")
-        with found.result(DEADLINE_SECONDS) as connection:  # nobody runs the loop any more
+        with found.result(DEADLINE_SECONDS) as connection:  # no thread runs the loop any more
             server.close()
             with pytest.raises(psycopg.errors.AdminShutdown):
                 connection.execute("ADMIT")

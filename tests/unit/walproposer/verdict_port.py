@@ -148,7 +148,7 @@ def _running(server: VerdictServer, loop: EventLoop, verdicts: OneNumber) -> Ite
                 port.turns += 1
         except BaseException as bug:
             bugs.append(bug)
-            print_exception(bug)  # whoever waits for an answer will fail first
+            print_exception(bug)  # a thread that waits for an answer will fail first
 
     thread = Thread(target=run, name="loop", daemon=True)
     thread.start()

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from quorum_wal.safekeeper.refusal_log import REFUSALS_MAX, SAME_SECONDS_MIN, RefusalLog
+from quorum_wal.access.refusal_log import (
+    LINES_MAX,
+    REFUSALS_MAX,
+    SAME_SECONDS_MIN,
+    TEXT_CHARACTERS_MAX,
+    RefusalLog,
+)
 
 
 class Clock:
@@ -53,7 +59,25 @@ def test_another_client_and_another_reason_are_logged_at_once() -> None:
 def test_the_oldest_refusal_is_forgotten_first() -> None:
     refusals = RefusalLog(Clock())
     for number in range(REFUSALS_MAX + 1):
-        assert said(refusals, "10.0.0.1:40000", f"reason {number}")
-    assert not said(refusals, "10.0.0.1:40000", "reason 1")
-    assert said(refusals, "10.0.0.1:40000", "reason 0")
+        assert said(refusals, f"{number}:40000", "stopped")
+    assert not said(refusals, "1:40000", "stopped")
+    assert said(refusals, "0:40000", "stopped")
     assert len(refusals._logged) == REFUSALS_MAX
+
+
+def test_a_client_that_invents_names_does_not_fill_the_disk() -> None:
+    clock = Clock()
+    refusals = RefusalLog(clock)
+
+    def lines(host: str) -> int:
+        count = 0
+        for number in range(2 * LINES_MAX):
+            for line in said(refusals, f"{host}:1", f"no user {number} {'x' * 10_000}"):
+                count += 1
+                assert len(str(line["reason"])) <= TEXT_CHARACTERS_MAX
+        return count
+
+    assert [lines("10.0.0.1"), lines("10.0.0.1"), lines("10.0.0.2")] == [LINES_MAX, 0, LINES_MAX]
+    clock.now += SAME_SECONDS_MIN
+    assert lines("10.0.0.1") == LINES_MAX
+    assert refusals.count == 8 * LINES_MAX
