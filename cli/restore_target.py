@@ -57,7 +57,8 @@ class RestoreTarget:
         done = run_program(
             [
                 *(self._binaries.program("pg_restore"), "--exit-on-error", "--single-transaction"),
-                *(*omitted.arguments, f"--dbname={make_conninfo('', **keywords)}", dump),
+                *omitted.arguments,
+                *(f"--dbname={make_conninfo('', **keywords)}", dump),
             ],
             env={"PGPASSWORD": str(password)} if password else None,
             timeout=RESTORE_SECONDS_MAX,

@@ -29,7 +29,7 @@ from quorum_wal.pageserver.attachments.event_loop import EventLoop
 from quorum_wal.pageserver.checks.scheduled_checks import CheckSchedule, ScheduledChecks
 from quorum_wal.pageserver.config import ProcessConfig
 from quorum_wal.pageserver.errors import PagesDeleted, PageserverError
-from quorum_wal.pageserver.first_cut import first_cut_progress
+from quorum_wal.pageserver.ingest.first_cut import first_cut_progress
 from quorum_wal.pageserver.metrics import PageserverCollector
 from quorum_wal.pageserver.process import PageserverProcess
 from quorum_wal.pgwal.lsn import format_lsn

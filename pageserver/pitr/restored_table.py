@@ -151,8 +151,9 @@ class RestoredDatabase:
 
     def roles(self, family: Sequence[Relation] | None) -> DumpRoles:
         """The roles that a dump of these tables names, or None for a dump of the database."""
+        oids = None if family is None else [each.oid for each in family]
         with self._connection() as connection:
-            return read_dump_roles(connection, family and [each.oid for each in family])
+            return read_dump_roles(connection, oids)
 
     def dump(
         self,
