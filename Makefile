@@ -21,7 +21,7 @@ FAST := tests/unit tests/interaction tests/test_docs.py \
 	tests/contract/pgwal/test_operation_against_waldump.py \
 	tests/integration/test_process_faults.py::test_nothing_is_lost_when_everything_is_killed_at_once
 
-.PHONY: demo test test-fast pytest mutants fuzz soak check bench clean
+.PHONY: demo test test-fast pytest mutants fuzz soak check bench deb clean
 
 # Sources of the compiled modules. A change of one compiles them again, if there is a compiler.
 PXD := $(shell find safekeeper walproposer storage consensus pgwire -name '*.pxd')
@@ -73,6 +73,9 @@ check: $(VENV)/installed-spark  ## style, types, import rules, sizes
 
 bench: $(VENV)/installed-spark  ## every benchmark, medians and ratios
 	$(BIN)/python -m benchmarks
+
+deb:  ## a Debian package for this machine's release, in dist/ (docs/install.md)
+	packaging/debian/build $(DEB_FOLDER)
 
 clean:
 	find . -path ./$(VENV) -prune -o -name '*_compiled*.so' -exec rm {} +

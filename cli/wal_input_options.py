@@ -6,7 +6,7 @@ options of a source are given with --option NAME=VALUE.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -26,6 +26,15 @@ _OPTIONS = (
 
 def wal_input_options(function: F) -> F:
     """Adds the options that `source_options()` reads."""
+    return _decorated(function, [name for name, *_ in _OPTIONS])
+
+
+def wal_end_options(function: F) -> F:
+    """The options of a command that knows where its range begins."""
+    return _decorated(function, ["path", "safekeepers", "timeline", "end-lsn"])
+
+
+def _decorated(function: F, names: Sequence[str]) -> F:
     decorated = click.option(
         "--option",
         "other_options",
@@ -33,7 +42,7 @@ def wal_input_options(function: F) -> F:
         metavar="NAME=VALUE",
         help="Another option of the source, such as rmgr=Heap or on_damage=skip (repeatable).",
     )(function)
-    for name, metavar, text in reversed(_OPTIONS):
+    for name, metavar, text in reversed([each for each in _OPTIONS if each[0] in names]):
         decorated = click.option(f"--{name}", metavar=metavar, help=text)(decorated)
     return decorated
 
@@ -41,7 +50,7 @@ def wal_input_options(function: F) -> F:
 def source_options(values: dict[str, Any]) -> dict[str, str]:
     """The options of the source, which are removed from `values`. Raises click.UsageError."""
     names = [name.replace("-", "_") for name, _, _ in _OPTIONS]
-    options = {name: values.pop(name) for name in names}
+    options = {name: values.pop(name, None) for name in names}
     for option in values.pop("other_options"):
         name, equals, value = option.partition("=")
         if not name or not equals:

@@ -10,8 +10,10 @@
 
 Law: the catalog is valid at `lsn`. For a file that still belongs to its table it is also valid
 before: a column keeps its number, a dropped column keeps its length and alignment, and a type that
-is changed without a new file can read the old values. After `lsn` it is valid until the table is
-altered (`alterations.py`). Source: Postgres `pg_class`, `pg_attribute`, `pg_type`.
+is changed without a new file can read the old values. After `lsn` the changes of the system
+catalogs are followed in the WAL from `rows` on (`catalog_follower.py`). Files of older versions
+have no `rows`; they are valid until the table is altered (`alterations.py`). Source: Postgres
+`pg_class`, `pg_attribute`, `pg_type`.
 """
 
 from __future__ import annotations
@@ -25,9 +27,24 @@ import msgspec
 
 from quorum_wal.pgwal.errors import LsnSyntaxError
 from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.changes.catalog_rows import (
+    AttributeRow,
+    ClassRow,
+    DependRow,
+    ExtensionRow,
+    IndexRow,
+    InheritsRow,
+    LabelRow,
+    NamespaceRow,
+    RangeRow,
+    TypeRow,
+)
 from quorum_wal.spark.errors import CatalogError
 
 FORMAT = 1
+
+#: `pg_attribute.attalign` and `pg_type.typalign`
+ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
 
 #: `pg_type.typtype`
 DOMAIN, ENUM, ARRAY, COMPOSITE, RANGE, MULTIRANGE = "d", "e", "a", "c", "r", "m"
@@ -108,6 +125,42 @@ class Table:
         return f"{self.schema}.{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogLayout:
+    """The files that belong to a system catalog, and its columns."""
+
+    files: tuple[int, ...]
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogRows:
+    """The rows of the system catalogs that one snapshot saw, and where to follow their changes."""
+
+    #: the redo LSN of a checkpoint: every page that changes after it has an image in the WAL
+    redo_lsn: int
+    #: commits from here on were not seen
+    after_lsn: int
+    #: transactions from `xmax` on were not seen, nor the `running` ones; None: exactly the commits
+    #: before the catalog's LSN were seen, as on a standby
+    xmax: int | None
+    running: tuple[int, ...]
+    #: the transactions that may have changed catalogs before the catalog's LSN without being seen
+    open: tuple[int, ...]
+    #: by the oid of the catalog
+    layouts: dict[int, CatalogLayout]
+    classes: tuple[ClassRow, ...]
+    attributes: tuple[AttributeRow, ...]
+    types: tuple[TypeRow, ...]
+    labels: tuple[LabelRow, ...]
+    namespaces: tuple[NamespaceRow, ...]
+    indexes: tuple[IndexRow, ...]
+    inherits: tuple[InheritsRow, ...]
+    ranges: tuple[RangeRow, ...]
+    depends: tuple[DependRow, ...]
+    extensions: tuple[ExtensionRow, ...]
+
+
 class Catalog:
     """One database's tables at an LSN, and tables of older catalogs whose files were deleted."""
 
@@ -124,6 +177,8 @@ class Catalog:
         types: Iterable[Type],
         ignored: Mapping[int, str],
         older_files: Mapping[int, int] | None = None,
+        rows: CatalogRows | None = None,
+        parts: Iterable[Catalog] = (),
     ) -> None:
         self.system_id = system_id
         self.version_major = version_major
@@ -137,6 +192,10 @@ class Catalog:
         self.ignored = dict(ignored)
         #: files of tables that only an older catalog has, and the LSN of that catalog
         self.older_files = dict(older_files or {})
+        #: None: the changes after `lsn` cannot be followed
+        self.rows = rows
+        #: the catalogs that were merged into this one, the oldest first
+        self.parts: tuple[Catalog, ...] = tuple(parts) or (self,)
 
     @cached_property
     def by_file(self) -> dict[int, Table]:
@@ -227,7 +286,33 @@ class Catalog:
                 **{table.relfilenode: self.taken_lsn(table) for table in gone},
                 **newer.older_files,
             },
+            rows=newer.rows,
+            parts=sorted((*self.parts, *newer.parts), key=lambda part: part.lsn),
         )
+
+    def with_tables(
+        self, tables: Iterable[Table], types: Iterable[Type], ignored: Mapping[int, str]
+    ) -> Catalog:
+        """A copy with other tables and types."""
+        return Catalog(
+            system_id=self.system_id,
+            version_major=self.version_major,
+            database_oid=self.database_oid,
+            database_name=self.database_name,
+            lsn=self.lsn,
+            wal_level=self.wal_level,
+            tables=tables,
+            types=types,
+            ignored=ignored,
+            older_files=self.older_files,
+        )
+
+    def followed(self, lsn: int) -> Catalog | None:
+        """The catalog from which the changes at `lsn` and after it are followed: the last one that
+        was taken before, or else the first one. None if no catalog has rows."""
+        able = [part for part in self.parts if part.rows is not None]
+        before = [part for part in able if part.lsn <= lsn]
+        return before[-1] if before else able[0] if able else None
 
     # ---- the file
 
@@ -242,6 +327,7 @@ class Catalog:
             tables=self.tables,
             types=tuple(self.types.values()),
             ignored=dict(sorted(self.ignored.items())),
+            rows=self.rows,
         )
         return msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n"
 
@@ -269,6 +355,7 @@ class Catalog:
             tables=stored.tables,
             types=stored.types,
             ignored=stored.ignored,
+            rows=stored.rows,
         )
 
 
@@ -285,6 +372,7 @@ class _Stored(_Head):
     tables: tuple[Table, ...]
     types: tuple[Type, ...]
     ignored: dict[int, str]
+    rows: CatalogRows | None = None
 
 
 def load_catalog(paths: str) -> Catalog:

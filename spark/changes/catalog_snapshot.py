@@ -14,6 +14,7 @@ from psycopg import sql
 
 from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.spark.changes.catalog import (
+    ALIGN,
     ARRAY,
     COMPOSITE,
     Attribute,
@@ -22,11 +23,10 @@ from quorum_wal.spark.changes.catalog import (
     Table,
     Type,
 )
+from quorum_wal.spark.changes.catalog_row_snapshot import open_transactions, take_rows
 from quorum_wal.spark.changes.datum import MONEY, NAMED_OIDS, Datums
 from quorum_wal.spark.changes.datum_money import SAMPLES
 from quorum_wal.spark.errors import CatalogError
-
-_ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
 
 _SERVER = """
     SELECT (SELECT system_identifier FROM pg_control_system()),
@@ -41,13 +41,14 @@ _LSN = """
 """
 
 _TABLES = """
-    SELECT c.oid::bigint, pg_relation_filenode(c.oid)::bigint, n.nspname, c.relname,
-           c.reltoastrelid::bigint, coalesce(pg_relation_filenode(c.reltoastrelid), 0)::bigint,
-           (SELECT i.indkey::int2[] FROM pg_index i
+    SELECT c.oid::bigint, c.relfilenode::bigint, n.nspname, c.relname, c.reltoastrelid::bigint,
+           coalesce(t.relfilenode, 0)::bigint,
+           (SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_index i
              WHERE i.indrelid = c.oid AND i.indisprimary),
-           (SELECT i.indkey::int2[] FROM pg_index i
+           (SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_index i
              WHERE i.indrelid = c.oid AND i.indisreplident)
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+      LEFT JOIN pg_class t ON t.oid = c.reltoastrelid
      WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
        AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
      ORDER BY c.oid
@@ -127,6 +128,7 @@ def take_catalog(dsn: str) -> Catalog:
     try:
         with psycopg.connect(dsn, autocommit=True) as connection:
             ((lsn,),) = connection.execute(_LSN)
+            open_xids = open_transactions(connection)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             # Names and missing values must be printed as the decoder prints them.
             connection.execute(
@@ -134,7 +136,7 @@ def take_catalog(dsn: str) -> Catalog:
                 " SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres';"
                 " SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1"
             )
-            return _read(connection, Lsn.parse(lsn))
+            return _read(connection, Lsn.parse(lsn), open_xids)
     except psycopg.Error as error:
         raise CatalogError(
             f"the catalog cannot be taken: {' '.join(str(error).split())}",
@@ -142,7 +144,7 @@ def take_catalog(dsn: str) -> Catalog:
         ) from error
 
 
-def _read(connection: psycopg.Connection[Any], lsn: Lsn) -> Catalog:
+def _read(connection: psycopg.Connection[Any], lsn: Lsn, open_xids: frozenset[int]) -> Catalog:
     ((system_id, major, wal_level, database_oid, database_name, encoding),) = connection.execute(
         _SERVER
     )
@@ -166,6 +168,7 @@ def _read(connection: psycopg.Connection[Any], lsn: Lsn) -> Catalog:
         tables=[_table(row, tuple(columns.get(row[0], ()))) for row in connection.execute(_TABLES)],
         types=types,
         ignored=dict(connection.execute(_IGNORED).fetchall()),
+        rows=take_rows(connection, columns, open_xids),
     )
 
 
@@ -175,7 +178,7 @@ def _column(connection: psycopg.Connection[Any], datums: Datums, row: tuple[Any,
     if missing is not None:
         missing, missing_json = _missing(connection, datums.base_oid(type_oid), missing, type_name)
     return Column(
-        name, type_oid, typmod, length, _ALIGN[align], by_value, dropped, missing, missing_json
+        name, type_oid, typmod, length, ALIGN[align], by_value, dropped, missing, missing_json
     )  # fmt: skip
 
 
@@ -214,7 +217,7 @@ def _read_types(connection: psycopg.Connection[Any]) -> list[Type]:
     for type_oid, name, oid, length, align, dropped in connection.execute(
         _ATTRIBUTES, (composite,)
     ):
-        attribute = Attribute(name, oid, length, _ALIGN[align], dropped)
+        attribute = Attribute(name, oid, length, ALIGN[align], dropped)
         attributes.setdefault(type_oid, []).append(attribute)
     samples = tuple(text for (text,) in connection.execute(_MONEY, (list(SAMPLES),)))
     return [
@@ -236,7 +239,7 @@ def _type(
         ARRAY if is_array else kind,
         element if is_array else of_oid,
         length,
-        _ALIGN[align],
+        ALIGN[align],
         by_value,
         labels,
         relation,

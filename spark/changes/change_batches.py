@@ -33,6 +33,7 @@ from quorum_wal.spark.changes.heap_scan import (
     TRUNCATE,
     UPDATE,
 )
+from quorum_wal.spark.changes.table_versions import SCHEMA
 from quorum_wal.spark.changes.toast_chunks import ToastChunks
 from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.spark.changes.tuple_cells import Cells, TableFormat, read_cells
@@ -45,7 +46,7 @@ _NEW, _OLD = (NEW_AT, NEW_LENGTH), (OLD_AT, OLD_LENGTH)
 
 _OPERATIONS = {
     UNDECODED: "unknown", INSERT: "insert", UPDATE: "update", DELETE: "delete",
-    TRUNCATE: "truncate",
+    TRUNCATE: "truncate", SCHEMA: "schema",
 }  # fmt: skip
 
 
@@ -60,14 +61,21 @@ class _Group:
 
 
 class ChangeBatches:
-    """`only`: a table whose rows become typed columns. `is_compiled` False prints every value in
-    Python; tests use it to compare both ways."""
+    """`only`: a table whose rows become typed columns. `datums_of`: the types that are valid for a
+    table; by default those of the catalog. `is_compiled` False prints every value in Python; tests
+    use it to compare both ways."""
 
     def __init__(
-        self, catalog: Catalog, only: Table | None = None, *, is_compiled: bool = True
+        self,
+        catalog: Catalog,
+        only: Table | None = None,
+        *,
+        datums_of: Callable[[int], Datums] | None = None,
+        is_compiled: bool = True,
     ) -> None:
         self._tables = catalog.tables
         self._datums = Datums(catalog.types)
+        self._datums_of = datums_of
         self._is_compiled = is_compiled
         self._formats: dict[int, TableFormat] = {}
         self.is_typed = only is not None
@@ -95,8 +103,9 @@ class ChangeBatches:
 
     def format_of(self, number: int) -> TableFormat:
         if number not in self._formats:
+            datums = self._datums_of(number) if self._datums_of else self._datums
             self._formats[number] = TableFormat.of(
-                self._tables[number], self._datums, is_compiled=self._is_compiled
+                self._tables[number], datums, is_compiled=self._is_compiled
             )
         return self._formats[number]
 
@@ -142,6 +151,7 @@ class _Batch:
             _in_order([getattr(group, name) for group in groups], order)
             for name in ("new", "old", "key")
         )
+        new, old = self._with_definitions(new, 0), self._with_definitions(old, 1)
         commit = changes[COMMIT]
         columns = [
             pa.array(changes[LSN]),
@@ -160,6 +170,16 @@ class _Batch:
             self._detail(),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.batches.schema)
+
+    def _with_definitions(self, values: pa.Array, side: int) -> pa.Array:
+        """Typed columns have no place for a definition."""
+        if self.batches.is_typed or not self.rows.definitions:
+            return values
+        texts: list[str | None] = [None] * (self.end - self.begin)
+        for row, definitions in self.rows.definitions.items():
+            if self.begin <= row < self.end:
+                texts[row - self.begin] = definitions[side]
+        return pc.coalesce(pa.array(texts, values.type), values)
 
     def _table_name(self, attribute: str) -> Callable[[int], str | None]:
         def name(number: int) -> str | None:

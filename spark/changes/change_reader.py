@@ -1,7 +1,7 @@
 """The changes of the transactions that commit in a range of the WAL: a task of `pg_changes`.
 
     1  once: the transactions that are open at the start of the range   (transaction_progress.py)
-       and the tables altered since the catalog was taken               (alteration_search.py)
+       and the changes of tables since the catalog was taken            (schema_search.py)
     2  for a window of the range: the transactions that commit in it    (transaction_commits.py)
     3  from the first of them on, through the window: their changes     (change_set.py)
     4  the rows to show, and their order                                (change_rows.py)
@@ -17,7 +17,7 @@ and reported, like damage in the range. No reader gets rows past `undecoded_rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -37,12 +37,21 @@ from quorum_wal.spark.changes.alterations import (
 from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_batches import ChangeBatches
 from quorum_wal.spark.changes.change_files import FileMap
-from quorum_wal.spark.changes.change_rows import NO_TABLE, ChangeRows, arrange, is_stale
+from quorum_wal.spark.changes.change_rows import (
+    NO_TABLE,
+    ChangeRows,
+    Followed,
+    arrange,
+    is_stale,
+)
 from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
 from quorum_wal.spark.changes.datum_varlena import DatumError
 from quorum_wal.spark.changes.heap_pages import HeapPages
-from quorum_wal.spark.changes.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
+from quorum_wal.spark.changes.heap_scan import LSN, NEW_AT, NEW_LENGTH, HeapScan, scan_heap
+from quorum_wal.spark.changes.schema_history import EventKind, SchemaHistory
+from quorum_wal.spark.changes.schema_search import SchemaSearch
+from quorum_wal.spark.changes.table_versions import TableVersions
 from quorum_wal.spark.changes.toast_chunks import ToastChunks
 from quorum_wal.spark.changes.transaction_commits import Commits, find_commits
 from quorum_wal.spark.changes.transaction_progress import (
@@ -53,8 +62,9 @@ from quorum_wal.spark.changes.transaction_progress import (
 )
 from quorum_wal.spark.changes.transaction_summary import TransactionSummary
 from quorum_wal.spark.changes.undecoded_rows import UndecodedPolicy
+from quorum_wal.spark.changes.wal_lookback import look_backwards
 from quorum_wal.spark.errors import CatalogError, WalInputError
-from quorum_wal.spark.inputs.wal_input import LostWal, WalInput
+from quorum_wal.spark.inputs.wal_input import WalInput
 from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 from quorum_wal.walrecords.record_index import Array, RecordIndex
 
@@ -65,13 +75,15 @@ WINDOW_BYTES = 16 << 20
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
     """`table` is the only table, with typed columns. `refresh` takes a new catalog, if the WAL has
-    files or columns that the catalog lacks, or a table was altered. `alterations` are those before
-    the range, if they are known. `undecoded` decides about rows that could not be decoded."""
+    files or columns that the catalog lacks, or a table was altered. `history`, if it is known, has
+    the changes of tables up to the end of the range. `alterations` are those before the range: of a
+    catalog without rows. `undecoded` decides about rows that could not be decoded."""
 
     catalog: Catalog
     table: Table | None = None
     refresh: Callable[[], Catalog] | None = field(default=None, repr=False)
     alterations: Alterations | None = field(default=None, repr=False)
+    history: SchemaHistory | None = field(default=None, repr=False)
     is_compiled: bool = True
     undecoded: UndecodedPolicy = field(default_factory=UndecodedPolicy)
 
@@ -148,13 +160,19 @@ class _ChangeReader:
         self._is_refreshed = False
         self._open = OpenTransactions(wal_range.start_lsn)
         self._alterations = Alterations(wal_range.start_lsn)
+        self._history = options.history
         self._use(options.catalog)
 
     def _use(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._versions = TableVersions(catalog, self._history)
+        self._tables = self._versions.catalog
         self._keys = CatalogKeys(catalog)
         self._batches = ChangeBatches(
-            catalog, self._options.table, is_compiled=self._options.is_compiled
+            self._tables,
+            self._options.table,
+            datums_of=self._versions.datums_of,
+            is_compiled=self._options.is_compiled,
         )
 
     @property
@@ -163,10 +181,10 @@ class _ChangeReader:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         self._open = self._look_back()
-        yield from self._earlier_alterations()
+        yield from self._earlier_changes()
         for window in self._windows():
             scans = list(self._scan(window, self._on_damage))
-            for scan in scans:
+            for scan in scans if self._history is None else ():
                 self._alterations.add(scan, self._keys)
             summaries = [TransactionSummary.at(scan) for scan in scans]
             commits = find_commits(scans)
@@ -194,7 +212,7 @@ class _ChangeReader:
         gathered = self._gather_known(pages_lsn, window, scans, commits)
         scans.clear()
         toast, data = self._toast(gathered, is_whole=not self._gaps), gathered.data
-        rows = arrange(gathered, self._catalog, self._options.table)
+        rows = self._arranged(gathered, commits)
         del gathered
         self._note_altered(rows, commits)
         yield from self._batches.build(rows, data, commits, toast)
@@ -285,27 +303,26 @@ class _ChangeReader:
 
     def _backwards(self, lsn: int) -> Iterator[tuple[int, list[TransactionSummary]]]:
         """The segments before `lsn`, one at a time, as far as WAL exists. Raises WalInputError."""
-        seg_size = self._facts.wal_seg_size
-        while lsn > seg_size:  # the first segment is never written
-            begin_lsn = (lsn - 1) // seg_size * seg_size
-            wal_range = WalRange(begin_lsn, lsn, self._range.limit_lsn)
-            try:
-                summaries = [
-                    TransactionSummary.at(scan) for scan in self._scan(wal_range, OnDamage.FAIL)
-                ]
-            except LostWal:
-                if begin_lsn < self._input.extent()[0]:
-                    return
-                summaries = [
-                    TransactionSummary.at(scan) for scan in self._scan(wal_range, self._on_older)
-                ]
-            yield begin_lsn, summaries
-            lsn = begin_lsn
+        limit_lsn = self._range.limit_lsn
+        return look_backwards(self._input, lsn, limit_lsn, self._scan, self._on_older)
 
     # ---- tables that were altered
 
+    def _earlier_changes(self) -> Iterator[pa.RecordBatch]:
+        """The changes of tables up to the end of the range, or, of a catalog without rows, the
+        alterations before the range; the windows add their own."""
+        base = self._catalog.followed(self._range.start_lsn)
+        if base is None:
+            yield from self._earlier_alterations()
+            return
+        if self._history is None:
+            search = SchemaSearch(self._input, base, self._on_damage)
+            self._history = search.follow(self._range)
+            self._use(self._catalog)
+        for problem in self._history.problems_of(self._range.start_lsn, self._range.end_lsn):
+            yield self._batches.note(problem.kind, problem.lsn, problem.text)
+
     def _earlier_alterations(self) -> Iterator[pa.RecordBatch]:
-        """The alterations before the range; the windows add their own."""
         start_lsn = self._range.start_lsn
         before = WalRange(start_lsn, start_lsn, self._range.limit_lsn)
         known = find_alterations(
@@ -317,6 +334,8 @@ class _ChangeReader:
 
     def _altered_rows(self, tables: Array, lsns: Array) -> Iterator[tuple[int, int, Array]]:
         """(table, LSN of its alteration, its rows that commit from there on)."""
+        if self._history is not None:
+            return
         for number, lsn in self._alterations.altered(self._catalog).items():
             rows = np.flatnonzero((tables == number) & (lsns >= lsn))
             if len(rows):
@@ -331,8 +350,9 @@ class _ChangeReader:
         lsns = commits.lsn[rows.changes[COMMIT]]
         for number, lsn, altered in self._altered_rows(rows.table, lsns):
             note = alteration_note(self._catalog.tables[number], lsn, self._catalog)
-            for row in altered.tolist():
-                rows.notes[row] = f"{rows.notes[row]}; {note}" if row in rows.notes else note
+            _add_note(rows, altered, note)
+        for number, doubt in self._versions.doubts().items():
+            _add_note(rows, np.flatnonzero(rows.table == number), doubt)
 
     # ---- changes
 
@@ -344,7 +364,7 @@ class _ChangeReader:
         refresh = None if self._is_refreshed else self._options.refresh
         if refresh is None:
             return gathered
-        if not is_stale(gathered, self._catalog) and not self._has_altered(gathered, commits):
+        if not is_stale(gathered, self._tables) and not self._has_altered(gathered, commits):
             return gathered
         self._is_refreshed = True
         self._use(self._catalog.merged(refresh()))
@@ -353,7 +373,7 @@ class _ChangeReader:
     def _gather(
         self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
     ) -> Gathered:
-        files = FileMap(self._catalog, self._options.table)
+        files = FileMap(self._tables, self._options.table)
         pages = HeapPages() if self._follows_pages else None
         changes = ChangeSet(files, commits, pages)
         # It begins at a record or at a segment.
@@ -361,13 +381,44 @@ class _ChangeReader:
         before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
         for scan in chain(self._scan(before, self._on_older), scans):
             changes.add(scan)
-        return changes.gathered()
+        gathered = changes.gathered()
+        self._versions.assign(gathered.changes, commits)
+        return gathered
+
+    def _arranged(self, gathered: Gathered, commits: Commits) -> ChangeRows:
+        """The rows to show, with those of changed definitions."""
+        only = self._options.table
+        if self._history is None:
+            return arrange(gathered, self._tables, only)
+        with_events, events = self._versions.with_events(gathered, commits, only)
+        changes = with_events.changes
+        commit_lsns = commits.lsn[changes[COMMIT]]
+
+        def table_of(row: int, oid: int) -> int | None:
+            return self._versions.number_of(oid, int(commit_lsns[row]), int(changes[LSN, row]))
+
+        followed = Followed(commit_lsns >= self._history.since_lsn, table_of)
+        rows = arrange(with_events, self._tables, only, followed)
+        places = {rows.place_of(row): event for row, event in events.items()}
+        return replace(
+            rows,
+            definitions={
+                place: (event.after, event.before)
+                for place, event in places.items()
+                if place is not None and event.kind is EventKind.SCHEMA
+            },
+        )
 
     def _toast(self, gathered: Gathered, *, is_whole: bool) -> ToastChunks:
         changes = gathered.changes
         chunks = changes[:, (changes[CODE] >= 0) & (changes[CODE] & 1 == 1)]
-        oids = np.array([table.toast_oid for table in self._catalog.tables] or [0], np.int64)
+        oids = np.array([table.toast_oid for table in self._tables.tables] or [0], np.int64)
         return ToastChunks(
             gathered.data, chunks[NEW_AT], chunks[NEW_LENGTH], chunks[COMMIT],
             oids[chunks[CODE] // 2], is_whole=is_whole,
         )  # fmt: skip
+
+
+def _add_note(rows: ChangeRows, altered: Array, note: str) -> None:
+    for row in altered.tolist():
+        rows.notes[row] = f"{rows.notes[row]}; {note}" if row in rows.notes else note

@@ -9,8 +9,8 @@ summarizes others has the place of the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from quorum_wal.spark.changes.heap_scan import (
     DAMAGED,
     DELETE,
     DROP_FILE,
+    EMPTY_FILE,
     FLAGS,
     INSERT,
     IS_LOGICAL,
@@ -81,20 +82,48 @@ class ChangeRows:
     changes: Array
     table: Array
     notes: dict[int, str]
+    #: the rows' numbers in the set; None: as they are
+    places: Array | None = None
+    #: of rows with a changed definition: the definition after and before, as JSON
+    definitions: Mapping[int, tuple[str | None, str | None]] = field(default_factory=dict)
+
+    def place_of(self, row: int) -> int | None:
+        """Where a row of the set is shown; None if it is not."""
+        if self.places is None:
+            return row
+        found = np.flatnonzero(self.places == row)
+        return int(found[0]) if len(found) else None
 
     def __len__(self) -> int:
         return len(self.table)
 
 
-def arrange(gathered: Gathered, catalog: Catalog, only: Table | None = None) -> ChangeRows:
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is known because the catalogs were followed: the rows for which files and definitions
+    are known, and the table that a TRUNCATE of a row names."""
+
+    rows: Array
+    table_of: Callable[[int, int], int | None]
+
+
+def arrange(
+    gathered: Gathered,
+    catalog: Catalog,
+    only: Table | None = None,
+    followed: Followed | None = None,
+) -> ChangeRows:
     """The rows to show: of this table, or of all tables."""
-    return _Arrangement(gathered, catalog, only).arrange()
+    return _Arrangement(gathered, catalog, only, followed).arrange()
 
 
 class _Arrangement:
     """Removes and summarizes rows, identified by their numbers in the set."""
 
-    def __init__(self, gathered: Gathered, catalog: Catalog, only: Table | None) -> None:
+    def __init__(
+        self, gathered: Gathered, catalog: Catalog, only: Table | None, followed: Followed | None
+    ) -> None:
+        self._followed = followed
         self._changes = gathered.changes
         self._catalog = catalog
         self._only = only
@@ -105,6 +134,7 @@ class _Arrangement:
 
     def arrange(self) -> ChangeRows:
         changes, operation = self._changes, self._changes[OPERATION]
+        self._forget_files()
         self._assign_truncated()
         for row in np.flatnonzero(operation == DAMAGED).tolist():
             self._undecoded(row, _DAMAGED)
@@ -124,7 +154,7 @@ class _Arrangement:
             return ChangeRows(changes, self._table, self._notes)  # a large transaction; no copy
         noted = np.flatnonzero(np.isin(order, list(self._notes))) if self._notes else ()
         notes = {int(place): self._notes[int(order[place])] for place in noted}
-        return ChangeRows(changes[:, order], self._table[order], notes)
+        return ChangeRows(changes[:, order], self._table[order], notes, order)
 
     def _note_lost_rows(self) -> None:
         """Old rows that are unknown. An update for logical decoding omits an unchanged identity."""
@@ -158,6 +188,8 @@ class _Arrangement:
         for row in np.flatnonzero(self._changes[OPERATION] == TRUNCATE).tolist():
             oid = int(self._changes[OID, row])
             number = numbers.get(oid)
+            if number is not None and self._followed is not None and self._followed.rows[row]:
+                number = self._followed.table_of(row, oid)
             self._shown[row] = number is not None
             self._table[row] = NO_TABLE if number is None else number
             if self._only is None and oid not in self._catalog.by_oid:
@@ -176,6 +208,29 @@ class _Arrangement:
             inserted = np.flatnonzero(same)
             self._shown[row] = False
             self._shown[inserted[-1:]] = False
+
+    def _forget_files(self) -> None:
+        """New files and whole pages change no row of a followed table: VACUUM FULL, CLUSTER and
+        SET TABLESPACE copy its rows, and other reasons for a new file are events of their own."""
+        operation = self._changes[OPERATION]
+        if self._followed is not None:
+            known = (self._table >= 0) & self._followed.rows
+            if self._catalog.wal_level != "logical":
+                emptied = known & self._shown & (operation == EMPTY_FILE)
+                self._empty_files(np.flatnonzero(emptied).tolist())
+            operation[known & np.isin(operation, (NEW_PAGE, CREATE_FILE, DROP_FILE))] = PAGE_IMAGE
+        operation[operation == EMPTY_FILE] = PAGE_IMAGE
+
+    def _empty_files(self, rows: list[int]) -> None:
+        """A TRUNCATE keeps the file if the transaction has created it. VACUUM removes all blocks of
+        a file, too, but creates none."""
+        changes = self._changes
+        names = np.stack((changes[COMMIT], changes[RELFILENODE]))
+        created = names[:, changes[OPERATION] == CREATE_FILE]
+        for row in rows:
+            if (created == names[:, row : row + 1]).all(axis=0).any():
+                changes[OPERATION, row] = TRUNCATE
+                changes[OID, row] = self._catalog.tables[self._table[row]].oid
 
     def _summarize_files(self) -> None:
         """Tables that got a new file, and pages written without records of their rows."""

@@ -59,6 +59,7 @@ class Note(Enum):
     LOST_WAL = 0
     INCOMPLETE = 1
     NOT_SEARCHED = 2
+    NOT_FOLLOWED = 3
 
 
 _PRECISION_MAX = 38

@@ -14,23 +14,17 @@ import numpy as np
 from numba import njit
 
 from quorum_wal.pgwal.block_ref import BlockRef
-from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.pgwal.record import HEADER, RecordHeader
 from quorum_wal.spark.changes.change_files import FOREIGN, UNKNOWN, FileMap
-from quorum_wal.spark.changes.datum_varlena import DatumError
-from quorum_wal.spark.changes.heap_page import is_heap_page, joined_tuple, restore_page
+from quorum_wal.spark.changes.heap_follower import HeapFollower
+from quorum_wal.spark.changes.heap_page import is_heap_page, restore_page
 from quorum_wal.spark.changes.heap_pages import HeapPages
 from quorum_wal.spark.changes.heap_scan import (
-    BLOCK,
     CHANGE_FIELDS,
     DATABASE,
-    DELETE,
     DROP_FILE,
     DROPPED,
     DROPPED_AT,
-    FLAGS,
-    HAS_IMAGE,
-    HAS_OLD_IMAGE,
     INSERT,
     LSN,
     MARK_LSN,
@@ -38,11 +32,8 @@ from quorum_wal.spark.changes.heap_scan import (
     NEW_AT,
     NEW_LENGTH,
     NEW_PAGE,
-    OFFSET,
     OLD_AT,
-    OLD_BLOCK,
     OLD_LENGTH,
-    OLD_OFFSET,
     OPERATION,
     PAGE_IMAGE,
     PREFIX,
@@ -65,7 +56,6 @@ COMMIT, CODE, OID, FIELDS = CHANGE_FIELDS, CHANGE_FIELDS + 1, CHANGE_FIELDS + 2,
 
 _ROOM = 16
 _FILE = np.dtype([("tablespace", "<u4"), ("database", "<u4"), ("relfilenode", "<u4")])
-_NO_TUPLE = "the row is not in the record, and its page has not been seen before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +146,12 @@ class ChangeSet:
             chosen, pages = kept & partial & (codes >= 0), HeapPages()
         else:
             chosen, pages = codes >= 0, self._pages
-        follower = _Follower(scan, pages)
-        return {
-            row: follower.follow(row, is_partial=bool(partial[row]))
-            for row in np.flatnonzero(chosen).tolist()
-        }
+        follower = HeapFollower(scan, pages)
+        found = {}
+        for row in np.flatnonzero(chosen).tolist():
+            new, old = follower.follow(row)
+            found[row] = new if isinstance(new, str) or partial[row] else b"", old
+        return found
 
     def _complete(self, rows: Array, place: int, new: bytes | str, old: bytes | None) -> None:
         """Appends a completed tuple to the data."""
@@ -217,55 +208,6 @@ class ChangeSet:
             rows[LSN], rows[OPERATION], rows[SEQ] = marks[MARK_LSN, place], DROP_FILE, dropped
             rows[COMMIT], rows[CODE] = numbers[place], codes[dropped]
             self._append(rows, np.empty(0, np.uint8))
-
-
-class _Follower:
-    """Follows the changes of one scan in order."""
-
-    def __init__(self, scan: HeapScan, pages: HeapPages) -> None:
-        self._scan = scan
-        self._pages = pages
-        self._last_record = -1
-
-    def follow(self, row: int, *, is_partial: bool) -> tuple[bytes | str, bytes | None]:
-        """(the new tuple, or what is wrong, or b"" if the record has it; the old tuple)."""
-        change = dict(enumerate(self._scan.changes[:, row].tolist()))
-        file, operation = change[RELFILENODE], change[OPERATION]
-        try:
-            old = None
-            if operation in (UPDATE, DELETE):
-                old = self._pages.get(file, change[OLD_BLOCK], change[OLD_OFFSET])
-            if operation == PAGE_IMAGE or change[FLAGS] & (HAS_IMAGE | HAS_OLD_IMAGE):
-                self._take_images(change[RECORD])
-            if operation in (UPDATE, DELETE) and old is None:
-                old = self._pages.get(file, change[OLD_BLOCK], change[OLD_OFFSET])
-            if operation not in (INSERT, UPDATE):
-                return b"", old
-            new = self._new_tuple(change, old)
-        except (DatumError, WalFormatError) as error:
-            return str(error), None
-        if new is None:
-            return _NO_TUPLE, old
-        self._pages.put(file, change[BLOCK], change[OFFSET], new)
-        return new if is_partial else b"", old
-
-    def _new_tuple(self, change: dict[int, int], old: bytes | None) -> bytes | None:
-        at, length = change[NEW_AT], change[NEW_LENGTH]
-        if length == 0:
-            return self._pages.get(change[RELFILENODE], change[BLOCK], change[OFFSET])
-        stored: bytes = self._scan.index.data[at : at + length].tobytes()
-        if not change[PREFIX] and not change[SUFFIX]:
-            return stored
-        return None if old is None else joined_tuple(stored, old, change[PREFIX], change[SUFFIX])
-
-    def _take_images(self, record: int) -> None:
-        """Takes the images of a record once, however many tuples it has."""
-        if record == self._last_record:
-            return
-        self._last_record = record
-        for block in self._scan.body(record).blocks:
-            if block.image is not None and block.image.is_applied and block.fork == 0:
-                self._pages.put_image(block.relation.number, block.block_number, block.image)
 
 
 def _move(parts: list[Array], whole: Array) -> None:

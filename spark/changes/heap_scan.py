@@ -45,9 +45,10 @@ from quorum_wal.walrecords.transaction import SUBXIDS_AT as ENDS_AT
 ) = range(19)  # fmt: skip
 
 #: operations of changes
-INSERT, UPDATE, DELETE, TRUNCATE, CREATE_FILE, NEW_PAGE, PAGE_IMAGE, DAMAGED, DROP_FILE = range(
-    1, 10
-)
+(
+    INSERT, UPDATE, DELETE, TRUNCATE, CREATE_FILE, NEW_PAGE, PAGE_IMAGE, DAMAGED, DROP_FILE,
+    EMPTY_FILE,
+) = range(1, 11)  # fmt: skip
 
 #: flags of changes
 OLD_IS_KEY = 1  #: the old tuple has only the columns that identify the row
@@ -78,7 +79,6 @@ _BODY_FIELDS = _FIRST_BLOCK + _MAX_BLOCKS * _B_FIELDS
 
 _HEAP_HEADER = 5
 _INSERT_SIZE, _DELETE_SIZE, _UPDATE_SIZE, _TRUNCATE_SIZE, _MULTI_SIZE = 3, 8, 14, 12, 4
-
 
 _NOTHING: Array = np.empty((0, 0), np.int64)
 
@@ -424,17 +424,20 @@ def _multi_insert(
 def _file(
     data: Bytes, info: Int, body: Numbers, changes: Numbers, counts: Numbers, fills: bool
 ) -> None:
-    """XLOG_SMGR_CREATE: tablespace, database, relfilenode, fork."""
-    main = body[_MAIN_AT]
-    if info != 0x10 or body[_MAIN_LENGTH] < 16 or load_u32(data, main + 12) != 0:
+    """XLOG_SMGR_CREATE: tablespace, database, relfilenode, fork. XLOG_SMGR_TRUNCATE: first block to
+    remove, tablespace, database, relfilenode, flags; it counts if all blocks are removed."""
+    main, is_new = body[_MAIN_AT], info == 0x10
+    if info not in (0x10, 0x20) or body[_MAIN_LENGTH] < 16:
+        return
+    if load_u32(data, main + (12 if is_new else 0)) != 0:
         return
     counts[0] += 1
     if fills:
-        row = counts[0] - 1
+        row, at = counts[0] - 1, main + (4 if is_new else 8)
         changes[:, row] = 0
-        changes[OPERATION, row] = CREATE_FILE
-        changes[DATABASE, row] = load_u32(data, main + 4)
-        changes[RELFILENODE, row] = load_u32(data, main + 8)
+        changes[OPERATION, row] = CREATE_FILE if is_new else EMPTY_FILE
+        changes[DATABASE, row] = load_u32(data, at)
+        changes[RELFILENODE, row] = load_u32(data, at + 4)
 
 
 @njit(cache=True, nogil=True)

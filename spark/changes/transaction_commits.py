@@ -55,7 +55,7 @@ def find_commits(scans: Iterable[HeapScan]) -> Commits:
         found = scan.marks[:, np.isin(scan.marks[MARK_KIND], (COMMIT, COMMIT_PREPARED))]
         marks.append(found)
         for i in np.flatnonzero(found[SUBXIDS]).tolist():
-            subxids.append(_subxids(scan, found, i))
+            subxids.append(subxids_of(scan, found, i))
             owners.append(np.full(len(subxids[-1]), count + i, np.int64))
         count += found.shape[1]
     all_marks = np.concatenate(marks, axis=1) if marks else np.empty((MARK_FIELDS, 0), np.int64)
@@ -75,10 +75,11 @@ def find_commits(scans: Iterable[HeapScan]) -> Commits:
 def ended_xids(scan: HeapScan) -> Array:
     """The xids of all transactions and subtransactions that commit or abort in the scan."""
     found = scan.marks[:, np.isin(scan.marks[MARK_KIND], (COMMIT, COMMIT_PREPARED, ABORT))]
-    subxids = [_subxids(scan, found, i) for i in np.flatnonzero(found[SUBXIDS]).tolist()]
+    subxids = [subxids_of(scan, found, i) for i in np.flatnonzero(found[SUBXIDS]).tolist()]
     return np.concatenate([found[MARK_XID], *subxids])
 
 
-def _subxids(scan: HeapScan, marks: Array, i: int) -> Array:
+def subxids_of(scan: HeapScan, marks: Array, i: int) -> Array:
+    """The xids of the subtransactions of mark `i` of the scan's marks."""
     at, length = int(marks[SUBXIDS_AT, i]), 4 * int(marks[SUBXIDS, i])
     return scan.index.data[at : at + length].copy().view("<u4").astype(np.int64)

@@ -5,17 +5,20 @@
     state      for each key, the row after these changes in commit order
 
 Laws. The snapshot decides which transactions had committed, not LSNs. A change that could not be
-decoded, or lost WAL, is an error, because the table might be wrong. The state at an LSN includes
-all transactions whose commit record starts before it. The state at a time includes those whose
-commit time is before it.
+decoded, or lost WAL, is an error, because the table might be wrong. So is a change of the
+definition that gives the base's rows other names or values: a renamed table or column, a dropped
+table, a new column with a default, another type without a rewrite. The state at an LSN includes all
+transactions whose commit record starts before it. The state at a time includes those whose commit
+time is before it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.catalog import Table
@@ -114,11 +117,9 @@ def replay_table(
     name = f"{table.schema}.{table.name}"
     of_table = f"schema = '{_escaped(table.schema)}' AND table = '{_escaped(table.name)}'"
     # A file that is not in the catalog may belong to this table; after a TRUNCATE it does.
-    unseen = (
-        changes.where(f"{of_table} OR table IS NULL")
-        .where(f"({is_unseen(found.snapshot)}) OR {_CONCERNING_NOTE}")
-        .persist()
-    )
+    unseen_of_all = changes.where(f"({is_unseen(found.snapshot)}) OR {_CONCERNING_NOTE}")
+    _check_definitions(unseen_of_all, table)
+    unseen = unseen_of_all.where(f"{of_table} OR table IS NULL").persist()
     try:
         _check_decoded(unseen, name)
     except UndecodedChange:
@@ -167,6 +168,53 @@ def _check_decoded(changes: DataFrame, table: str) -> None:
             hint="If a file is unknown, also name a newer catalog: --catalog OLD,NEW. With "
             "wal_level = logical the WAL has complete rows.",
         )
+
+
+def _check_definitions(changes: DataFrame, table: Table) -> None:
+    """Definitions change rarely, so the driver collects them. Raises UndecodedChange."""
+    wanted = table.schema, table.name
+    rewritten = "truncate"
+    found = changes.where(f"operation IN ('schema', '{rewritten}')")
+    rows = found.orderBy("commit_lsn", "lsn").collect()
+    rewrites = {
+        (row.commit_lsn, row.schema, row.table) for row in rows if row.operation == rewritten
+    }
+    for row in rows:
+        if row.operation == rewritten:
+            continue
+        old, new = (json.loads(text) if text else None for text in (row.old, row.new))
+        names = [(each["schema"], each["table"]) for each in (old, new) if each is not None]
+        if old is None or wanted not in names:
+            continue
+        is_rewritten = (row.commit_lsn, row.schema, row.table) in rewrites
+        reason = unreplayed(old, new, is_rewritten=is_rewritten)
+        if reason is not None:
+            raise UndecodedChange(
+                f"a change of the definition of {table} at {format_lsn(row.lsn)} cannot be "
+                f"replayed: {reason}",
+                hint="Take a base of the table after that change.",
+            )
+
+
+def unreplayed(
+    old: dict[str, Any], new: dict[str, Any] | None, *, is_rewritten: bool
+) -> str | None:
+    """Why the rows before a change of the definition do not fit the rows after it."""
+    if new is None:
+        return "the table was dropped"
+    if (old["schema"], old["table"]) != (new["schema"], new["table"]):
+        return f"the table was renamed to {new['schema']}.{new['table']}"
+    known = {column["number"]: column for column in old["columns"]}
+    for column in new["columns"]:
+        before = known.get(column["number"])
+        if before is None:
+            if "missing_value" in column and not is_rewritten:
+                return f"column {column['name']} was added with a value for older rows"
+        elif before["name"] != column["name"]:
+            return f"column {before['name']} was renamed to {column['name']}"
+        elif before["type"] != column["type"] and not is_rewritten:
+            return f"the type of column {column['name']} was changed to {column['type']}"
+    return None
 
 
 def _key(column: str, key: tuple[str, ...]) -> str:

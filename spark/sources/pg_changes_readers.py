@@ -8,14 +8,13 @@ the WAL of all transactions that are still open.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from quorum_wal.spark.changes.alteration_search import find_alterations
-from quorum_wal.spark.changes.alterations import Alterations
 from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
+from quorum_wal.spark.changes.earlier_changes import EarlierChanges, KnownChanges
 from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
 from quorum_wal.spark.records.wal_filter import WalFilter
 from quorum_wal.spark.sources.input_options import InputOptions
@@ -27,9 +26,9 @@ from quorum_wal.spark.sources.wal_task import WalTask
 
 @dataclass(frozen=True, slots=True)
 class ChangeTask(WalTask):
-    """`alterations`: of all tables, before the range."""
+    """`known`: the changes of tables since the catalog."""
 
-    alterations: Alterations
+    known: KnownChanges
 
 
 class ChangeBatchReader(DataSourceReader):
@@ -46,7 +45,8 @@ class ChangeBatchReader(DataSourceReader):
             whole = plan_range(options, facts)
             is_whole = options.on_damage is OnDamage.STOP
             parts = [whole] if is_whole else split(whole, facts, options.partition_bytes)
-            return _tasks(parts, _altered_before(options, self._changes, parts))
+            earlier = EarlierChanges(options.wal_input, self._changes, options.on_damage)
+            return _tasks(parts, earlier)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._changes, partition)
@@ -59,14 +59,12 @@ class ChangeStreamReader(WalStreamReader):
         super().__init__(options)
         self._changes = changes
         self._held: tuple[int, int] | None = None
-        self._alterations: Alterations | None = None
+        self._earlier = EarlierChanges(options.wal_input, changes, options.on_damage)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         with shown_errors():
             parts = self._parts(start, end)
-            known = _altered_before(self._options, self._changes, parts, self._alterations)
-            self._alterations = replace(known, unseen=[])
-            return _tasks(parts, known)
+            return _tasks(parts, self._earlier)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._changes, partition)
@@ -82,23 +80,11 @@ class ChangeStreamReader(WalStreamReader):
         super()._hold(self._held[1])
 
 
-def _altered_before(
-    options: InputOptions,
-    changes: ChangeOptions,
-    parts: Sequence[WalRange],
-    known: Alterations | None = None,
-) -> Alterations:
-    """The alterations that all tasks need; `known` from the last batch. Raises WalInputError."""
-    starts = replace(parts[0], end_lsn=parts[-1].start_lsn)
-    return find_alterations(options.wal_input, changes.catalog, starts, options.on_damage, known)
-
-
-def _tasks(parts: Sequence[WalRange], known: Alterations) -> list[InputPartition]:
-    """The first task reports the WAL that was not searched."""
-    rest = replace(known, unseen=[])
+def _tasks(parts: Sequence[WalRange], earlier: EarlierChanges) -> list[InputPartition]:
+    """Raises WalInputError."""
     return [
-        ChangeTask(part, WalFilter(), known if number == 0 else rest)
-        for number, part in enumerate(parts)
+        ChangeTask(part, WalFilter(), known)
+        for part, known in zip(parts, earlier.of_tasks(parts), strict=True)
     ]
 
 
@@ -107,6 +93,6 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Raises SparkWalError."""
     assert isinstance(partition, ChangeTask)
-    changes = replace(changes, alterations=partition.alterations)
+    changes = partition.known.options(changes)
     with shown_errors():
         yield from read_changes(options.wal_input, partition.wal_range, changes, options.on_damage)

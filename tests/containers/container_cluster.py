@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import docker
-import psycopg
 from container_network import PinnedNetwork
 from container_service import READY_TIMEOUT, ServiceContainer
 from firewall import Firewall
-from psycopg.conninfo import make_conninfo
+from remote_postgres import RemotePostgres
 
 from quorum_wal.pg_fixtures.cluster import QuorumCluster
-from quorum_wal.pg_fixtures.data_directory import SUPERUSER, Setting
-from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.data_directory import Setting
 from quorum_wal.pg_fixtures.proposer import ProposerProcess
 from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
 from quorum_wal.pg_fixtures.waiting import wait_until
@@ -31,7 +29,6 @@ SAFEKEEPER_HOST_FIRST = 11
 PROPOSER_HOST_FIRST = 20
 
 SAFEKEEPER_IDS = (1, 2, 3)
-POSTGRES_PORT = 5432
 WAL_PORT = 5454
 SAFEKEEPER_HTTP_PORT = 7676
 PROPOSER_HTTP_PORT = 7677
@@ -44,7 +41,7 @@ DATA_DIR = "/var/lib/sk"
 LET_REPLICATION_IN = 'echo "host replication all all scram-sha-256" >>"$PGDATA/pg_hba.conf"'
 
 
-class ContainerPostgres(Postgres):
+class ContainerPostgres(RemotePostgres):
     """The interface of Postgres, without the parts that need binaries and files of this machine."""
 
     def __init__(self, client: docker.DockerClient, network: PinnedNetwork, image: str) -> None:
@@ -61,8 +58,7 @@ class ContainerPostgres(Postgres):
                 "POSTGRES_INITDB_ARGS": "--wal-segsize=1",  # MB
             },
         )
-        self.port = POSTGRES_PORT
-        self.ip = self.server.ip
+        super().__init__(self.server.ip, PASSWORD)
 
     def init(self, *options: str) -> None:
         """Create the data folder, at the first start."""
@@ -75,28 +71,10 @@ class ContainerPostgres(Postgres):
         self.wait_ready(timeout)
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
-        def ready() -> bool:
-            try:
-                return bool(self.execute("SELECT 1", connect_timeout=3))
-            except psycopg.OperationalError:
-                return False
-
-        self.server.wait_until(ready, timeout, "it to accept connections")
+        self.server.wait_until(self.accepts_connections, timeout, "it to accept connections")
 
     def crash(self) -> None:
         self.server.kill()
-
-    def dsn(self, **extra: Any) -> str:
-        keywords: dict[str, Any] = {
-            "host": self.ip,
-            "port": POSTGRES_PORT,
-            "user": SUPERUSER,
-            "dbname": SUPERUSER,
-            "password": PASSWORD,
-            "sslmode": "disable",
-            "gssencmode": "disable",
-        }
-        return make_conninfo("", **{**keywords, **extra})
 
     def configure(self, **settings: Setting | None) -> None:
         """By ALTER SYSTEM; new sessions have the settings on return."""

@@ -29,6 +29,7 @@ from quorum_wal.pg_server.program import run_program
 
 ROOT = Path(__file__).parents[2]
 POSTGRES_CONTEXT = Path(__file__).parent / "postgres"
+SYSTEMD_CONTEXT = Path(__file__).parent / "systemd"
 
 REPOSITORY = "quorum-wal-test"
 PUBLIC_BASE = "python:3.12-slim-bookworm"
@@ -153,6 +154,12 @@ def build_postgres(engine: Engine) -> str:
     """Build postgres/Dockerfile; return the image's name. Raises FixtureError."""
     files = [(path, path.name) for path in POSTGRES_CONTEXT.iterdir()]
     return build(engine.client, "postgres", files, {"BASE_IMAGE": engine.base.image})
+
+
+def build_systemd(engine: Engine, postgres: str, packages: list[Path]) -> str:
+    """Build systemd/Dockerfile on the image `postgres`. Raises FixtureError."""
+    files = [(path, path.name) for path in (*SYSTEMD_CONTEXT.iterdir(), *packages)]
+    return build(engine.client, "systemd", files, {"POSTGRES_IMAGE": postgres})
 
 
 def build(

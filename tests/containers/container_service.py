@@ -32,7 +32,8 @@ READY_TIMEOUT = 180.0  # a Postgres on a busy machine accepts no client for long
 
 
 class ServiceContainer(ServiceProcess):
-    """`host` is its number on the network. The content of `volume_path` outlives the container.
+    """`host` is its number on the network, where `names` also resolve to it. The content of
+    `volume_path` outlives the container.
 
     `files` are added to it, as root's, with `files_mode`; its `ports` are published at an address
     and port of this machine; `options` are those of docker-py's `containers.create`.
@@ -52,6 +53,7 @@ class ServiceContainer(ServiceProcess):
         files: Mapping[str, bytes] | None = None,
         files_mode: int = 0o444,
         ports: Mapping[str, tuple[str, int]] | None = None,
+        names: Sequence[str] = (),
         **options: Any,
     ) -> None:
         self.name = name
@@ -61,6 +63,7 @@ class ServiceContainer(ServiceProcess):
         self.files = dict(files or {})
         self._files_mode = files_mode
         self.ports = dict(ports or {})
+        self._names = (name, *names)
         self.ip = network.address(host)
         self._client = client
         self._network = network
@@ -85,7 +88,7 @@ class ServiceContainer(ServiceProcess):
         for path, content in self.files.items():
             made.with_copy_into_container(content, path, mode=self._files_mode)
         made.ports.update(self.ports)
-        made.with_kwargs(**self._network.endpoint(self._host, self.name), **self._options)
+        made.with_kwargs(**self._network.endpoint(self._host, *self._names), **self._options)
         self._docker_container = made
         made.start()
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from compose_file import COMPOSE_FILE, ComposeStack
 from container_images import Engine, Images
-from reckoning import TIMEOUT
+from reckoning import TIMEOUT, assert_complete
 
 from quorum_wal.pg_fixtures.ledger import Ledger
 from quorum_wal.pg_fixtures.ports import free_port
@@ -44,15 +44,6 @@ def ledger(stack: ComposeStack, port: int, request: pytest.FixtureRequest) -> It
     with Ledger(dsn, clients=3, table=request.node.name) as ledger:
         ledger.wait_for_progress(20, TIMEOUT)
         yield ledger
-
-
-def assert_nothing_lost(ledger: Ledger) -> None:
-    ledger.wait_for_progress(20, TIMEOUT)
-    ledger.pause()
-    ledger.wait_idle(TIMEOUT)
-    report = ledger.verify()
-    assert report.ok, report
-    assert report.found == report.acknowledged >= 40
 
 
 def documented_commands(program: str) -> list[list[str]]:
@@ -104,7 +95,7 @@ def test_a_service_that_dies_is_started_again(
     before = service.pid
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: service.pid not in (0, before), TIMEOUT, f"{name} to be started again")
-    assert_nothing_lost(ledger)
+    assert_complete(ledger)
     service.wait_well()
 
 
@@ -112,4 +103,4 @@ def test_down_and_up_again_loses_nothing(stack: ComposeStack, ledger: Ledger) ->
     codes = stack.down()
     assert codes == dict.fromkeys(stack.services, 0)
     stack.up()
-    assert_nothing_lost(ledger)
+    assert_complete(ledger)

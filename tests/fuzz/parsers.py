@@ -99,6 +99,7 @@ from quorum_wal.safekeeper.data_directory import parse_folder_name
 from quorum_wal.safekeeper.errors import ControlFileError, SafekeeperError
 from quorum_wal.safekeeper.slots_file import decode_slots
 from quorum_wal.safekeeper.trim_rule import parse_suffix
+from quorum_wal.spark.changes.datum_varlena import DatumError
 from quorum_wal.telemetry.http_token import read_http_token, read_private_token
 from quorum_wal.telemetry.page.sign_in import parse_token_form
 from quorum_wal.walproposer.errors import Unreachable, WalProposerError
@@ -110,7 +111,7 @@ from quorum_wal.walproposer.qsync import verbs
 from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 from quorum_wal.walproposer.timelines.status_page import PageAddress
 
-from . import seeds
+from . import catalog_seeds, seeds
 from .bounds import bounded
 from .datum_seeds import DATUMS
 from .mutation import mutate, mutate_text
@@ -414,6 +415,11 @@ PARSERS: list[Parser] = [
                seeds=(bytes(80),))
         for read in (parse_named_row, parse_pair_row, parse_role_row)
     ),
+    Parser("spark.changes.catalog_decoder.CatalogDecoder.decode (pg_index)",
+           catalog_seeds.INDEX_DECODER.decode, (DatumError,), seeds=catalog_seeds.INDEX_ROWS),
+    Parser("spark.changes.catalog_decoder.CatalogDecoder.decode (pg_attribute)",
+           catalog_seeds.ATTRIBUTE_DECODER.decode, (DatumError,),
+           seeds=catalog_seeds.ATTRIBUTE_ROWS),
     Parser("pageserver.pitr.table_name.TableName.parse", TableName.parse, (TableNameError,),
            texts=("shop.public.orders", 'shop."Odd.Name"."we""ird"')),
     Parser("pgwire.extended_fields.decode_parse", decode_parse, (ProtocolError,),

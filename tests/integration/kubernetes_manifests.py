@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from quorum_wal.pg_fixtures.processes import SK
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "packaging/kubernetes"
@@ -104,3 +108,42 @@ def container_named(file: str, name: str) -> Container:
 def image_environment() -> dict[str, str]:
     """The variables of `sk` that our image sets."""
     return dict(_IMAGE_VARIABLE.findall((ROOT / "Dockerfile").read_text()))
+
+
+def create_secrets(folder: Path) -> dict[str, dict[str, bytes]]:
+    """Run the commands of the page that create the Secrets, in `folder`. Name -> key -> content.
+
+    `kubectl` writes its words: each ends with a zero byte, and each command with another one.
+    """
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    section = page.partition("\n## Secrets\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("    ")]
+    script = 'sk() { "$PYTHON" -m quorum_wal.cli.main "$@"; }\n'
+    script += "kubectl() { printf '%s\\0' \"$@\" '' >>kubectl.words; }\n" + "\n".join(lines)
+    subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PYTHON": SK[0]},
+        capture_output=True,
+        check=True,
+    )
+    commands = (folder / "kubectl.words").read_text().removesuffix("\0\0").split("\0\0")
+    return dict(_created_secret(command.split("\0"), folder) for command in commands)
+
+
+def _created_secret(words: list[str], folder: Path) -> tuple[str, dict[str, bytes]]:
+    """As `kubectl create secret generic NAME` makes it: the name, and its keys."""
+    command, name, options = words[:3], words[3], words[4:]
+    assert command == ["create", "secret", "generic"]
+    keys = {}
+    for option in options:
+        kind, _, value = option.partition("=")
+        key, is_named, rest = value.partition("=")
+        match kind:
+            case "--from-file":
+                keys[key] = (folder / (rest if is_named else key)).read_bytes()
+            case "--from-literal":
+                keys[key] = rest.encode()
+            case _:
+                assert kind == "--type"
+    return name, keys

@@ -15,7 +15,12 @@ from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.datum import Datums
 from quorum_wal.spark.errors import CatalogError, UndecodedChange
-from quorum_wal.spark.jobs.replay_table import families_of, is_unseen, replay_table
+from quorum_wal.spark.jobs.replay_table import (
+    families_of,
+    is_unseen,
+    replay_table,
+    unreplayed,
+)
 from quorum_wal.spark.jobs.table_base import Snapshot, read_base, take_base
 
 if TYPE_CHECKING:
@@ -34,8 +39,10 @@ class World:
 
     pg_wal: Path
     base: Path
-    #: from before and after a TRUNCATE
+    #: from before a TRUNCATE, without and with the rows of the system catalogs
+    bare_catalog: str
     old_catalog: str
+    #: from before and from behind it
     catalogs: str
     states: dict[str, list[tuple[Any, ...]]]
 
@@ -49,7 +56,10 @@ def world(
         _create(postgres)
         base, catalog, newer = (folder / name for name in ("base.parquet", "1.json", "2.json"))
         assert take_base(postgres.dsn(), TABLE, base) == 500
-        catalog.write_bytes(take_catalog(postgres.dsn()).to_json())
+        old, bare = take_catalog(postgres.dsn()), folder / "bare.json"
+        catalog.write_bytes(old.to_json())
+        old.rows = None
+        bare.write_bytes(old.to_json())
         states = {}
         for change in (_change_rows, _truncate):
             change(postgres)
@@ -57,7 +67,8 @@ def world(
             states[lsn] = [tuple(row) for row in postgres.execute(COLUMNS)]
         newer.write_bytes(take_catalog(postgres.dsn()).to_json())
         postgres.execute("INSERT INTO orders (id, region) VALUES (99999, 'after the last moment')")
-        yield World(postgres.pg_wal, base, f"{catalog}", f"{catalog},{newer}", states)
+        catalogs = f"{catalog},{newer}"
+        yield World(postgres.pg_wal, base, f"{bare}", f"{catalog}", catalogs, states)
 
 
 def _create(postgres: Postgres) -> None:
@@ -107,10 +118,12 @@ def test_the_table_at_a_moment(session: SparkSession, world: World) -> None:
 
 
 def test_a_file_that_the_catalog_does_not_know_ends_it(session: SparkSession, world: World) -> None:
+    """Unless the changes of the system catalogs are followed."""
     before, behind = world.states
-    assert _replayed(session, world, world.old_catalog, before).count() == 456
+    assert _replayed(session, world, world.bare_catalog, before).count() == 456
+    assert _replayed(session, world, world.old_catalog, behind).count() == 1
     with pytest.raises(UndecodedChange, match="cannot be replayed on") as raised:
-        _replayed(session, world, world.old_catalog, behind)
+        _replayed(session, world, world.bare_catalog, behind)
     assert "newer catalog" in raised.value.hint
 
 
@@ -140,13 +153,15 @@ def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
 def test_a_change_that_cannot_be_decoded_ends_it(session: SparkSession, world: World) -> None:
     schema = (
         "schema string, table string, xid bigint, operation string, detail string, lsn bigint,"
-        " seq int"
+        " seq int, commit_lsn bigint, old string, new string"
     )
     table = load_catalog(world.catalogs).table_named(TABLE)
     for row in (
-        ("public", "orders", 4_000_000, "update", "an old tuple is not in the WAL", 0x1000028, 0),
-        (None, None, None, "unknown", "the WAL is lost", 0x1000028, Note.LOST_WAL.value),
-    ):
+        ("public", "orders", 4_000_000, "update", "an old tuple is not in the WAL", 0x1000028, 0,
+         0x1000100, None, None),
+        (None, None, None, "unknown", "the WAL is lost", 0x1000028, Note.LOST_WAL.value,
+         None, None, None),
+    ):  # fmt: skip
         changes = session.createDataFrame([row], schema)
         with pytest.raises(UndecodedChange, match="at 0/1000028 cannot be replayed on"):
             replay_table(session, world.base, changes, table, Datums({}))
@@ -171,6 +186,30 @@ def test_keys_that_become_each_other_are_one_family() -> None:
     assert set(families) == set("abcxyz")
     assert len({families[key] for key in "abc"}) == len({families[key] for key in "xyz"}) == 1
     assert families["a"] != families["x"]
+
+
+def test_definitions_that_the_rows_of_a_base_do_not_fit() -> None:
+    def definition(*columns: tuple[int, str, str], **more: Any) -> dict[str, Any]:
+        names = ("number", "name", "type")
+        parts = [dict(zip(names, column, strict=True)) for column in columns]
+        return {"schema": "s", "table": "t", "columns": parts, **more}
+
+    old = definition((1, "a", "int"), (2, "b", "int"))
+    added = definition((1, "a", "int"), (2, "b", "int"), (3, "c", "int"))
+    for new, reason in (
+        (None, "the table was dropped"),
+        ({**old, "table": "u"}, "the table was renamed to s.u"),
+        (definition((1, "x", "int"), (2, "b", "int")), "column a was renamed to x"),
+        (definition((1, "a", "text"), (2, "b", "int")), "the type of column a was changed to text"),
+        (added, None),
+        (definition((1, "a", "int")), None),
+    ):
+        assert unreplayed(old, new, is_rewritten=False) == reason
+    added["columns"][2]["missing_value"] = 1
+    assert unreplayed(old, added, is_rewritten=True) is None
+    assert unreplayed(old, added, is_rewritten=False) == (
+        "column c was added with a value for older rows"
+    )
 
 
 def test_what_is_no_base(tmp_path: Path) -> None:

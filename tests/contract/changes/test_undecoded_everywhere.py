@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from changed_logs import MIB, ChangedLog, LogOf
-from decoding import Row, read
+from decoding import Row, read, without_rows
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from quorum_wal.pgwal.lsn import format_lsn
@@ -57,9 +57,10 @@ def from_ingest(source: dict[str, str], changes: dict[str, str]) -> Iterator[Row
 
 @pytest.fixture
 def given(changed_log: LogOf, tmp_path: Path) -> tuple[ChangedLog, dict[str, str], dict[str, str]]:
-    """A log, and the options of its source, with the catalog of before the last changes."""
+    """A log, and the options of its source, with the catalog of before the last changes, which are
+    not followed."""
     log = changed_log(16, "logical")
-    (tmp_path / "catalog.json").write_bytes(log.catalogs[0].to_json())
+    (tmp_path / "catalog.json").write_bytes(without_rows(log).parts[0].to_json())
     source = {"path": log.wal_input.path, "start_lsn": format_lsn(log.begin_lsn)}
     return log, source, {"catalog": str(tmp_path / "catalog.json")}
 
@@ -69,7 +70,7 @@ def test_a_consumer(
     given: tuple[ChangedLog, dict[str, str], dict[str, str]], tmp_path: Path, consumer: Consumer
 ) -> None:
     log, source, catalog = given
-    every = read(log, log.begin_lsn, log.end_lsn, log.catalogs[0])
+    every = read(log, log.begin_lsn, log.end_lsn, without_rows(log).parts[0])
     undecoded = [row for row in every if row["operation"] == "unknown" or row["detail"]]
     assert 3 < len(undecoded) < len(every)
     before = []
@@ -86,6 +87,18 @@ def test_a_consumer(
         names.append(sorted(path.name for path in folder.iterdir()))
     assert names[0] == names[1]
     assert places(letters(folder)) == places(undecoded)
+
+
+@pytest.mark.parametrize("consumer", [from_batch, from_stream, from_ingest])
+def test_a_consumer_follows_the_catalogs(
+    given: tuple[ChangedLog, dict[str, str], dict[str, str]], tmp_path: Path, consumer: Consumer
+) -> None:
+    log, source, _ = given
+    path = tmp_path / "followed.json"
+    path.write_bytes(log.catalogs[0].to_json())
+    every = read(log, log.begin_lsn, log.end_lsn, log.catalogs[0])
+    assert {"schema", "truncate", "insert"} <= {row["operation"] for row in every}
+    assert list(consumer(source, {"catalog": str(path), "on_unknown": "pass"})) == every
 
 
 def letters(folder: Path) -> list[dict[str, Any]]:

@@ -85,6 +85,7 @@ def write_world(postgres: Postgres) -> World:
     postgres.execute("CREATE TABLE later (id int); CREATE INDEX ON later (id)")
     postgres.execute("INSERT INTO later VALUES (1)")
     after = take_catalog(postgres.dsn())
+    before.rows = after.rows = None  # what a catalog lacks is not found in the WAL
     postgres.stop()
     wal_input = FolderInput(str(postgres.pg_wal))
     return World(wal_input, begin_lsn, wal_input.newest_lsn(), (before, after))

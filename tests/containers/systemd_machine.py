@@ -1,0 +1,100 @@
+"""`Machine`: a container with systemd as its first process, on which Debian packages are installed.
+
+It may mount file systems, because the units have mount namespaces and cgroups of their own. It is
+not privileged: that needs every capability, and an engine may itself lack one.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import docker
+from container_network import PinnedNetwork
+from container_service import ServiceContainer
+
+from quorum_wal.pg_fixtures.waiting import wait_until
+
+START_TIMEOUT = 120.0  # seconds
+COMMAND_TIMEOUT = 30.0
+
+#: What `systemctl is-system-running` says when the start is over.
+STARTED = {"running", "degraded"}
+UPLOADS = PurePosixPath("/root")  # not below a file system that systemd mounts later
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """What systemd says about a unit: `active`, `enabled`; its process, and its starts so far."""
+
+    active: str
+    enabled: str
+    pid: int
+    restarts: int
+    result: str
+
+
+class Machine(ServiceContainer):
+    def __init__(
+        self, client: docker.DockerClient, network: PinnedNetwork, host: int, image: str, name: str
+    ) -> None:
+        super().__init__(
+            *(client, network, host, image, []),
+            name=name,
+            cap_add=["SYS_ADMIN"],
+            security_opt=["seccomp=unconfined", "apparmor=unconfined"],
+            cgroupns="private",
+        )
+
+    def start(self) -> None:
+        """Returns when systemd has started everything."""
+        super().start()
+        self.wait_until(self._has_started, START_TIMEOUT, "systemd to have started")
+
+    def _has_started(self) -> bool:
+        return self.run("systemctl", "is-system-running")[1] in STARTED
+
+    def do(self, *command: str) -> str:
+        """Run a program that succeeds: its output."""
+        code, text = self.run(*command)
+        assert code == 0, f"{self.name}: {' '.join(command)}: exit code {code}\n{text}"
+        return text
+
+    def shell(self, script: str, account: str = "root") -> str:
+        code, text = self.run("bash", "-euo", "pipefail", "-c", script, user=account)
+        assert code == 0, f"{self.name}: {script}: exit code {code}\n{text}"
+        return text
+
+    def unit(self, name: str) -> UnitState:
+        """An engine with much to do may lose what a short command printed: then it runs again."""
+        wanted = ("ActiveState", "UnitFileState", "MainPID", "NRestarts", "Result")
+
+        def shown() -> dict[str, str]:
+            text = self.do("systemctl", "show", f"--property={','.join(wanted)}", name)
+            return dict(line.split("=", 1) for line in text.splitlines())
+
+        found = wait_until(shown, COMMAND_TIMEOUT, f"systemctl show {name} to print")
+        active, enabled, pid, restarts, result = (found.get(key, "") for key in wanted)
+        return UnitState(active, enabled, int(pid or 0), int(restarts or 0), result)
+
+    def put(self, path: str, content: bytes, owner: str = "root:root", mode: str = "0644") -> None:
+        upload = UPLOADS / "upload"
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            entry = tarfile.TarInfo(upload.name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+        assert self.container.put_archive(str(upload.parent), archive.getvalue())
+        user, _, group = owner.partition(":")
+        self.do("install", "-D", "-o", user, "-g", group, "-m", mode, str(upload), path)
+
+    def journal(self, unit: str) -> str:
+        return self.run("journalctl", "--no-pager", "--output=cat", f"--unit={unit}")[1]
+
+    def log_text(self) -> str:
+        """Of systemd and of our units: the container itself prints little."""
+        if not self.alive:
+            return super().log_text()
+        return self.run("journalctl", "--no-pager", "--lines=60", "--unit=sk-*")[1]
