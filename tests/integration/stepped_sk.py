@@ -122,6 +122,7 @@ class HandMadeCuts(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         self.state = IngestState(phase="receiving")
+        self.base_forks = None  # there is no base backup: nothing is compacted
         self._index_of = index_of
         self._folder = folder
         self._hand_over = hand_over
