@@ -162,12 +162,18 @@ def _read(
     code, body = _send(page, access, encrypted, request, {})
     if code == HTTPStatus.UNAUTHORIZED and access.token:
         if not encrypted and not is_loopback(page.host):
-            raise Unreachable(f"status page {page} requests the token, but has no TLS")
+            raise Unreachable(
+                f"status page {page} requests the token, but has no TLS",
+                hint="Start it with --tls-cert and --tls-key, or ask it on its own machine.",
+            )
         headers = {"Authorization": f"Bearer {access.token}"}
         code, body = _send(page, access, encrypted, request, headers)
     if code == HTTPStatus.UNAUTHORIZED:
         wanted = "requests another token" if access.token else TOKEN_MISSING
-        raise Unreachable(f"status page {page} {wanted}")
+        raise Unreachable(
+            f"status page {page} {wanted}",
+            hint="Give the file that the service has as its --http-token-file.",
+        )
     if body.count(b"[") + body.count(b"{") > request.limits.parts_max:
         raise ValueError(f"expected at most {request.limits.parts_max} objects and lists, got more")
     try:
