@@ -7,6 +7,7 @@ name. So a slow name server does not delay a commit.
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import psycopg
@@ -41,6 +42,9 @@ ANSWERED = (
     ("does not exist", "Create it on the server, or correct user=... and dbname=..."),
     ("FATAL", "The server runs but refuses the connection. See its log."),
 )  # fmt: skip
+#: A safekeeper does not tell whether a user exists.
+UNKNOWN_ROLE = re.compile('role ".*" does not exist')
+IS_A_SERVER = "A Postgres server runs at this address. Correct the address of the safekeeper."
 #: Texts of libpq itself about TLS with a server that runs.
 REFUSED_TLS = (
     ("certificate verify failed", "The server runs. Correct sslrootcert=..., or the certificate of "
@@ -80,7 +84,12 @@ def connect_safekeeper(conninfo: str, **overrides: Any) -> psycopg.Connection:
     named = overrides.pop("options", None) or settings.get("options")
     given = named or os.environ.get("PGOPTIONS", "")
     options = f"{given} {OWN_CLIENT}".strip()
-    return connect(conninfo, replication="true", options=options, **proof, **overrides)
+    try:
+        return connect(conninfo, replication="true", options=options, **proof, **overrides)
+    except NotConnected as error:
+        if UNKNOWN_ROLE.search(str(error)):
+            raise NotConnected(str(error), hint=IS_A_SERVER) from error
+        raise
 
 
 def _hint_of(text: str) -> str:
