@@ -16,7 +16,7 @@ from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.jobs.relation_names import RelationNames, relation_names
 from quorum_wal.spark.jobs.report import COLUMNS, Answer, Report
 from quorum_wal.spark.jobs.report import report as make_report
-from quorum_wal.spark.jobs.report_page import cell, heading, page, summary_lines
+from quorum_wal.spark.jobs.report_page import cell, heading, page, summary_lines, times
 from quorum_wal.spark.sources.input_options import parse_options
 
 #: options that select some of the records
@@ -75,7 +75,9 @@ def _print(report: Report) -> None:
     click.echo(f"{report.headline.text}\n")
     for name, value in summary_lines(report):
         click.echo(f"{name:<18}{value}")
-    for answer in report.answers.values():
+    for name, answer in report.answers.items():
+        if name == "minutes":
+            answer = times(answer)
         click.echo(f"\n{answer.title}")
         click.echo(f"  {answer.meaning}")
         console().print(_table(answer))

@@ -2,14 +2,16 @@
 
     (database, relfilenode) -> RelationName(name, table, is_index)
 
-Law: a number without a name stays a number. Of several catalogs, the newest that has a file names
-it. A file that is created after the catalogs has no name.
+The first file of a relation has the number of its oid, so a file from before a rewrite has a name,
+too. Laws: a number without a name stays a number. Of several catalogs, the newest that has a file
+names it. A file that is created after the catalogs has no name. Two files of a relation have
+different labels. Source: Postgres `heap_create()`, `GetNewRelFileNumber()`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quorum_wal.spark.changes.catalog import Catalog, CatalogRows, Table
 from quorum_wal.spark.changes.catalog_rows import ClassRow
@@ -24,11 +26,13 @@ _INDEX_KINDS = frozenset("iI")
 
 @dataclass(frozen=True, slots=True)
 class RelationName:
-    """`table`: the table that an index or a TOAST table belongs to; of others, the name itself."""
+    """`table`: the table that an index or a TOAST table belongs to; of others, the name itself.
+    `is_first`: the file is the first one of the relation, which has another file in the catalog."""
 
     name: str
     table: str
     is_index: bool
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +45,16 @@ class RelationNames:
 
     def relation(self, database: int, relfilenode: int) -> str:
         found = self.relations.get((database, relfilenode))
-        return found.name if found else str(relfilenode)
+        if found is None:
+            return str(relfilenode)
+        return f"{found.name} (file {relfilenode})" if found.is_first else found.name
 
 
 def relation_names(catalogs: Iterable[Catalog], system_id: int) -> RelationNames:
     """The names in the catalogs. Raises CatalogError if one is not of the cluster `system_id`."""
     databases: dict[int, str] = {}
     relations: dict[tuple[int, int], RelationName] = {}
+    first: dict[tuple[int, int], RelationName] = {}
     parts = [part for catalog in catalogs for part in catalog.parts]
     for catalog in sorted(parts, key=lambda part: part.lsn):
         if catalog.system_id != system_id:
@@ -57,8 +64,10 @@ def relation_names(catalogs: Iterable[Catalog], system_id: int) -> RelationNames
                 hint="Take one from this cluster with sk catalog snapshot.",
             )
         databases[catalog.database_oid] = catalog.database_name
-        relations.update(_names_of(catalog))
-    return RelationNames(databases, relations)
+        named = dict(_names_of(catalog))
+        relations.update(named)
+        first.update(_first_files(catalog, named))
+    return RelationNames(databases, {**first, **relations})
 
 
 def _names_of(catalog: Catalog) -> Iterator[tuple[tuple[int, int], RelationName]]:
@@ -70,6 +79,20 @@ def _names_of(catalog: Catalog) -> Iterator[tuple[tuple[int, int], RelationName]
         found = of_rows.get(file) or RelationName(name, str(table) if table else name, False)
         database = SHARED_DATABASE if name in shared else catalog.database_oid
         yield (database, file), found
+
+
+def _first_files(
+    catalog: Catalog, named: Mapping[tuple[int, int], RelationName]
+) -> Iterator[tuple[tuple[int, int], RelationName]]:
+    """The names of files that the catalog does not have, because their relations have others."""
+    files = {each.oid: each.relfilenode for each in catalog.tables}
+    files.update((each.toast_oid, each.toast_relfilenode) for each in catalog.tables)
+    if catalog.rows is not None:
+        files.update((row.oid, row.relfilenode) for row in catalog.rows.classes)
+    for oid, file in files.items():
+        found = named.get((catalog.database_oid, file))
+        if found is not None and file != oid:
+            yield (catalog.database_oid, oid), replace(found, is_first=True)
 
 
 def _index_names(catalog: Catalog, toast: Mapping[int, Table]) -> dict[int, RelationName]:

@@ -114,7 +114,7 @@ _QUESTIONS = {
     ),
     "minutes": (
         "By time",
-        "Bytes of each resource manager, and commits. Each bar is a {unit}.",
+        "Bytes and commits of each {unit}.",
         f"""SELECT date_trunc('{{unit}}', times.time) AS time, rmgr, sum(bytes) AS bytes,
                   sum(image_bytes) AS image_bytes,
                   sum(records) FILTER (WHERE {_COMMIT}) AS commits
@@ -288,7 +288,7 @@ def writers(
         else:
             known = names.relations.get((database, relation))
             place = f" of database {names.database(database)}" if database else ""
-            name = f"{known.table if known else f'file {relation}'}{place}"
+            name = f"{known.table if known else f'File {relation}'}{place}"
             if known is not None and known.table != known.name:
                 parts.add(name)
         sums[name] = sums.get(name, 0) + size

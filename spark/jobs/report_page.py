@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from quorum_wal.pgwal.lsn import format_lsn
-from quorum_wal.spark.jobs.report import Answer, Report
+from quorum_wal.spark.jobs.report import ROWS_MAX, Answer, Report
 from quorum_wal.spark.jobs.time_chart import COLOURS, time_chart
 from quorum_wal.telemetry.size import bytes_text
 
@@ -23,14 +23,14 @@ h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2.5rem }
 h1, p, dd, .label { overflow-wrap: anywhere }
 p { color: #556; margin: .2rem 0 1rem }
 p.headline { color: #223; font-size: 1.1rem; border-left: 4px solid #36c; padding-left: .8rem }
-.scroll { overflow: auto; max-height: 36rem; margin-top: 1rem }
+.scroll { overflow: auto; max-height: 48rem; margin-top: 1rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .25rem .8rem; text-align: left; border-bottom: 1px solid #dde;
          white-space: nowrap }
 td.number, th.number { text-align: right }
 dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .2rem 1.5rem }
 dt { color: #556 } dd { margin: 0 }
-ol.bars { list-style: none; margin: 0; padding: 0; overflow: auto; max-height: 36rem }
+ol.bars { list-style: none; margin: 0; padding: 0; overflow: auto; max-height: 48rem }
 .bars li { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr) 6rem;
            gap: 0 .8rem; align-items: center; padding: .15rem 0 }
 .label { font-size: .9rem } .value { text-align: right; font-variant-numeric: tabular-nums }
@@ -165,6 +165,23 @@ def _over_time(answer: Answer) -> str:
     if any(commits.values()):
         charts.append(time_chart("commits", {"commits": commits}, "{:,}".format))
     return f'<div id="plot-minutes">{"".join(charts)}</div>'
+
+
+def times(answer: Answer) -> Answer:
+    """The answer over time for a terminal: all resource managers together, in order. Of many
+    times, only those with the most bytes."""
+    sums: dict[datetime, list[int]] = {}
+    for time, _, *amounts in answer.rows:
+        added = [amount or 0 for amount in amounts]
+        before = sums.get(time, [0] * len(added))
+        sums[time] = [a + b for a, b in zip(before, added, strict=True)]
+    shown = sorted(sums, key=lambda time: (-sums[time][0], time))[:ROWS_MAX]
+    meaning = answer.meaning
+    if len(shown) < len(sums):
+        meaning = f"{meaning} Of {len(sums):,} times, these {len(shown)} have the most bytes."
+    columns = tuple(name for name in answer.columns if name != "rmgr")
+    rows = tuple((time, *sums[time]) for time in sorted(shown))
+    return Answer(answer.title, meaning, columns, rows)
 
 
 def _column(answer: Answer, name: str) -> list[Any]:

@@ -147,6 +147,7 @@ def test_messages(log: tuple[ChangedLog, list[tuple[Any, ...]]], wal_level: str)
     places = [(row["commit_lsn"], row["lsn"], row["seq"]) for row in rows]
     assert places == sorted(set(places))
     assert [row for row in rows if row["operation"] != "message"] == read_all(changed)
+    assert read_all(changed, messages=True, memory_bytes=1000) == rows
     assert_any_split(changed, rows)
     assert_slot(changed, found)
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.jobs.headline import Advice, Evidence, Writer, headline
-from quorum_wal.spark.jobs.relation_names import RelationName, RelationNames
+from quorum_wal.spark.jobs.relation_names import RelationName, RelationNames, relation_names
 from quorum_wal.spark.jobs.report import writers
 
 MIB = 1 << 20
@@ -102,8 +103,8 @@ def test_facts_about_the_writers() -> None:
     assert "60 % are pages of built indexes and of rewritten or copied tables;" in built
     some = headline(replace(CALM, is_filtered=True)).text
     assert "60 % of the selected records; only a report of all records can advise." in some
-    short = headline(replace(CALM, bytes=200_000, largest_writer=Writer("file 9", 100_000))).text
-    assert short == ("file 9 wrote 50 % of the WAL; 195.3 KiB of WAL are too little for advice.")
+    short = headline(replace(CALM, bytes=200_000, largest_writer=Writer("File 9", 100_000))).text
+    assert short == ("File 9 wrote 50 % of the WAL; 195.3 KiB of WAL are too little for advice.")
 
 
 def test_no_wal() -> None:
@@ -140,8 +141,26 @@ def test_a_table_has_the_bytes_of_its_indexes() -> None:
 
 
 def test_files_without_names_and_records_without_files() -> None:
-    assert writers([(7, 100, "Heap", 60)], NAMES)[0] == Writer("file 100 of database 7", 60)
+    assert writers([(7, 100, "Heap", 60)], NAMES)[0] == Writer("File 100 of database 7", 60)
     assert writers([(0, 1262, "Heap", 6)], NAMES)[0] == Writer("pg_catalog.pg_database", 6)
     logical = [(None, None, "LogicalMessage", 6), (None, None, "XLOG", 2)]
     assert writers(logical, NAMES)[0] == Writer("LogicalMessage records", 6)
     assert writers([], NAMES) == (None, 0)
+
+
+def test_the_first_file_of_a_rewritten_table() -> None:
+    """Its number is the oid of the table, so its bytes are the table's."""
+    tables = [
+        Table(oid, file, "public", name, 0, 0, (), ())
+        for oid, file, name in ((20000, 30000, "orders"), (20001, 20001, "customers"))
+    ]
+    catalog = Catalog(
+        system_id=1, version_major=16, database_oid=5, database_name="shop", lsn=1,
+        wal_level="logical", tables=tables, types=[], ignored={},
+    )  # fmt: skip
+    names = relation_names([catalog], 1)
+    files = (30000, 20000, 20001, 7)
+    shown = ["public.orders", "public.orders (file 20000)", "public.customers", "7"]
+    assert [names.relation(5, file) for file in files] == shown
+    rows = [(5, file, "Heap", 10) for file in files]
+    assert writers(rows, names)[0] == Writer("public.orders of database shop", 20)

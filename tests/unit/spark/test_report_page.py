@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
 from quorum_wal.spark.jobs.headline import Headline
-from quorum_wal.spark.jobs.report import Answer, Report
-from quorum_wal.spark.jobs.report_page import cell, labels, page, summary_lines
+from quorum_wal.spark.jobs.report import ROWS_MAX, Answer, Report
+from quorum_wal.spark.jobs.report_page import cell, labels, page, summary_lines, times
 
 NO_WAL = Headline("There are no WAL records.", ())
 
@@ -32,6 +32,25 @@ def test_labels_name_the_database_if_there_are_several() -> None:
     assert labels("relations", one) == ["public.a", "public.b"]
     two = Answer("", "", columns, (("shop", "public.a", 2), ("crm", "public.a", 1)))
     assert labels("relations", two) == ["shop: public.a", "crm: public.a"]
+
+
+def test_times_in_a_terminal() -> None:
+    """One line for each time, and no more lines than other tables have."""
+    columns = ("time", "rmgr", "bytes", "image_bytes", "commits")
+    start = datetime(2026, 11, 21, 10)
+    one, two = ((start, "Heap", 10, 0, None), (start, "Transaction", 5, 0, 2))
+    few = times(Answer("By time", "Bytes.", columns, (one, two)))
+    assert (few.columns, few.rows) == (
+        ("time", "bytes", "image_bytes", "commits"),
+        ((start, 15, 0, 2),),
+    )
+    assert few.meaning == "Bytes."
+    rows = tuple((start + timedelta(seconds=n), "Heap", n % 50, 0, 0) for n in range(100))
+    many = times(Answer("By time", "Bytes.", columns, rows))
+    assert len(many.rows) == ROWS_MAX
+    assert list(many.rows) == sorted(many.rows)
+    assert {row[1] for row in many.rows} == set(range(40, 50))
+    assert many.meaning == "Bytes. Of 100 times, these 20 have the most bytes."
 
 
 @pytest.mark.parametrize(
