@@ -12,12 +12,15 @@ import pyarrow.parquet as pq
 
 def written(lake: Path) -> list[int]:
     """The LSNs of all rows, in order, repeated if they were written twice."""
-    files = {
+    tables = [pq.read_table(file, columns=["lsn"]) for file in committed_files(lake)]
+    return sorted(pa.concat_tables(tables)["lsn"].to_pylist())
+
+
+def committed_files(lake: Path) -> set[Path]:
+    return {
         Path(json.loads(line)["path"].removeprefix("file://"))
         for log in (lake / "_spark_metadata").iterdir()
         if not log.name.startswith(".")
         for line in log.read_text().splitlines()
         if line.startswith("{")
     }
-    tables = [pq.read_table(file, columns=["lsn"]) for file in files]
-    return sorted(pa.concat_tables(tables)["lsn"].to_pylist())
