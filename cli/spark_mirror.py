@@ -102,13 +102,14 @@ def mirror(
         is_delta=table_format == "delta",
     )
     stopping = StopSignal().install()
+    stream = MirrorStream(settings)
+    version, is_new = stream.begin()
+    if is_new:
+        rows = sum(table.rows for table in version.tables)
+        click.echo(f"snapshot of {len(version.tables):,} tables with {rows:,} rows")
     with command_session("sk spark mirror", LOCAL if master == "local[*]" else master) as session:
-        stream = MirrorStream(session, settings)
-        version, is_new = stream.begin()
-        if is_new:
-            rows = sum(table.rows for table in version.tables)
-            click.echo(f"snapshot of {len(version.tables):,} tables with {rows:,} rows")
         stream.run(
+            session,
             interval=None if once else interval,
             on_applied=lambda applied: click.echo(_line(applied)),
             is_stopping=lambda: stopping.is_set,

@@ -66,8 +66,7 @@ class MirrorStream:
     """One mirror, and where its changes come from. Methods raise SparkWalError and
     ObjectStoreError."""
 
-    def __init__(self, session: SparkSession, settings: MirrorSettings) -> None:
-        self._session = session
+    def __init__(self, settings: MirrorSettings) -> None:
         self._settings = settings
         self._options: InputOptions = parse_input_options(settings.source, is_stream=True)
         self._versions = Versions(open_store(settings.url, dict(settings.store_options)))
@@ -102,6 +101,7 @@ class MirrorStream:
 
     def run(
         self,
+        session: SparkSession,
         *,
         interval: float | None,
         on_applied: Callable[[AppliedBatch], None],
@@ -114,9 +114,7 @@ class MirrorStream:
             self._advanced(batch.version)
 
         version = self._advanced(self.begin()[0])
-        mirror = Mirror(
-            self._session, self._settings.url, dict(self._settings.store_options), applied
-        )
+        mirror = Mirror(session, self._settings.url, dict(self._settings.store_options), applied)
         with tempfile.TemporaryDirectory(prefix="sk-mirror-") as scratch:
             catalog = Path(scratch) / "catalog.json"
             catalog.write_bytes(self._versions.get_catalog(version).to_json())
@@ -127,7 +125,7 @@ class MirrorStream:
                 "start_lsn": format_lsn(version.position + 1),
                 "on_unknown": OnUnknown.PASS.value,
             }
-            changes = self._session.readStream.format("pg_changes").options(**options).load()
+            changes = session.readStream.format("pg_changes").options(**options).load()
             writer = changes.writeStream.foreachBatch(mirror.apply).option(
                 "checkpointLocation", f"{scratch}/checkpoint"
             )

@@ -9,20 +9,24 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 from mirror_world import Workload, create_tables, mirrored_rows, rows_in_postgres
 from pyspark.errors import StreamingQueryException
 
+from quorum_wal.cli.main import cli
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.processes import SK
 from quorum_wal.pg_server.binaries import find_postgres
+from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror.mirror_stream import MirrorSettings, MirrorStream
 from quorum_wal.spark.mirror.reader import read_mirror
 from quorum_wal.spark.mirror.selection import Selection
@@ -48,7 +52,8 @@ def settings(postgres: Postgres, url: Path, **more: object) -> MirrorSettings:
 def run_once(session: SparkSession, postgres: Postgres, url: Path) -> int:
     """Returns how many changes were applied."""
     counts: list[int] = []
-    MirrorStream(session, settings(postgres, url)).run(
+    MirrorStream(settings(postgres, url)).run(
+        session,
         interval=None,
         on_applied=lambda applied: counts.append(applied.rows),
         is_stopping=lambda: False,
@@ -66,9 +71,11 @@ def test_random_changes_while_it_is_taken_and_later(
     session: SparkSession,
     wal_server: Callable[..., Postgres],
     tmp_path: Path,
+    standby_factory: Callable[..., Postgres],
     wal_level: str,
     major: int,
 ) -> None:
+    """With `replica`, the first copy is taken from a standby."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     mirror = tmp_path / "mirror"
@@ -78,8 +85,12 @@ def test_random_changes_while_it_is_taken_and_later(
         create_tables(postgres)
         Workload(postgres, Random(seed)).run(40)
         writer = threading.Thread(target=Workload(postgres, Random(seed + 1)).run, args=(150,))
+        server = postgres
+        if wal_level == "replica":
+            server = standby_factory(postgres, "standby", postgres.dsn())
         writer.start()
-        version, is_new = MirrorStream(session, settings(postgres, mirror)).begin()
+        taking = replace(settings(postgres, mirror), dsn=server.dsn())
+        version, is_new = MirrorStream(taking).begin()
         assert is_new
         assert sum(table.rows for table in version.tables) > 0
         writer.join()
@@ -99,7 +110,7 @@ def test_changed_definitions(
     with wal_server(tmp_path / "data") as postgres:
         create_tables(postgres)
         Workload(postgres, Random(1)).run(40)
-        MirrorStream(session, settings(postgres, mirror)).begin()
+        MirrorStream(settings(postgres, mirror)).begin()
         for statement in DDL:
             postgres.execute(statement)
         run_once(session, postgres, mirror)
@@ -150,6 +161,39 @@ DDL = (
     "DROP TABLE shop.parts_s",
     "INSERT INTO public.other VALUES (12345)",
 )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--format", "iceberg"), "the format iceberg is not supported yet"),
+        ((), "there is no mirror in"),
+        (("--table", "orders"), 'the pattern "orders" has no schema'),
+        (("--option", "on_unknown=pass"), "option on_unknown is not for a mirror"),
+        (("--dsn", "host=127.0.0.1 port=1"), "could not connect for the initial snapshot"),
+    ],
+)
+def test_wrong_options_end_it_in_one_sentence(
+    server_wal: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    command = ["spark", "mirror", "--into", str(tmp_path / "mirror"), "--path", str(server_wal)]
+    ended = CliRunner().invoke(cli, [*command, *arguments])
+    assert ended.exit_code != 0
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "mirror" / "_mirror").exists()
+
+
+def test_a_mirror_keeps_its_tables(wal_server: Callable[..., Postgres], tmp_path: Path) -> None:
+    with wal_server(tmp_path / "data") as postgres:
+        wanted = settings(postgres, tmp_path / "mirror")
+        with pytest.raises(MirrorError, match=r'no table matches "shop\.\*"'):
+            MirrorStream(wanted).begin()
+        create_tables(postgres)
+        assert MirrorStream(wanted).begin()[1]
+        assert not MirrorStream(replace(wanted, dsn=None)).begin()[1]
+        with pytest.raises(MirrorError, match="is another mirror"):
+            MirrorStream(replace(wanted, selection=Selection())).begin()
 
 
 def test_kill_9_at_random_moments(wal_server: Callable[..., Postgres], tmp_path: Path) -> None:
