@@ -142,12 +142,12 @@ class InitialSnapshot:
         assert catalog.rows is not None
         return Version(
             number=1,
-            position=lsn - 1,
+            position=int(lsn) - 1,
             commit_time=None,
             batch=None,
             catalog=versions.put_catalog(catalog),
             seen=SeenTransactions(
-                before_lsn=lsn if is_standby else catalog.rows.after_lsn,
+                before_lsn=int(lsn) if is_standby else catalog.rows.after_lsn,
                 since_lsn=int(lsn),
                 xmax=catalog.rows.xmax,
                 running=catalog.rows.running,
