@@ -32,20 +32,29 @@ COMPILES := unit and (test_heap_scan or test_tuple_print or test_wal_decoder or 
 PXD := $(shell find safekeeper walproposer storage consensus pgwire -name '*.pxd')
 COMPILED := hatch_build.py storage/compiled.py $(PXD) $(patsubst %_compiled.pxd,%.py,$(filter %_compiled.pxd,$(PXD)))
 
+# The demo alone needs no packages of the tests.
+$(VENV)/installed-demo: pyproject.toml $(COMPILED)
+	@echo 'installing into $(VENV): a few minutes and some 200 MB the first time'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded]'
+	touch $@
+
 $(VENV)/installed: pyproject.toml $(COMPILED)
+	@echo 'installing into $(VENV), with the packages of the tests: some minutes the first time'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,test]'
-	touch $@
+	touch $(VENV)/installed-demo $@
 
 # Half a gigabyte of packages that the demo and the soak do not need.
 $(VENV)/installed-spark: pyproject.toml $(COMPILED)
+	@echo 'installing into $(VENV), with Spark and Java: some minutes and 2 GB the first time'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,spark,jdk,test]'
 	# barman requires psycopg2, which needs a compiler; psycopg2-binary is the same module.
 	$(BIN)/pip install -qq --disable-pip-version-check --no-deps 'barman>=3.19,<4'
-	touch $(VENV)/installed $@
+	touch $(VENV)/installed-demo $(VENV)/installed $@
 
-demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict
+demo: $(VENV)/installed-demo  ## Postgres, three safekeepers, faults, and the verdict
 	$(BIN)/sk demo
 
 # Both in parallel: mypy computes while the first tests wait for their servers.

@@ -28,6 +28,7 @@ from benchmarks import (
     decode,
     failover,
     lake,
+    large_transaction,
     many,
     merges,
     pages,
@@ -56,6 +57,7 @@ RESTORE_MEGABYTES = 2048
 LAKE_MEGABYTES = 8192
 DECODE_MEGABYTES = 256
 CHANGES_MEGABYTES = 256
+LARGE_MEGABYTES = 1000
 CPU_TITLE = "CPU us a commit, user + system, of each process, over all rounds"
 
 S = TypeVar("S")
@@ -218,6 +220,22 @@ def run_changes(options: Options) -> Report:
     return Report(changes.table(samples), changes.verdicts(samples), samples)
 
 
+def run_large(options: Options) -> Report:
+    megabytes = options.megabytes or LARGE_MEGABYTES
+    samples: list[large_transaction.LargeSample] = []
+    for wal_level in large_transaction.WAL_LEVELS:
+        folder = options.directory / wal_level
+        folder.mkdir()
+        primary = Primary(options.binaries, folder)
+        primary.postgres.configure(wal_level=wal_level, wal_keep_size="64GB", max_wal_size="16GB")
+        with primary:
+            samples += _collect(
+                large_transaction.measure(primary, wal_level, options.rounds, megabytes)
+            )
+        shutil.rmtree(folder)
+    return Report(large_transaction.table(samples), large_transaction.verdicts(samples), samples)
+
+
 def run_lake(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         megabytes = options.megabytes or LAKE_MEGABYTES
@@ -311,6 +329,7 @@ BENCHMARKS = {
     "decode": run_decode,
     "lake": run_lake,
     "changes": run_changes,
+    "large": run_large,
     "many": run_many,
     "topologies": run_topologies,
     "qsync": run_qsync,
@@ -344,7 +363,7 @@ BENCHMARKS = {
     help=f"WAL to write.  [default: bulk {BULK_MEGABYTES}, restart {RESTART_MEGABYTES}, "
     f"serve {SERVE_MEGABYTES}, archive {ARCHIVE_MEGABYTES}, "
     f"restore {RESTORE_MEGABYTES}, decode {DECODE_MEGABYTES}, "
-    f"changes {CHANGES_MEGABYTES}]",
+    f"changes {CHANGES_MEGABYTES}, large {LARGE_MEGABYTES}]",
 )
 @click.option(
     "--against",

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from quorum_wal.cli.shared_option import shared_option
 from quorum_wal.objectstore.errors import ObjectStoreError
 from quorum_wal.objectstore.store import ObjectStore, open_store
 
@@ -17,20 +18,18 @@ def archive_options(*, required: bool = True) -> Callable[[F], F]:
     """--archive URL and --archive-option KEY=VALUE, for `archive` and `archive_option`."""
 
     def decorate(function: F) -> F:
-        url = click.option(
+        url = shared_option(
             "--archive",
+            "SK_ARCHIVE",
             metavar="URL",
             required=required,
-            envvar="SK_ARCHIVE",
-            show_envvar=True,
             help="Where WAL and backups are kept: /folder, s3://bucket/prefix, gs://, az://.",
         )
-        options = click.option(
+        options = shared_option(
             "--archive-option",
+            "SK_ARCHIVE_OPTION",
             multiple=True,
             metavar="KEY=VALUE",
-            envvar="SK_ARCHIVE_OPTION",
-            show_envvar=True,
             help="Setting of the archive's store: endpoint=http://..., region=... (repeatable).",
         )
         return url(options(function))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from quorum_wal.cli.parameters import (
     slot_option,
     standby_option,
     timeline_option,
+    wait_option,
     with_conninfo,
 )
 from quorum_wal.consensus.ids import TimelineId
@@ -29,7 +31,9 @@ from quorum_wal.walproposer.errors import WalProposerError
 from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 from quorum_wal.walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
 from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
-from quorum_wal.walproposer.timelines.discovery import inspect_safekeepers
+from quorum_wal.walproposer.timelines.discovery import SafekeeperReport, inspect_safekeepers
+
+POLL_SECONDS = 0.5
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
@@ -42,6 +46,7 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 @slot_option
 @application_name_option
 @standby_option
+@wait_option("Wait up to SECONDS until all safekeepers answer.")
 @json_option
 @click.pass_context
 def check(
@@ -54,6 +59,7 @@ def check(
     slot: str,
     application_name: str,
     standby: tuple[str, ...],
+    wait: float,
     json: bool,
 ) -> None:
     """Check a primary and its safekeepers before sk attach. Changes nothing.
@@ -62,9 +68,8 @@ def check(
     any check FAILs.
     """
     address = PrimaryAddress(primary, slot, application_name)
-    reports = inspect_safekeepers(
-        with_conninfo(safekeepers, safekeeper_conninfo), http_token(http_token_file)
-    )
+    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    reports = _ask_safekeepers(addresses, http_token(http_token_file), wait)
     found, findings = _ask_primary(address)  # last, so that its positions are not before theirs
     findings += check_safekeepers(reports, found, timeline, application_name)
     if found is not None:
@@ -75,6 +80,19 @@ def check(
     else:
         print_findings(findings)
     context.exit(0 if passed else ExitCode.BLOCKED)
+
+
+def _ask_safekeepers(
+    addresses: tuple[SafekeeperAddress, ...], token: str, wait_seconds: float
+) -> tuple[SafekeeperReport, ...]:
+    """Waits for those that do not answer. One that refuses would also refuse later."""
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        reports = inspect_safekeepers(addresses, token)
+        is_complete = all(report.reachable or report.hint for report in reports)
+        if is_complete or time.monotonic() >= deadline:
+            return reports
+        time.sleep(POLL_SECONDS)
 
 
 def _ask_primary(address: PrimaryAddress) -> tuple[PrimarySettings | None, list[Finding]]:

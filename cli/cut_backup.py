@@ -86,10 +86,10 @@ class CutBackup:
         history = catalog.archive.newest_history()
         cuts = [cut for cut in cuts if is_of_log(cut, history)]
         if not cuts:
-            raise CommandError(
-                f"the archive has no cuts of timeline {catalog.archive.timeline}",
-                "Run a pageserver, which makes them: sk pageserver run.",
-            )
+            from quorum_wal.pageserver.cuts.no_cuts import no_cuts
+            from quorum_wal.pageserver.cuts.page_objects import PageObjects
+
+            raise no_cuts(PageObjects(catalog.archive.store, catalog.archive.timeline))
         before = [cut for cut in cuts if is_before(cut, self.target)]
         if not before:
             oldest = cuts[0]

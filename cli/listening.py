@@ -39,7 +39,7 @@ class HostPort(click.ParamType[tuple[str, int]]):
             return value
         host, _, port = str(value).rpartition(":")
         number = port_number(port)
-        if not host or number is None:
+        if not host or "/" in host or number is None:
             self.fail(f'"{value}" is not HOST:PORT', param, ctx)
         return host.removeprefix("[").removesuffix("]"), number
 

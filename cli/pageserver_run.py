@@ -30,6 +30,7 @@ from quorum_wal.pageserver.config import ProcessConfig
 from quorum_wal.pageserver.epochs.redo import SHARED_BUFFERS_MB, RedoServer
 from quorum_wal.pageserver.ingest.cut_rule import CUT_BYTES, CUT_SECONDS, CutRule
 from quorum_wal.pageserver.ingest.ingest import WAL_BYTES_MAX, IngestConfig
+from quorum_wal.pageserver.ingest.lasting_refusal import check_not_refused
 from quorum_wal.pageserver.service import PageserverService
 from quorum_wal.pg_server.account import server_account
 from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
@@ -37,6 +38,7 @@ from quorum_wal.pg_server.program import can_leave_network
 from quorum_wal.telemetry.service_manager import ServiceManager
 from quorum_wal.telemetry.status_server import ListenError, http_listener
 from quorum_wal.telemetry.stop_signal import StopSignal
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 
 log = structlog.get_logger()
 
@@ -153,7 +155,8 @@ GRACE_HOURS = 24.0
 def run(**options: Any) -> None:
     """Run a pageserver in the foreground until SIGTERM or SIGINT.
 
-    It receives the WAL of a cluster, makes pages from it, and stores them in the archive.
+    It receives the WAL of a cluster, makes pages from it, and stores them in the archive. Its user
+    on the safekeepers needs the role replica.
     """
     tls = tls_files(options["tls_cert"], options["tls_key"])
     host, number = options["http"]
@@ -176,6 +179,7 @@ def run(**options: Any) -> None:
             f"could not secure the port: {error}", getattr(error, "hint", "")
         ) from error
     store = open_existing_archive(options["archive"], options["archive_option"])
+    check_not_refused([Safekeeper(str(each), each.connect) for each in _addresses(options)])
     if options["generations"] is None:
         options["data_dir"].mkdir(parents=True, exist_ok=True)
     service = open_generations(options, own=options["data_dir"] / GENERATIONS_FILE)
@@ -194,8 +198,12 @@ def run(**options: Any) -> None:
         raise CommandError(str(error), "Choose another --http.") from error
 
 
+def _addresses(options: dict[str, Any]) -> tuple[SafekeeperAddress, ...]:
+    return with_conninfo(options["safekeepers"], options["safekeeper_conninfo"])
+
+
 def _config(options: dict[str, Any]) -> ProcessConfig:
-    addresses = with_conninfo(options["safekeepers"], options["safekeeper_conninfo"])
+    addresses = _addresses(options)
 
     def safekeepers_of(timeline: TimelineId) -> list[Safekeeper]:
         return [Safekeeper(str(each), partial(each.connect, timeline)) for each in addresses]

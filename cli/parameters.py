@@ -13,6 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.shared_option import shared_option
 from quorum_wal.consensus.errors import MessageError
 from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.telemetry.http_token import read_http_token
@@ -30,6 +31,10 @@ class Dsn(click.ParamType[str]):
     string may have the password anywhere."""
 
     name = "dsn"
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Of an option that may be repeated: one a line, because a DSN contains spaces."""
+        return rv.splitlines()
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
         try:
@@ -116,13 +121,11 @@ class FiniteRange(click.FloatRange):
 
 
 def primary_option(*, required: bool = True) -> Callable[[F], F]:
-    """--primary DSN."""
-    return click.option(
-        "--primary",
-        type=Dsn(),
-        required=required,
-        help="DSN of the primary (a role with REPLICATION).",
-    )
+    """--primary DSN. An optional one selects a mode of its command, so no variable sets it."""
+    text = "DSN of the primary (a role with REPLICATION)."
+    if not required:
+        return click.option("--primary", type=Dsn(), help=text)
+    return shared_option("--primary", "SK_PRIMARY", type=Dsn(), required=True, help=text)
 
 
 def standby_option(function: F) -> F:
@@ -161,39 +164,48 @@ def timeout_option(text: str) -> Callable[[F], F]:
     )
 
 
+def wait_option(text: str) -> Callable[[F], F]:
+    """--wait, for the commands that look at a cluster that may just be starting."""
+    return click.option(
+        "--wait",
+        type=FiniteRange(min=0),
+        metavar="SECONDS",
+        default=0.0,
+        help=text,
+    )
+
+
 def safekeepers_option(function: F) -> F:
     """--safekeepers A,B,C and --safekeeper-conninfo."""
-    return _safekeepers_option(function, "Addresses of the members: HOST:PORT,HOST:PORT,...", True)
+    text = "Addresses of the members: HOST:PORT,HOST:PORT,..."
+    safekeepers = shared_option(
+        "--safekeepers", "SK_SAFEKEEPERS", type=Safekeepers(), required=True, help=text
+    )
+    return safekeepers(_conninfo_option(function))
 
 
 def live_safekeepers_option(function: F) -> F:
     """--safekeepers and --safekeeper-conninfo, both optional; () without --safekeepers."""
     text = "Members that run, for WAL that is not archived yet: HOST:PORT,HOST:PORT,..."
-    return _safekeepers_option(function, text, False)
+    safekeepers = click.option("--safekeepers", type=Safekeepers(), default=(), help=text)
+    return safekeepers(_conninfo_option(function))
 
 
-def _safekeepers_option(function: F, text: str, required: bool) -> F:
-    extra: dict[str, Any] = {} if required else {"default": ()}
-    conninfo = click.option(
+def _conninfo_option(function: F) -> F:
+    return shared_option(
         "--safekeeper-conninfo",
+        "SK_SAFEKEEPER_CONNINFO",
         type=Dsn(),
         default="",
         help="libpq settings for safekeeper connections: sslmode, user, passfile, ...",
-    )
-    safekeepers = click.option(
-        "--safekeepers",
-        type=Safekeepers(),
-        required=required,
-        **extra,
-        help=text,
-    )
-    return safekeepers(conninfo(function))
+    )(function)
 
 
 def http_token_option(function: F) -> F:
     """--http-token-file, for the commands that read status pages."""
-    return click.option(
+    return shared_option(
         "--http-token-file",
+        "SK_HTTP_TOKEN_FILE",
         type=click.Path(path_type=Path),
         help="File with the bearer token of the HTTP ports.",
     )(function)

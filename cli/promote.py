@@ -39,6 +39,9 @@ from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 from quorum_wal.walproposer.timelines.timeline_creation import FoundTimeline
 
+#: The effect on a proposer that streams.
+FENCES = "the election fences it, and its primary can acknowledge no further commit"
+
 
 @click.command()
 @click.option(
@@ -139,8 +142,10 @@ def promote(
     listener = proposer_listener(http, files, http_token_file, insecure, admin_token_file)
     stopping = StopSignal()  # installed later: before the proposer runs, a signal ends the process
     with proposer_with_page(config, listener, stopping) as proposer:
-        found, _, state = failover.prepare(attaches=attaches)
+        found, view, state = failover.prepare(attaches=attaches)
         click.echo(f"timeline {found.timeline}")
+        if view.proposer:
+            click.echo(f"warning: {view.proposer}; {FENCES}", err=True)
         failover.run(Step.PROMOTE if no_promote else Step.ATTACH)
         if no_promote and state.standby.in_recovery:
             click.echo("the standby has the whole log: promote it, then run sk attach", err=True)
@@ -165,5 +170,6 @@ def _print_plan(found: FoundTimeline, view: LogView, state: FailoverState) -> No
         f"the server is {role}, has received {format_lsn(standby.received_lsn)} and replayed "
         f"{format_lsn(standby.replayed_lsn)}, follows {sources}"
     )
+    click.echo(f"{view.proposer}; {FENCES}" if view.proposer else "no proposer streams now")
     for number, step in enumerate(plan(state), 1):
         click.echo(f"{number}. {step.value}")

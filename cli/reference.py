@@ -31,6 +31,14 @@ which is named in parentheses. The variable takes precedence over the file given
     safekeepers = ["sk1:5454", "sk2:5454", "sk3:5454"]
     configure = true
 
+Some variables hold for all commands: `SK_SAFEKEEPERS`, `SK_SAFEKEEPER_CONNINFO`, `SK_PRIMARY`,
+`SK_HTTP_TOKEN_FILE`, `SK_ARCHIVE`. The help of an option names the one that it reads. The variable
+of one command, in parentheses here, takes precedence over it:
+
+    export SK_SAFEKEEPERS=sk1:5454,sk2:5454,sk3:5454
+    export SK_PRIMARY='host=db1 user=walproposer dbname=postgres passfile=/etc/sk/pgpass'
+    sk status
+
 An unknown key is an error. Keep passwords in a passfile. They are never printed.
 
 Data is written to stdout, logs and errors to stderr. `--json` prints all data, with the field names

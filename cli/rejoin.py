@@ -34,7 +34,7 @@ from quorum_wal.walproposer.timelines.timeline_creation import require_timeline
 @click.command()
 @click.option(
     "--old-primary",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False),
     metavar="DATA_DIR",
     required=True,
     help="Data directory of the deposed primary, which must be stopped.",
@@ -80,8 +80,11 @@ def rejoin(
     addresses = found.addresses
     settings = safekeeper_conninfo if replica_conninfo is None else replica_conninfo
     conninfo = safekeepers_conninfo(addresses, found.timeline, settings)
+    exists = old_primary.exists()
+    way_out = base_backup_hint(str(old_primary), conninfo, exists=exists)
+    if not exists:
+        raise Refusal(f'data directory "{old_primary}" does not exist', hint=way_out)
     old = OldPrimary.at(old_primary)
-    way_out = base_backup_hint(str(old_primary), conninfo)
     old.check_rewindable(server.system_id, way_out)
     undone = () if old.is_standby_of(history) else old.undone_prepares(history)
     if old.is_standby_of(history):

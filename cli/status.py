@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from quorum_wal.cli.parameters import (
     http_token_option,
     json_option,
     safekeepers_option,
+    wait_option,
     with_conninfo,
 )
+from quorum_wal.cli.shared_option import shared_option
 from quorum_wal.cli.status_tables import (
     safekeepers_table,
     servers_section,
@@ -29,20 +32,22 @@ from quorum_wal.cli.status_tables import (
 )
 from quorum_wal.cluster.server_view import ServerView, server_views
 from quorum_wal.cluster.timeline_view import TimelineView, timeline_views, unopened_timelines
-from quorum_wal.cluster.verdict import Verdict, judge
+from quorum_wal.cluster.verdict import Condition, Verdict, judge
 from quorum_wal.consensus.membership_page import membership_page
 from quorum_wal.telemetry.stop_signal import StopSignal
 from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 from quorum_wal.walproposer.timelines.discovery import Discovery, discover
 
 WATCH_SECONDS = 1.0
+POLL_SECONDS = 0.5
 
 
 @click.command()
 @safekeepers_option
 @http_token_option
-@click.option(
+@shared_option(
     "--primary",
+    "SK_PRIMARY",
     type=Dsn(),
     multiple=True,
     help="Also show this Postgres: waiting commits, unsafe settings, whether it was deposed.",
@@ -54,6 +59,7 @@ WATCH_SECONDS = 1.0
     is_flag=True,
     help="Open the web page of the proposer in a browser, or of a safekeeper if there is none.",
 )
+@wait_option("Wait up to SECONDS until the verdict is OK.")
 @json_option
 @click.pass_context
 def status(
@@ -64,6 +70,7 @@ def status(
     primary: tuple[str, ...],
     watch: bool,
     opens_page: bool,
+    wait: float,
     json: bool,
 ) -> None:
     """Show the safekeepers, the proposer and their positions, and what to do about problems.
@@ -72,6 +79,8 @@ def status(
     cannot proceed or return without a quorum, if no member can open it, or if there is no timeline;
     with 4 if no safekeeper answers.
     """
+    if wait and (watch or opens_page):
+        raise click.UsageError("--wait is not for --watch and --open")
     if watch + json + opens_page > 1:
         raise click.UsageError("--watch, --open and --json exclude each other")
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
@@ -82,13 +91,31 @@ def status(
     if opens_page:
         open_page(discover(addresses, token), safekeeper_conninfo)
         return
-    discovery, judged, primaries = _ask(addresses, token, primary)
+    discovery, judged, primaries = _ask_until_ok(addresses, token, primary, wait)
     if json:
         views = [view.as_json() for view in primaries]
         print_json({**_as_json(discovery, judged), "primaries": views})
     else:
         console().print(_page(discovery, judged, primaries))
     context.exit(_exit_code(discovery, judged))
+
+
+def _ask_until_ok(
+    addresses: tuple[SafekeeperAddress, ...],
+    token: str,
+    primary: tuple[str, ...],
+    wait_seconds: float,
+) -> tuple[Discovery, list[tuple[TimelineView, Verdict]], list[ServerView]]:
+    """The last answers: the first that are OK, or those at the end of `wait_seconds`. A safekeeper
+    that refuses would also refuse later, so it ends the wait."""
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        discovery, judged, primaries = _ask(addresses, token, primary)
+        has_refused = any(report.hint for report in discovery.safekeepers)
+        is_ok = bool(judged) and all(v.condition is Condition.OK for _, v in judged)
+        if is_ok or has_refused or time.monotonic() >= deadline:
+            return discovery, judged, primaries
+        time.sleep(POLL_SECONDS)
 
 
 def _ask(
@@ -132,7 +159,8 @@ def _page(
         parts = [Text(_no_timeline(discovery), style="bold yellow"), Text("")]
     if primaries:
         parts += [servers_section(primaries), Text("")]
-    return Group(*parts, safekeepers_table(discovery.safekeepers))
+    views = [view for view, _ in judged]
+    return Group(*parts, safekeepers_table(discovery.safekeepers, views))
 
 
 def _no_timeline(discovery: Discovery) -> str:

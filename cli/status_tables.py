@@ -185,9 +185,13 @@ def servers_section(servers: Sequence[ServerView]) -> RenderableType:
     return Group(table, *remarks)
 
 
-def safekeepers_table(reports: Sequence[SafekeeperReport]) -> Table:
-    """A row per address given."""
-    table = plain_table("safekeeper", "id", "version", "status page", "disk free", "scrubbed", "")
+def safekeepers_table(
+    reports: Sequence[SafekeeperReport], views: Sequence[TimelineView] = ()
+) -> Table:
+    """A row per address given. `views`: the timelines, to find out which may be a member."""
+    table = plain_table(
+        "safekeeper", "id", "version", "status page", "disk free", "scrubbed", "problem"
+    )
     for report in reports:
         table.add_row(
             report.address,
@@ -196,10 +200,24 @@ def safekeepers_table(reports: Sequence[SafekeeperReport]) -> Table:
             report.http or _NOTHING,
             _disk_text(report),
             _scrub_text(report),
-            report.error or report.page_error or _damage(report),
+            _no_member(report, views) or report.error or report.page_error or _damage(report),
             style="" if report.reachable else "red",
         )
     return table
+
+
+def _no_member(report: SafekeeperReport, views: Sequence[TimelineView]) -> str:
+    """An address that does not answer, and at which no member is missing; "" for all others. The
+    address of a member that was replaced stays in --safekeepers until somebody removes it."""
+    missing = " or ".join(
+        member.address
+        for view in views
+        for member in (*view.members, *view.others)
+        if member.state is MemberState.UNREACHABLE
+    )
+    if report.reachable or not views or report.address in missing.split(" or "):
+        return ""
+    return f"no member of a timeline, remove it from --safekeepers ({report.error})"
 
 
 def _damage(report: SafekeeperReport) -> str:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from quorum_wal.cli.archive_options import archive_options, open_archive
 from quorum_wal.cli.moment_options import binaries_of, moment_of, moment_options, wal_sources
-from quorum_wal.cli.output import CommandError
 from quorum_wal.cli.parameters import Dsn, live_safekeepers_option, timeline_option
+from quorum_wal.cli.restore_target import Omitted, RestoreTarget
 from quorum_wal.objectstore.archive import require_archive
 from quorum_wal.pageserver.epochs.redo import RedoServer
 from quorum_wal.pageserver.pitr.restore_points import RestorePoints
@@ -23,10 +22,7 @@ from quorum_wal.pageserver.pitr.sparse_restore import Restored, RestorePoint, Sp
 from quorum_wal.pageserver.pitr.table_name import TableName
 from quorum_wal.pg_server.account import server_account
 from quorum_wal.pg_server.binaries import PostgresBinaries
-from quorum_wal.pg_server.program import run_program
 from quorum_wal.pgwal.lsn import format_lsn
-
-RESTORE_SECONDS_MAX = 24 * 3600.0
 
 
 @click.command()
@@ -49,11 +45,20 @@ RESTORE_SECONDS_MAX = 24 * 3600.0
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the rows to a new CSV file.",
 )
+@click.option(
+    "--no-owner", is_flag=True, help="As in pg_restore: do not restore the owners of the objects."
+)
+@click.option(
+    "--no-privileges", is_flag=True, help="As in pg_restore: do not restore GRANT and REVOKE."
+)
 def restore(**options: Any) -> None:
     """Restore one table as of a moment, with its partitions and TOAST data.
 
     The cost depends on the size of the table and on the WAL since the last cut before the moment,
     not on the size of the database. Without --at, the moment is the end of the available WAL.
+
+    --to restores owners and privileges, too. If a role is missing on the target, or --to connects
+    as a role that may not set an owner, they are left out with a warning.
     """
     moment = moment_of(options)
     targets = [each for each in ("to", "dump", "copy") if options[each] is not None]
@@ -61,6 +66,9 @@ def restore(**options: Any) -> None:
         raise click.UsageError("give one of --to, --dump, --copy")
     if options["database"] and options["copy"] is not None:
         raise click.UsageError("--database and --copy exclude each other")
+    omitted = Omitted(options["no_owner"], options["no_privileges"])
+    if omitted.arguments and options["copy"] is not None:
+        raise click.UsageError("--no-owner and --no-privileges need --to or --dump")
     name = options["name"]
     table = None if options["database"] else TableName.parse(name)
     archive = require_archive(
@@ -75,7 +83,7 @@ def restore(**options: Any) -> None:
             f"from the cut at {format_lsn(point.cut_lsn)}, with WAL up to {point.target}", err=True
         )
         with _restored(SparseRestore(restored_in, server), point, name, table) as restored:
-            click.echo(_hand_out(restored, options, server.binaries, folder))
+            click.echo(_hand_out(restored, options, omitted, server.binaries, folder))
 
 
 @contextmanager
@@ -88,7 +96,11 @@ def _restored(
 
 
 def _hand_out(
-    restored: Restored, options: dict[str, Any], binaries: PostgresBinaries, folder: Path
+    restored: Restored,
+    options: dict[str, Any],
+    omitted: Omitted,
+    binaries: PostgresBinaries,
+    folder: Path,
 ) -> str:
     """Writes the table to its destination; returns a line that says where it is."""
     name = options["name"]
@@ -98,31 +110,9 @@ def _hand_out(
     if options["dump"] is not None:
         is_custom = options["dump"].suffix == ".dump"
         dump_format = DumpFormat.CUSTOM if is_custom else DumpFormat.PLAIN
-        restored.dump(options["dump"].absolute(), dump_format)
+        restored.dump(options["dump"].absolute(), dump_format, omitted.arguments)
         return f"{name} is in {options['dump']}"
     dump = folder / "table.dump"
     restored.dump(dump, DumpFormat.CUSTOM)
-    _load(dump, options["to"], binaries)
+    RestoreTarget(options["to"], binaries).load(dump, restored.roles(), omitted)
     return f"{name} is restored"
-
-
-def _load(dump: Path, dsn: str, binaries: PostgresBinaries) -> None:
-    """Runs pg_restore in one transaction. The password is passed in the environment, because other
-    users can see command lines."""
-    keywords = conninfo_to_dict(dsn)
-    password = keywords.pop("password", None)
-    done = run_program(
-        [
-            *(binaries.program("pg_restore"), "--exit-on-error", "--single-transaction"),
-            *("--no-owner", f"--dbname={make_conninfo('', **keywords)}", dump),
-        ],
-        env={"PGPASSWORD": str(password)} if password else None,
-        timeout=RESTORE_SECONDS_MAX,
-        check=False,
-    )
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise CommandError(
-            f"pg_restore failed: {lines[0].removeprefix('pg_restore: error: ')}",
-            "The database was not changed. Give another one, or rename its table.",
-        )

@@ -17,7 +17,11 @@ from quorum_wal.pgwal.history import TimelineHistory
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.walproposer.checks.finding import Finding, Level
 from quorum_wal.walproposer.checks.preflight import check_primary
-from quorum_wal.walproposer.checks.preflight_commits import check_opt_outs, check_protection
+from quorum_wal.walproposer.checks.preflight_commits import (
+    SEE_STATUS,
+    check_opt_outs,
+    check_protection,
+)
 from quorum_wal.walproposer.errors import WalProposerError
 from quorum_wal.walproposer.failover.log_view import LogView, log_view
 from quorum_wal.walproposer.failover.standby import StandbyServer
@@ -200,7 +204,7 @@ def server_view(
         risks = [f.sentence for f in protection if f.level is Level.WARN]
         risks += [f.sentence for f in check_opt_outs(settings)]
     if not settings.in_recovery:
-        remarks = [f.sentence for f in check_primary(settings, address) if _is_remarkable(f)]
+        remarks = [_sentence(f) for f in check_primary(settings, address) if _is_remarkable(f)]
     role, remark = _role(settings, history, logs, returns_without_quorum=bool(dangers))
     holder_pid = settings.slot.holder_pid if settings.slot is not None else None
     if role is Role.PRIMARY and leader is not None and holder_pid is None:
@@ -253,6 +257,11 @@ def _other(reason: str, *, returns_without_quorum: bool) -> str:
         f"{reason}, commits here {effect}: if this does not change, stop this server and make it "
         "again from a base backup"
     )
+
+
+def _sentence(finding: Finding) -> str:
+    """The remedy of waiting commits refers to sk status, which prints this sentence."""
+    return finding.sentence.replace(f"{SEE_STATUS} ", "")
 
 
 def _is_remarkable(finding: Finding) -> bool:

@@ -34,8 +34,16 @@ from quorum_wal.cluster.timeline_view import (
 from quorum_wal.consensus.ids import NodeId
 from quorum_wal.consensus.quorum import has_quorum, quorum_size
 from quorum_wal.walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
+from quorum_wal.walproposer.timelines.status_page import TOKEN_MISSING
 
 REASON_CHARACTERS_MAX = 300
+
+#: Without a quorum no member can be replaced, so the verdict does not offer that.
+LOST_FOR_GOOD = (
+    "if the disks of a quorum are lost for good: docs/members.md#a-quorum-is-lost-for-good"
+)
+#: What a member in one of these states may still have. One that refuses to answer has a hint.
+UNKNOWN_STATES = (MemberState.NOT_GIVEN, MemberState.CREATING)
 
 
 class Condition(Enum):
@@ -235,10 +243,14 @@ def _with_silent_proposer(view: TimelineView, leader: ProposerView) -> Verdict:
     problems = "".join(f"; {problem}" for problem in _problems(view, leader))
     heard = {m for m, seconds in leader.streams_to.items() if seconds <= SILENT_SECONDS_MAX}
     if has_quorum(view.membership, heard):
+        streams = f"{leader} streams to {len(heard)} of {len(view.members)} safekeepers"
+        if TOKEN_MISSING in leader.error:
+            return Verdict(
+                Condition.DEGRADED,
+                f"{streams}; it is unknown whether commits proceed, because {_short(leader.error)}",
+            )
         return Verdict(
-            Condition.DEGRADED,
-            f"{leader} streams to {len(heard)} of {len(view.members)} safekeepers, but cannot be "
-            f"asked: {_short(leader.error)}",
+            Condition.DEGRADED, f"{streams}, but cannot be asked: {_short(leader.error)}"
         )
     if has_quorum(view.membership, set(leader.streams_to)):
         silent_seconds = min(s for m, s in leader.streams_to.items() if m not in heard)
@@ -276,7 +288,9 @@ def _without_proposer(view: TimelineView) -> Verdict:
     last = f" (the last election was {brief_node_id(promised)})" if promised.term else ""
     able = [m.safekeeper_id for m in view.members if m.state is MemberState.ACTIVE]
     if has_quorum(view.membership, able):
-        action = "run sk attach for its primary"
+        action = (
+            "run sk attach for its primary or, if the primary is lost, sk promote for a standby"
+        )
     else:  # a proposer checks this before it connects, so a running one is unknown here
         action = (
             f"only {len(able)} of {len(view.members)} safekeepers can take part, {_needed(view)}: "
@@ -297,17 +311,25 @@ def _deposed_others(view: TimelineView, leader: ProposerView) -> str:
 
 def _problems(view: TimelineView, leader: ProposerView | None) -> list[str]:
     behind = members_left_behind(view)
-    return [
-        problem
-        for member in view.members
-        if (problem := _left_behind(member) if member in behind else _problem(member, leader))
-    ]
+    sound = [member.safekeeper_id for member in view.members if member.is_sound]
+    can_replace = has_quorum(view.membership, sound)
+    problems = []
+    for member in view.members:
+        replaced = _replaced(member) if can_replace else ""
+        is_behind = member in behind
+        problems.append(
+            _left_behind(member, replaced) if is_behind else _problem(member, leader, replaced)
+        )
+    unknown = [m.safekeeper_id for m in view.members if m.state in UNKNOWN_STATES or m.hint]
+    if not has_quorum(view.membership, sound + unknown):
+        problems.append(LOST_FOR_GOOD)
+    return [problem for problem in problems if problem]
 
 
-def _left_behind(member: MemberView) -> str:
+def _left_behind(member: MemberView, replaced: str) -> str:
     return (
         f"{member} is left behind: the others have removed WAL that it lacks "
-        f"(--max-member-wal-keep-size), and no archive has it: {_replaced(member)}"
+        f"(--max-member-wal-keep-size), and no archive has it{_then(replaced)}"
     )
 
 
@@ -316,31 +338,41 @@ def _replaced(member: MemberView) -> str:
     return f"sk member replace {member.safekeeper_id} NEWADDR"
 
 
-def _problem(member: MemberView, leader: ProposerView | None) -> str:
-    """The member's problem and what to do about it; "" if it has none."""
+def _then(replaced: str) -> str:
+    return f": {replaced}" if replaced else ""
+
+
+def _or(action: str, replaced: str) -> str:
+    return f"{action}, or {replaced}" if replaced else action
+
+
+def _problem(member: MemberView, leader: ProposerView | None, replaced: str) -> str:
+    """The member's problem and what to do about it; "" if it has none. `replaced`: the command to
+    replace it; "" without a quorum, which refuses that."""
     followed = member.is_followed
     match member.state:
         case MemberState.LOST_DATA:
-            return f"{member} lost its data: {_replaced(member)}"
+            return f"{member} lost its data{_then(replaced)}"
         case MemberState.LEFT:
-            return f"{member} has left this timeline, but is a member again: {_replaced(member)}"
+            return f"{member} has left this timeline, but is a member again{_then(replaced)}"
         case MemberState.STOPPED:
-            return f"{member} stopped this timeline: {_stopped(member)}"
+            return f"{member} stopped this timeline: {_stopped(member, replaced)}"
         case MemberState.DAMAGED:
-            return f"{member} is damaged, {_short(member.reason)}: {_replaced(member)}"
+            return f"{member} is damaged, {_short(member.reason)}{_then(replaced)}"
         case MemberState.CREATING:
             return f"{member} waits for activation: run sk attach again"
         case MemberState.UNREACHABLE if member.hint and not followed:
             return f"{member} refuses to answer: {_short(member.reason)}; {member.hint}"
         case MemberState.UNREACHABLE if not followed:
             since = _silent_since(member, leader)
-            return f"{member} is unreachable{since}: start it, or {_replaced(member)}"
+            return f"{member} is unreachable{since}: {_or('start it', replaced)}"
         case MemberState.NOT_GIVEN if not followed:
             return f"{member} was not asked: give its address in --safekeepers"
     if member.damage:
+        otherwise = f"; if that does not happen: {replaced}" if replaced else ""
         return (
-            f"{member} does not vote until a proposer has repaired it: {_short(member.damage)}; if "
-            f"that does not happen: {_replaced(member)}"
+            f"{member} does not vote until a proposer has repaired it: {_short(member.damage)}"
+            f"{otherwise}"
         )
     if member.short_of_disk:
         return f"{member} will stop soon, {member.short_of_disk} on its disk: free some space"
@@ -355,11 +387,11 @@ def _problem(member: MemberView, leader: ProposerView | None) -> str:
     return ""
 
 
-def _stopped(member: MemberView) -> str:
+def _stopped(member: MemberView, replaced: str) -> str:
     reason = member.reason
     if "space" in reason:
         return f"{_short(reason)}: free some space"
-    return f"{_short(reason)}: repair its disk and restart it, or {_replaced(member)}"
+    return f"{_short(reason)}: {_or('repair its disk and restart it', replaced)}"
 
 
 def _silent_since(member: MemberView, leader: ProposerView | None) -> str:

@@ -29,6 +29,7 @@ from quorum_wal.pageserver.attachments.event_loop import EventLoop
 from quorum_wal.pageserver.checks.scheduled_checks import CheckSchedule, ScheduledChecks
 from quorum_wal.pageserver.config import ProcessConfig
 from quorum_wal.pageserver.errors import PagesDeleted, PageserverError
+from quorum_wal.pageserver.ingest.first_cut import first_cut_progress
 from quorum_wal.pageserver.metrics import PageserverCollector
 from quorum_wal.pageserver.process import PageserverProcess
 from quorum_wal.pgwal.lsn import format_lsn
@@ -200,13 +201,16 @@ def timeline_status(attached: AttachedTimeline, problem: str) -> dict[str, Any]:
             "received_lsn": format_lsn(state.received_lsn),
             "cut_lsn": format_lsn(state.cut_lsn),
             "cut_at": state.cut_at.isoformat(" ") if state.cut_at else None,
-            "lag_bytes": max(0, state.received_lsn - state.cut_lsn),
             "epochs": state.epochs,
             "replayed_wal_bytes": state.wal_bytes,
             "replayed_pages": state.pages,
             "base_pages_read": state.needs_base,
             "replay_seconds": round(state.replay_seconds, 3),
         }
+        if state.received_lsn and state.begin_lsn:  # else it is unknown
+            page["lag_bytes"] = max(0, state.received_lsn - state.begin_lsn)
+    if not index.cuts and not problem:
+        page["first_cut"] = first_cut_progress(ingest.state if ingest is not None else None)
     return page
 
 

@@ -70,6 +70,9 @@ def _headline(status: Status, problem: str) -> Headline:
     count = len(status["timelines"])
     if not count:
         return Headline("OK", "no timeline is attached to it", Tone.IDLE)
+    waiting = [each["first_cut"] for each in status["timelines"].values() if "first_cut" in each]
+    if waiting:
+        return Headline("OK", f"no table can be restored yet: {waiting[0]}", Tone.IDLE)
     return Headline("OK", f"{count} timeline{'s' if count > 1 else ''}: pages are made", Tone.OK)
 
 

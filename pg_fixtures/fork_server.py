@@ -203,25 +203,29 @@ def serve(channel: socket.socket) -> dict[str, Any] | None:
         request = json.loads(message)
         if "poll" in request:
             pid, status = os.waitpid(request["poll"], os.WNOHANG)
-            answer = {"status": status if pid else None}
-        else:
-            pid = os.fork()
-            if pid == 0:
-                become(request, files)
-                return dict(request)
-            answer = {"pid": pid}
+            answer(channel, {"status": status if pid else None})
+        elif os.fork() == 0:
+            become(request, files, channel)
+            return dict(request)
         for file in files:
             os.close(file)
-        channel.send(json.dumps(answer).encode())
 
 
-def become(request: dict[str, Any], files: Sequence[int]) -> None:
-    """What is left of the server: what it has imported."""
+def answer(channel: socket.socket, content: dict[str, Any]) -> None:
+    channel.send(json.dumps(content).encode())
+
+
+def become(request: dict[str, Any], files: Sequence[int], channel: socket.socket) -> None:
+    """What is left of the server: what it has imported.
+
+    Answers as soon as the process leads its session: from then on a signal to its group arrives.
+    """
     server_pid = os.getppid()
     os.setsid()
     prctl(PR_SET_PDEATHSIG, request["death_signal"])
     if os.getppid() != server_pid:
         os._exit(1)
+    answer(channel, {"pid": os.getpid()})
     for target, file in enumerate(files):
         os.dup2(file, target)
     os.closerange(3, max(files) + 1)

@@ -7,6 +7,7 @@ name. So a slow name server does not delay a commit.
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import psycopg
@@ -33,12 +34,25 @@ ANSWERED = (
      "host replication USER ADDRESS scram-sha-256 for instance, and reload it."),
     ("pg_hba.conf", "Add a line to the server's pg_hba.conf, host DATABASE USER ADDRESS "
      "scram-sha-256 for instance, and reload it."),
+    ("requires TLS", "Use TLS: sslmode=verify-full sslrootcert=FILE"),
     ("authentication failed", "Correct the user or its password: user=..., passfile=..."),
     (NO_PASSWORD, "Give a password file: passfile=..."),
     ("the database system is", "The server is starting or stopping. Try again."),
     ("too many", "The server has too many connections. Close some, or raise max_connections."),
     ("does not exist", "Create it on the server, or correct user=... and dbname=..."),
     ("FATAL", "The server runs but refuses the connection. See its log."),
+)  # fmt: skip
+#: A safekeeper does not tell whether a user exists.
+UNKNOWN_ROLE = re.compile('role ".*" does not exist')
+IS_A_SERVER = "A Postgres server runs at this address. Correct the address of the safekeeper."
+#: Texts of libpq itself about TLS with a server that runs.
+REFUSED_TLS = (
+    ("certificate verify failed", "The server runs. Correct sslrootcert=..., or the certificate of "
+     "the server."),
+    ("does not match host name", "Connect with a name that is in the certificate, or issue one "
+     "with this name."),
+    ("does not support SSL", "The server runs without TLS. Correct sslmode=..., or start it with "
+     "TLS."),
 )  # fmt: skip
 
 
@@ -70,10 +84,18 @@ def connect_safekeeper(conninfo: str, **overrides: Any) -> psycopg.Connection:
     named = overrides.pop("options", None) or settings.get("options")
     given = named or os.environ.get("PGOPTIONS", "")
     options = f"{given} {OWN_CLIENT}".strip()
-    return connect(conninfo, replication="true", options=options, **proof, **overrides)
+    try:
+        return connect(conninfo, replication="true", options=options, **proof, **overrides)
+    except NotConnected as error:
+        if UNKNOWN_ROLE.search(str(error)):
+            raise NotConnected(str(error), hint=IS_A_SERVER) from error
+        raise
 
 
 def _hint_of(text: str) -> str:
-    """The hint for an error that a server sent; "" when no server answered."""
+    """The hint for an error that a server sent, or for its TLS; "" when no server answered."""
+    for words, hint in REFUSED_TLS:
+        if words in text:
+            return hint
     is_answer = "FATAL" in text or NO_PASSWORD in text  # NO_PASSWORD is a message of libpq itself
     return next((hint for words, hint in ANSWERED if is_answer and words in text), "")

@@ -8,6 +8,7 @@ SparkWalError
 |-- CatalogError          a catalog that cannot be read, or does not fit the WAL
 |-- UndecodedChange       a change, or WAL with changes, that could not be decoded
 |-- DeadLetterError       rows that could not be written to the dead letter
+|-- SpillError            changes that could not be stored in a temporary file
 `-- LakeError             a lake of another job, or a damaged one
 """
 
@@ -52,6 +53,10 @@ class UndecodedChange(SparkWalError):
 
 class DeadLetterError(SparkWalError):
     """Rows that could not be written to the dead letter."""
+
+
+class SpillError(SparkWalError):
+    """Changes of large transactions that could not be stored in a temporary file."""
 
 
 class LakeError(SparkWalError):

@@ -1,5 +1,9 @@
 """Registers the data sources in a session. If the package is installed, Spark also finds them by
-itself (`pyspark_pg_wal.py`, `pyspark_pg_changes.py`)."""
+itself (`pyspark_pg_wal.py`, `pyspark_pg_changes.py`).
+
+Law: a source that Spark has already found is not registered again, because Spark logs a warning for
+each one that is replaced.
+"""
 
 from __future__ import annotations
 
@@ -14,5 +18,16 @@ def register(session: SparkSession) -> None:
     from quorum_wal.spark.sources.pg_changes import PgChangesDataSource
     from quorum_wal.spark.sources.pg_wal import PgWalDataSource
 
-    session.dataSource.register(PgWalDataSource)
-    session.dataSource.register(PgChangesDataSource)
+    for source in (PgWalDataSource, PgChangesDataSource):
+        if not _is_found(session, source.name()):
+            session.dataSource.register(source)
+
+
+def _is_found(session: SparkSession, name: str) -> bool:
+    """Whether Spark has a source of this name. A session of Spark Connect cannot ask its server:
+    the answer is no, and the server may log its warning."""
+    try:
+        state = session._jsparkSession.sessionState()
+    except AttributeError:
+        return False
+    return bool(state.dataSourceManager().dataSourceExists(name))

@@ -30,6 +30,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
+    # an error of an executor is its message, without a traceback of Python
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
 }
 
 #: Spark's launcher requests a module that this runtime does not have; the script removes it.

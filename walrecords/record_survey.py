@@ -44,6 +44,9 @@ WILL_INIT = 0x40
 _SAME_RELATION = 0x80
 _IMAGE_HAS_HOLE = 0x01
 
+#: of `bimg_info` in a block header with an image: id, flags, data length, image length, hole offset
+IMAGE_INFO_OFFSET = 8
+
 #: No block header is shorter: id, flags, data length, block number.
 _BLOCK_HEADER_SIZE_MIN = 8
 
@@ -131,6 +134,11 @@ class RecordSurveyor:
         self._block_format = block_format(version)
         self._passes = passes
         self._places = block_places(0)
+
+    @property
+    def compression_mask(self) -> int:
+        """The bits of `bimg_info` that a compressed image has."""
+        return self._block_format.compression_mask
 
     def survey(self, index: RecordIndex) -> RecordSurvey:
         """Surveys the records that pass the filter."""

@@ -83,6 +83,10 @@ class IngestState:
     phase: str = "starting"
     problem: str = ""
     received_lsn: int = 0
+    #: Where the WAL begins that no cut covers: the newest cut, or the start of the base backup.
+    begin_lsn: int = 0
+    #: The end of the base backup, while there is no cut: the first cut is after it.
+    consistent_lsn: int = 0
     cut_lsn: int = 0
     epochs: int = 0
     wal_bytes: int = 0
@@ -183,13 +187,15 @@ class Ingest(threading.Thread):
         self.base_forks = files.forks()
         base = BackupBase(catalog, backup, files)
         layers = OpenLayers(self._objects)
+        self.state.begin_lsn, self.state.consistent_lsn = backup.start_lsn, backup.stop_lsn
         if not index.cuts:
             return _EpochStart(frame, base, layers, backup.start_lsn, None, backup.stop_lsn)
         cut = index.cuts[-1]
         frame = fetch_frame(self._objects, index, cut, self._folder / "frame.tar")
         at = datetime.fromtimestamp(cut.time_unix_s, UTC)
         last = Checkpoint(cut.checkpoint_lsn, cut.end_lsn, cut.redo_lsn, cut.tli, at)
-        self.state.cut_lsn, self.state.cut_at = cut.end_lsn, at
+        self.state.begin_lsn = self.state.cut_lsn = cut.end_lsn
+        self.state.cut_at = at
         return _EpochStart(frame, base, layers, cut.redo_lsn, last, cut.end_lsn)
 
     def _choose(self, catalog: BackupCatalog) -> Backup:
@@ -304,7 +310,8 @@ class Ingest(threading.Thread):
         path = made.path.replace(self._folder / "frame.tar")
         start.frame = Frame(path, made.forks, made.tablespaces, made.kept)
         start.redo_lsn, start.last = target.redo_lsn, target
-        self.state.cut_lsn, self.state.cut_at = target.end_lsn, target.at
+        self.state.begin_lsn = self.state.cut_lsn = target.end_lsn
+        self.state.cut_at = target.at
         remove_segments(wal, target.redo_lsn)
         if self._receiver is not None:
             self._receiver.floor_lsn = target.redo_lsn

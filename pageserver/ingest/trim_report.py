@@ -4,7 +4,7 @@
     status update 'r': write = flush = what was received, apply = visible_lsn
 
 One safekeeper sends the WAL stream. All others get the same two messages in a short connection
-without WAL, once for each new position.
+without WAL, for each new position and once a minute: a safekeeper that is killed may forget it.
 
 Law: only the visible position is reported, or 0 before it is known. A safekeeper that does not know
 the newest position keeps its WAL longer. So a failed report is only repeated later.
@@ -32,7 +32,8 @@ from quorum_wal.pgwire.replication import StandbyStatus, postgres_time_us
 STALE = "55006"
 OPTION = "pageserver"
 SILENCE_SECONDS = 20.0
-RETRY_SECONDS = 60.0
+#: After a report, successful or not, of the same position.
+REPEAT_SECONDS = 60.0
 
 log = structlog.get_logger()
 
@@ -47,7 +48,7 @@ class TrimReport:
         self.visible_lsn = visible_lsn
         self._safekeepers = list(safekeepers)
         self._reported: dict[str, int] = {}
-        self._failed_at: dict[str, float] = {}
+        self._tried_at: dict[str, float] = {}
         self._reporting: threading.Thread | None = None
 
     def start_command(self, begin_lsn: int, tli: int) -> str:
@@ -66,24 +67,25 @@ class TrimReport:
         if self._reporting is not None and self._reporting.is_alive():
             return
         visible_lsn, now = self.visible_lsn(), time.monotonic()
-        due = [
-            each
-            for each in self._safekeepers
-            if self._reported.get(each.name) != visible_lsn
-            and now - self._failed_at.get(each.name, -RETRY_SECONDS) >= RETRY_SECONDS
-        ]
+        due = [each for each in self._safekeepers if self._is_due(each.name, visible_lsn, now)]
         if due:
             self._reporting = threading.Thread(
                 target=self._report_all, args=(due, visible_lsn), name="trim report", daemon=True
             )
             self._reporting.start()
 
+    def _is_due(self, name: str, visible_lsn: int, now: float) -> bool:
+        if now - self._tried_at.get(name, -REPEAT_SECONDS) >= REPEAT_SECONDS:
+            return True
+        return self._reported.get(name, visible_lsn) != visible_lsn
+
     def _report_all(self, safekeepers: Sequence[Safekeeper], visible_lsn: int) -> None:
         for each in safekeepers:
+            self._tried_at[each.name] = time.monotonic()
             try:
                 self._report(each, visible_lsn)
             except Exception as error:  # any error of the connection: the report is repeated
-                self._failed_at[each.name] = time.monotonic()
+                self._reported.pop(each.name, None)
                 log.warning(
                     "could not report the trim position to the safekeeper",
                     safekeeper=each.name,
@@ -91,7 +93,6 @@ class TrimReport:
                 )
             else:
                 self._reported[each.name] = visible_lsn
-                self._failed_at.pop(each.name, None)
 
     def _report(self, safekeeper: Safekeeper, visible_lsn: int) -> None:
         with closing(safekeeper.connect()) as connection:

@@ -28,6 +28,7 @@ from quorum_wal.backup.safekeeper_wal import Safekeeper
 from quorum_wal.backup.wal_source import WalSource, check_same_server
 from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.ingest.lasting_refusal import is_lasting
 from quorum_wal.pageserver.ingest.trim_report import STALE, TrimReport
 from quorum_wal.pgclient.errors import UNDEFINED_FILE, ServerError
 from quorum_wal.pgclient.questions import identify_system, read_server_facts, read_timeline_history
@@ -41,6 +42,8 @@ STATUS_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 #: A rejection because of a newer pageserver is permanent unless an administrator intervenes.
 STALE_RETRY_SECONDS = 30.0
+#: So is one because of the user, if all safekeepers reject it. Wrong passwords are counted.
+REFUSED_RETRY_SECONDS = 30.0
 BATCH_BYTES = 1 << 20
 
 log = structlog.get_logger()
@@ -75,6 +78,8 @@ class WalReceiver(threading.Thread):
         self._trim = trim
         self._stopping = threading.Event()
         self._pause_seconds = RETRY_SECONDS
+        #: Safekeepers whose last answer was a lasting refusal.
+        self._refusing: set[str] = set()
         self._file = -1
         self._file_name = ""
         self.received_lsn = begin_lsn - begin_lsn % server.wal_seg_size
@@ -95,12 +100,15 @@ class WalReceiver(threading.Thread):
                 if self._stopping.is_set() or self._is_full():
                     break
                 self._try(safekeeper)
+            if len(self._refusing) == len(self._safekeepers):
+                self._pause_seconds = REFUSED_RETRY_SECONDS
             self._stopping.wait(self._pause_seconds)
             self._pause_seconds = RETRY_SECONDS
         if self._file >= 0:
             os.close(self._file)
 
     def _try(self, safekeeper: Safekeeper) -> None:
+        self._refusing.discard(safekeeper.name)
         try:
             self._receive(safekeeper)
         except Exception as error:  # any error of the connection: try the next one
@@ -112,7 +120,13 @@ class WalReceiver(threading.Thread):
             else:
                 if sqlstate == STALE:
                     self._pause_seconds = STALE_RETRY_SECONDS
-                log.warning("could not receive WAL", safekeeper=safekeeper.name, reason=words)
+                hint = str(getattr(error, "hint", ""))
+                if is_lasting(error):
+                    self._refusing.add(safekeeper.name)
+                    self.problem = f"{self.problem}. {hint}"
+                log.warning(
+                    "could not receive WAL", safekeeper=safekeeper.name, reason=words, hint=hint
+                )
 
     def _is_full(self) -> bool:
         kept = self.received_lsn - self.floor_lsn

@@ -20,8 +20,9 @@ from quorum_wal.backup.backup_catalog import BackupCatalog
 from quorum_wal.backup.wal_source import WalSource
 from quorum_wal.objectstore.archive import TimelineArchive
 from quorum_wal.pageserver.cuts.cut_pages import open_layers
+from quorum_wal.pageserver.cuts.no_cuts import no_cuts
 from quorum_wal.pageserver.cuts.page_objects import PageObjects
-from quorum_wal.pageserver.errors import PageNotFound, SurveyError
+from quorum_wal.pageserver.errors import SurveyError
 from quorum_wal.pageserver.layers.fork import Fork
 from quorum_wal.pageserver.objects.page_index import Cut, PageIndex
 from quorum_wal.pageserver.pitr.end_times import EndTimes
@@ -104,10 +105,7 @@ class HistoryReader:
         there are no cuts."""
         index = self._objects.newest_index()
         if not index.cuts:
-            raise PageNotFound(
-                f"the archive has no cuts of timeline {self._archive.timeline}",
-                hint="Cuts are made by a pageserver. Start it with sk pageserver run.",
-            )
+            raise no_cuts(self._objects)
         history = PageHistory()
         scan = _Scan(history, fork, block, self._major, begin, end)
         for epoch in self._epochs(index, fork, block, history):

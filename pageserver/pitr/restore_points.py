@@ -16,6 +16,7 @@ from quorum_wal.backup.wal_source import WalSource
 from quorum_wal.objectstore.archive import TimelineArchive
 from quorum_wal.pageserver.cuts.cut_files import CutFiles
 from quorum_wal.pageserver.cuts.cut_pages import fetch_frame, open_files, open_stack
+from quorum_wal.pageserver.cuts.no_cuts import no_cuts
 from quorum_wal.pageserver.cuts.page_objects import PageObjects
 from quorum_wal.pageserver.epochs.wal_folder import WalFolder
 from quorum_wal.pageserver.errors import PageNotFound, SurveyError
@@ -94,10 +95,7 @@ class RestorePoints:
         self._index = self._objects.newest_index()
         cuts = self._index.cuts
         if not cuts:
-            raise PageNotFound(
-                f"the archive has no cuts of timeline {self._archive.timeline}",
-                hint="Cuts are made by a pageserver. Start it with sk pageserver run.",
-            )
+            raise no_cuts(self._objects)
         for cut in reversed(cuts):
             if self._is_before(cut, target):
                 target_lsn = self._target_lsn(cut, target)

@@ -2,6 +2,7 @@
 
     resolve     the table by its name, its partitions
     files       of all relations that a dump reads: catalogs, sequences, the table, TOAST
+    roles       owners and grantees, which the dump names
     dump, copy  pg_dump; COPY as CSV
 
 The file names come from the server's own catalogs. This is safe: `sparse_restore` has checked by
@@ -24,6 +25,7 @@ from psycopg import sql
 from quorum_wal.pageserver.errors import PageNotFound, PageserverError, RedoError
 from quorum_wal.pageserver.layers.fork import Fork, parse_file
 from quorum_wal.pageserver.pitr.catalog_rows import FIRST_NORMAL_OID, LARGE_OBJECTS
+from quorum_wal.pageserver.pitr.dump_roles import DumpRoles, read_dump_roles
 from quorum_wal.pageserver.pitr.table_name import TableName, quote_name
 from quorum_wal.pg_server.binaries import PostgresBinaries
 from quorum_wal.pg_server.errors import PgServerError
@@ -147,13 +149,26 @@ class RestoredDatabase:
             rows = connection.execute(query, parameters).fetchall()
         return [_relation_file(relation, path) for relation, path in rows]
 
-    def dump(self, family: Sequence[Relation] | None, path: Path, dump_format: DumpFormat) -> None:
+    def roles(self, family: Sequence[Relation] | None) -> DumpRoles:
+        """The roles that a dump of these tables names, or None for a dump of the database."""
+        oids = None if family is None else [each.oid for each in family]
+        with self._connection() as connection:
+            return read_dump_roles(connection, oids)
+
+    def dump(
+        self,
+        family: Sequence[Relation] | None,
+        path: Path,
+        dump_format: DumpFormat,
+        arguments: Sequence[str] = (),
+    ) -> None:
         """Runs pg_dump into a new file. `family` None dumps the whole database."""
         with _new_file(path) as partial:
             program: list[str | Path] = [
                 *(self._binaries.program("pg_dump"), f"--dbname={self._conninfo}"),
                 *(f"--format={dump_format.value}", f"--file={partial}"),
                 *(f"--table={each.quoted()}" for each in family or ()),
+                *arguments,
             ]
             try:
                 run_program(program, timeout=DUMP_SECONDS_MAX)

@@ -41,6 +41,7 @@ from quorum_wal.pageserver.pitr.catalog_files import (
     pages_at_cut,
     pages_in_directory,
 )
+from quorum_wal.pageserver.pitr.dump_roles import DumpRoles
 from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
 from quorum_wal.pageserver.pitr.restored_table import (
     DumpFormat,
@@ -86,9 +87,18 @@ class Restored:
     rounds: int
     _database: RestoredDatabase
 
-    def dump(self, path: Path, dump_format: DumpFormat = DumpFormat.PLAIN) -> None:
-        """Runs pg_dump into a new file. Raises PageserverError."""
-        self._database.dump(self.family, path, dump_format)
+    def dump(
+        self,
+        path: Path,
+        dump_format: DumpFormat = DumpFormat.PLAIN,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        """Runs pg_dump into a new file, with more `arguments`. Raises PageserverError."""
+        self._database.dump(self.family, path, dump_format, arguments)
+
+    def roles(self) -> DumpRoles:
+        """The roles that the dump names. Raises PageserverError."""
+        return self._database.roles(self.family)
 
     def copy_csv(self, path: Path) -> int:
         """Writes the rows of a table as CSV to a new file, and returns their number. Raises

@@ -20,7 +20,8 @@ import numpy as np
 
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.catalog import ENUM, Catalog, Table
-from quorum_wal.spark.changes.heap_scan import INVALIDATIONS, INVALIDATIONS_AT, MARK_LSN, HeapScan
+from quorum_wal.spark.changes.heap_fields import INVALIDATIONS, INVALIDATIONS_AT, MARK_LSN
+from quorum_wal.spark.changes.heap_scan import HeapScan
 from quorum_wal.walrecords.record_index import Array
 
 _MESSAGE = np.dtype(

@@ -30,9 +30,7 @@ from quorum_wal.spark.changes.catalog_decoder import CatalogDecoder
 from quorum_wal.spark.changes.catalog_rows import ROW_OF, ClassRow, Row
 from quorum_wal.spark.changes.catalog_state import FIRST_NORMAL_OID, CatalogState
 from quorum_wal.spark.changes.datum_varlena import DatumError
-from quorum_wal.spark.changes.heap_follower import HeapFollower
-from quorum_wal.spark.changes.heap_pages import HeapPages
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     ABORT,
     COMMIT,
     COMMIT_PREPARED,
@@ -51,8 +49,10 @@ from quorum_wal.spark.changes.heap_scan import (
     TRUNCATE,
     UPDATE,
     XID,
-    HeapScan,
 )
+from quorum_wal.spark.changes.heap_follower import HeapFollower
+from quorum_wal.spark.changes.heap_pages import HeapPages
+from quorum_wal.spark.changes.heap_scan import HeapScan
 from quorum_wal.spark.changes.schema_history import SchemaHistory
 from quorum_wal.spark.changes.schema_steps import CatalogChange, SchemaSteps
 from quorum_wal.spark.changes.transaction_commits import ended_xids, subxids_of

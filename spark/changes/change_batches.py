@@ -14,12 +14,13 @@ from quorum_wal.spark.changes.change_rows import NO_TABLE, UNDECODED, ChangeRows
 from quorum_wal.spark.changes.change_schema import CHANGES_SCHEMA, Note, typed_schema
 from quorum_wal.spark.changes.change_set import COMMIT
 from quorum_wal.spark.changes.datum import Datums
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     BLOCK,
     DELETE,
     FLAGS,
     INSERT,
     LSN,
+    MESSAGE,
     NEW_AT,
     NEW_LENGTH,
     OFFSET,
@@ -29,10 +30,12 @@ from quorum_wal.spark.changes.heap_scan import (
     OLD_LENGTH,
     OLD_OFFSET,
     OPERATION,
+    PREFIX,
     SEQ,
     TRUNCATE,
     UPDATE,
 )
+from quorum_wal.spark.changes.logical_messages import NO_XID, message_json
 from quorum_wal.spark.changes.table_versions import SCHEMA
 from quorum_wal.spark.changes.toast_chunks import ToastChunks
 from quorum_wal.spark.changes.transaction_commits import Commits
@@ -46,7 +49,7 @@ _NEW, _OLD = (NEW_AT, NEW_LENGTH), (OLD_AT, OLD_LENGTH)
 
 _OPERATIONS = {
     UNDECODED: "unknown", INSERT: "insert", UPDATE: "update", DELETE: "delete",
-    TRUNCATE: "truncate", SCHEMA: "schema",
+    TRUNCATE: "truncate", SCHEMA: "schema", MESSAGE: "message",
 }  # fmt: skip
 
 
@@ -152,13 +155,17 @@ class _Batch:
             for name in ("new", "old", "key")
         )
         new, old = self._with_definitions(new, 0), self._with_definitions(old, 1)
+        new = self._with_messages(new, changes)
         commit = changes[COMMIT]
+        is_alone = self.commits.xid[commit] == NO_XID
         columns = [
             pa.array(changes[LSN]),
             pa.array(changes[SEQ].astype(np.int32)),
             pa.array(self.commits.lsn[commit]),
-            pa.array(self.commits.time_us[commit]).cast(pa.timestamp("us", tz="UTC")),
-            pa.array(self.commits.xid[commit]),
+            pa.array(self.commits.time_us[commit], mask=is_alone).cast(
+                pa.timestamp("us", tz="UTC")
+            ),
+            pa.array(self.commits.xid[commit], mask=is_alone),
             _names(changes[OPERATION], _OPERATIONS.get),
             _names(table, self._table_name("schema")),
             _names(table, self._table_name("name")),
@@ -179,6 +186,20 @@ class _Batch:
         for row, definitions in self.rows.definitions.items():
             if self.begin <= row < self.end:
                 texts[row - self.begin] = definitions[side]
+        return pc.coalesce(pa.array(texts, values.type), values)
+
+    def _with_messages(self, values: pa.Array, changes: Array) -> pa.Array:
+        found = np.flatnonzero(changes[OPERATION] == MESSAGE).tolist()
+        if not found:
+            return values
+        texts: list[str | None] = [None] * changes.shape[1]
+        for row in found:
+            at, length = int(changes[NEW_AT, row]), int(changes[NEW_LENGTH, row])
+            texts[row] = message_json(
+                self.data[at : at + length].tobytes(),
+                int(changes[PREFIX, row]),
+                is_transactional=bool(self.commits.xid[changes[COMMIT, row]] != NO_XID),
+            )
         return pc.coalesce(pa.array(texts, values.type), values)
 
     def _table_name(self, attribute: str) -> Callable[[int], str | None]:

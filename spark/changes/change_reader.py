@@ -4,12 +4,14 @@
        and the changes of tables since the catalog was taken            (schema_search.py)
     2  for a window of the range: the transactions that commit in it    (transaction_commits.py)
     3  from the first of them on, through the window: their changes     (change_set.py)
-    4  the rows to show, and their order                                (change_rows.py)
+    4  the rows to show, and their order                           (arranged_changes.py)
     5  Arrow batches; then the next window                              (change_batches.py)
 
 Laws. A transaction belongs to the range in which its commit record starts, so every split of the
 WAL gives the same changes. A range is read without knowledge of earlier reads: an offset is one
-LSN. Memory grows with the window and the transactions that commit in it, not with the history.
+LSN. Memory grows with none of the range, the history and the transactions that commit: scans of a
+large window are read twice (window_scans.py), changes of large transactions are gathered in a
+temporary file (change_spill.py), and so are pages (heap_pages.py).
 Reading backwards ends only where no older WAL exists. Damage before the range fails, or is skipped
 and reported, like damage in the range. No reader gets rows past `undecoded_rows.py`.
 """
@@ -17,7 +19,9 @@ and reported, like damage in the range. No reader gets rows past `undecoded_rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -34,25 +38,23 @@ from quorum_wal.spark.changes.alterations import (
     alteration_note,
     unseen_note,
 )
+from quorum_wal.spark.changes.arranged_changes import ChangeArranger
 from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_batches import ChangeBatches
 from quorum_wal.spark.changes.change_files import FileMap
-from quorum_wal.spark.changes.change_rows import (
-    NO_TABLE,
-    ChangeRows,
-    Followed,
-    arrange,
-    is_stale,
-)
+from quorum_wal.spark.changes.change_rows import NO_TABLE, ChangeRows, is_stale
 from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
+from quorum_wal.spark.changes.change_spill import MEMORY_BYTES, ChangeSpill
 from quorum_wal.spark.changes.datum_varlena import DatumError
+from quorum_wal.spark.changes.heap_fields import NEW_AT, NEW_LENGTH
 from quorum_wal.spark.changes.heap_pages import HeapPages
-from quorum_wal.spark.changes.heap_scan import LSN, NEW_AT, NEW_LENGTH, HeapScan, scan_heap
-from quorum_wal.spark.changes.schema_history import EventKind, SchemaHistory
+from quorum_wal.spark.changes.heap_scan import HeapScan, scan_heap
+from quorum_wal.spark.changes.logical_messages import with_messages
+from quorum_wal.spark.changes.schema_history import SchemaHistory
 from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.changes.table_versions import TableVersions
-from quorum_wal.spark.changes.toast_chunks import ToastChunks
+from quorum_wal.spark.changes.toast_chunks import ChunkIndex, ToastChunks, bytes_of
 from quorum_wal.spark.changes.transaction_commits import Commits, find_commits
 from quorum_wal.spark.changes.transaction_progress import (
     OpenTransactions,
@@ -63,6 +65,7 @@ from quorum_wal.spark.changes.transaction_progress import (
 from quorum_wal.spark.changes.transaction_summary import TransactionSummary
 from quorum_wal.spark.changes.undecoded_rows import UndecodedPolicy
 from quorum_wal.spark.changes.wal_lookback import look_backwards
+from quorum_wal.spark.changes.window_scans import WindowScans
 from quorum_wal.spark.errors import CatalogError, WalInputError
 from quorum_wal.spark.inputs.wal_input import WalInput
 from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
@@ -77,7 +80,9 @@ class ChangeOptions:
     """`table` is the only table, with typed columns. `refresh` takes a new catalog, if the WAL has
     files or columns that the catalog lacks, or a table was altered. `history`, if it is known, has
     the changes of tables up to the end of the range. `alterations` are those before the range: of a
-    catalog without rows. `undecoded` decides about rows that could not be decoded."""
+    catalog without rows. `messages` adds those of the database, only without a `table`. `undecoded`
+    decides about rows that could not be decoded. `memory_bytes` is for each of: the WAL of a
+    window, changes, and pages. What is more is read twice, or goes to temporary files."""
 
     catalog: Catalog
     table: Table | None = None
@@ -85,7 +90,9 @@ class ChangeOptions:
     alterations: Alterations | None = field(default=None, repr=False)
     history: SchemaHistory | None = field(default=None, repr=False)
     is_compiled: bool = True
+    messages: bool = False
     undecoded: UndecodedPolicy = field(default_factory=UndecodedPolicy)
+    memory_bytes: int = MEMORY_BYTES
 
 
 def read_changes(
@@ -167,6 +174,7 @@ class _ChangeReader:
         self._catalog = catalog
         self._versions = TableVersions(catalog, self._history)
         self._tables = self._versions.catalog
+        self._arranger = ChangeArranger(self._versions, self._history, self._options.table)
         self._keys = CatalogKeys(catalog)
         self._batches = ChangeBatches(
             self._tables,
@@ -183,26 +191,35 @@ class _ChangeReader:
         self._open = self._look_back()
         yield from self._earlier_changes()
         for window in self._windows():
-            scans = list(self._scan(window, self._on_damage))
-            for scan in scans if self._history is None else ():
-                self._alterations.add(scan, self._keys)
-            summaries = [TransactionSummary.at(scan) for scan in scans]
-            commits = find_commits(scans)
+            read = partial(self._scan, window, self._on_damage)
+            scans = WindowScans(read, self._options.memory_bytes)
+            summaries: list[TransactionSummary] = []
+            commits = find_commits(self._summarized(scans.first(), summaries))
             if len(commits):
                 yield from self._changes(window, scans, summaries, commits)
-            scans.clear()  # before those of the next window are created
+            scans.free()  # before those of the next window are created
             for summary in summaries:
                 self._open.advance(summary)
             yield from self._report_gaps(self._range.start_lsn)
 
+    def _summarized(
+        self, scans: Iterator[HeapScan], summaries: list[TransactionSummary]
+    ) -> Iterator[HeapScan]:
+        """The scans. Adds their summaries, and the alterations in them."""
+        for scan in scans:
+            if self._history is None:
+                self._alterations.add(scan, self._keys)
+            summaries.append(TransactionSummary.at(scan))
+            yield scan
+
     def _changes(
         self,
         window: WalRange,
-        scans: list[HeapScan],
+        scans: WindowScans,
         summaries: list[TransactionSummary],
         commits: Commits,
     ) -> Iterator[pa.RecordBatch]:
-        """The changes that commit in the window. Empties `scans`, to free their memory."""
+        """The changes that commit in the window. Frees the memory of `scans`."""
         start_lsn, is_incomplete = self._find_start(window, summaries, commits)
         if is_incomplete and not self._is_incomplete_reported:
             self._is_incomplete_reported = True
@@ -210,9 +227,15 @@ class _ChangeReader:
         pages_lsn = self._with_pages(start_lsn)
         yield from self._report_gaps(min(start_lsn, self._open.since_lsn))
         gathered = self._gather_known(pages_lsn, window, scans, commits)
-        scans.clear()
-        toast, data = self._toast(gathered, is_whole=not self._gaps), gathered.data
-        rows = self._arranged(gathered, commits)
+        scans.free()
+        toast = self._toast(gathered)
+        if isinstance(gathered, ChangeSpill):
+            with gathered:
+                for rows, data in self._arranger.spilled(gathered, commits):
+                    self._note_altered(rows, commits)
+                    yield from self._batches.build(rows, data, commits, toast)
+            return
+        rows, data = self._arranger.whole(gathered, commits), gathered.data
         del gathered
         self._note_altered(rows, commits)
         yield from self._batches.build(rows, data, commits, toast)
@@ -238,7 +261,8 @@ class _ChangeReader:
 
     def _windows(self) -> Iterator[WalRange]:
         """The windows that are decoded at once. They end at segments, or at the end of the range.
-        With page following there is one window, so that the WAL from the checkpoint is read once.
+        With page following there is one window, so that the WAL from the checkpoint to the range
+        is read once.
         """
         whole, seg_size = self._range, self._facts.wal_seg_size
         if self._follows_pages:
@@ -255,7 +279,9 @@ class _ChangeReader:
     def _scan(self, wal_range: WalRange, on_damage: OnDamage) -> Iterator[HeapScan]:
         for found in read_indexes(self._input, self._facts, wal_range, on_damage):
             if isinstance(found, RecordIndex):
-                yield scan_heap(found, self._version, with_images=self._follows_pages)
+                scan = scan_heap(found, self._version, with_images=self._follows_pages)
+                messages = self._options.messages
+                yield with_messages(scan, self._catalog.database_oid) if messages else scan
             else:
                 self._gaps.setdefault(found.lsn, found)
 
@@ -357,66 +383,74 @@ class _ChangeReader:
     # ---- changes
 
     def _gather_known(
-        self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
-    ) -> Gathered:
+        self, start_lsn: int, window: WalRange, scans: WindowScans, commits: Commits
+    ) -> Gathered | ChangeSpill:
         """The changes; with a new catalog if this one lacks files and `refresh` can take one."""
         gathered = self._gather(start_lsn, window, scans, commits)
         refresh = None if self._is_refreshed else self._options.refresh
         if refresh is None:
             return gathered
-        if not is_stale(gathered, self._tables) and not self._has_altered(gathered, commits):
+        if not is_stale(_parts(gathered), self._tables) and not any(
+            self._has_altered(part, commits) for part in _parts(gathered)
+        ):
             return gathered
+        if isinstance(gathered, ChangeSpill):
+            gathered.close()
         self._is_refreshed = True
         self._use(self._catalog.merged(refresh()))
         return self._gather(start_lsn, window, scans, commits)
 
     def _gather(
-        self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
-    ) -> Gathered:
-        files = FileMap(self._tables, self._options.table)
-        pages = HeapPages() if self._follows_pages else None
-        changes = ChangeSet(files, commits, pages)
+        self, start_lsn: int, window: WalRange, scans: WindowScans, commits: Commits
+    ) -> Gathered | ChangeSpill:
+        """The changes, in a temporary file if they are too many."""
+        files, memory_bytes = FileMap(self._tables, self._options.table), self._options.memory_bytes
         # It begins at a record or at a segment.
         is_boundary = start_lsn % self._facts.wal_seg_size != 0
         before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
-        for scan in chain(self._scan(before, self._on_older), scans):
-            changes.add(scan)
+        spill: ChangeSpill | None = None
+        with closing(HeapPages(memory_bytes)) as pages:
+            changes = ChangeSet(files, commits, pages if self._follows_pages else None)
+            for scan in chain(self._scan(before, self._on_older), scans.again()):
+                changes.add(scan)
+                if changes.size_bytes > (memory_bytes // 2 if spill else memory_bytes):
+                    spill = spill or self._spill(commits)
+                    spill.put(self._assigned(changes, commits))
+        rest = self._assigned(changes, commits)
+        if spill is None:
+            return rest
+        spill.put(rest)
+        return spill
+
+    def _spill(self, commits: Commits) -> ChangeSpill:
+        """Its pieces are half as large, because several copies of one are in memory."""
+        return ChangeSpill(len(commits), self._toast_oids(), self._options.memory_bytes // 2)
+
+    def _assigned(self, changes: ChangeSet, commits: Commits) -> Gathered:
         gathered = changes.gathered()
         self._versions.assign(gathered.changes, commits)
         return gathered
 
-    def _arranged(self, gathered: Gathered, commits: Commits) -> ChangeRows:
-        """The rows to show, with those of changed definitions."""
-        only = self._options.table
-        if self._history is None:
-            return arrange(gathered, self._tables, only)
-        with_events, events = self._versions.with_events(gathered, commits, only)
-        changes = with_events.changes
-        commit_lsns = commits.lsn[changes[COMMIT]]
-
-        def table_of(row: int, oid: int) -> int | None:
-            return self._versions.number_of(oid, int(commit_lsns[row]), int(changes[LSN, row]))
-
-        followed = Followed(commit_lsns >= self._history.since_lsn, table_of)
-        rows = arrange(with_events, self._tables, only, followed)
-        places = {rows.place_of(row): event for row, event in events.items()}
-        return replace(
-            rows,
-            definitions={
-                place: (event.after, event.before)
-                for place, event in places.items()
-                if place is not None and event.kind is EventKind.SCHEMA
-            },
-        )
-
-    def _toast(self, gathered: Gathered, *, is_whole: bool) -> ToastChunks:
+    def _toast(self, gathered: Gathered | ChangeSpill) -> ToastChunks:
+        is_whole = not self._gaps
+        if isinstance(gathered, ChangeSpill):
+            return ToastChunks(gathered.chunks(), gathered.read, is_whole=is_whole)
         changes = gathered.changes
         chunks = changes[:, (changes[CODE] >= 0) & (changes[CODE] & 1 == 1)]
-        oids = np.array([table.toast_oid for table in self._tables.tables] or [0], np.int64)
-        return ToastChunks(
+        index = ChunkIndex.of(
             gathered.data, chunks[NEW_AT], chunks[NEW_LENGTH], chunks[COMMIT],
-            oids[chunks[CODE] // 2], is_whole=is_whole,
+            self._toast_oids()[chunks[CODE] // 2],
         )  # fmt: skip
+        return ToastChunks(index, bytes_of(gathered.data), is_whole=is_whole)
+
+    def _toast_oids(self) -> Array:
+        return np.array([table.toast_oid for table in self._tables.tables] or [0], np.int64)
+
+
+def _parts(gathered: Gathered | ChangeSpill) -> Iterator[Gathered]:
+    if isinstance(gathered, ChangeSpill):
+        return gathered.everything()
+    return iter([gathered])
 
 
 def _add_note(rows: ChangeRows, altered: Array, note: str) -> None:

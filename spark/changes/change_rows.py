@@ -9,7 +9,7 @@ summarizes others has the place of the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_files import UNKNOWN
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, OID, Gathered
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     BLOCK,
     CREATE_FILE,
     DAMAGED,
@@ -29,6 +29,7 @@ from quorum_wal.spark.changes.heap_scan import (
     IS_LOGICAL,
     IS_SUPER,
     LSN,
+    MESSAGE,
     NEW_AT,
     NEW_LENGTH,
     NEW_PAGE,
@@ -86,6 +87,8 @@ class ChangeRows:
     places: Array | None = None
     #: of rows with a changed definition: the definition after and before, as JSON
     definitions: Mapping[int, tuple[str | None, str | None]] = field(default_factory=dict)
+    #: (transaction, table) of rewritten tables, whose insertions one row summarizes
+    rewritten: Set[tuple[int, int]] = frozenset()
 
     def place_of(self, row: int) -> int | None:
         """Where a row of the set is shown; None if it is not."""
@@ -112,18 +115,27 @@ def arrange(
     catalog: Catalog,
     only: Table | None = None,
     followed: Followed | None = None,
+    counts: Mapping[int, int] | None = None,
 ) -> ChangeRows:
-    """The rows to show: of this table, or of all tables."""
-    return _Arrangement(gathered, catalog, only, followed).arrange()
+    """The rows to show: of this table, or of all tables. `counts`: rows of the set that represent
+    several changes of a file."""
+    return _Arrangement(gathered, catalog, only, followed, counts or {}).arrange()
 
 
 class _Arrangement:
     """Removes and summarizes rows, identified by their numbers in the set."""
 
     def __init__(
-        self, gathered: Gathered, catalog: Catalog, only: Table | None, followed: Followed | None
+        self,
+        gathered: Gathered,
+        catalog: Catalog,
+        only: Table | None,
+        followed: Followed | None,
+        counts: Mapping[int, int],
     ) -> None:
         self._followed = followed
+        self._counts = counts
+        self._rewritten: set[tuple[int, int]] = set()
         self._changes = gathered.changes
         self._catalog = catalog
         self._only = only
@@ -131,6 +143,7 @@ class _Arrangement:
         code = self._changes[CODE]
         self._table = np.where(code >= 0, code // 2, NO_TABLE)
         self._shown = (code & 1 == 0) | (code == UNKNOWN)
+        self._shown |= self._changes[OPERATION] == MESSAGE
 
     def arrange(self) -> ChangeRows:
         changes, operation = self._changes, self._changes[OPERATION]
@@ -151,10 +164,14 @@ class _Arrangement:
         order = np.lexsort((changes[LSN], changes[COMMIT]))
         order = order[self._shown[order]]
         if len(order) == len(self._shown) and (order[:-1] < order[1:]).all():
-            return ChangeRows(changes, self._table, self._notes)  # a large transaction; no copy
+            return ChangeRows(  # no copy
+                changes, self._table, self._notes, rewritten=self._rewritten
+            )
         noted = np.flatnonzero(np.isin(order, list(self._notes))) if self._notes else ()
         notes = {int(place): self._notes[int(order[place])] for place in noted}
-        return ChangeRows(changes[:, order], self._table[order], notes, order)
+        return ChangeRows(
+            changes[:, order], self._table[order], notes, order, rewritten=self._rewritten
+        )
 
     def _note_lost_rows(self) -> None:
         """Old rows that are unknown. An update for logical decoding omits an unchanged identity."""
@@ -199,15 +216,9 @@ class _Arrangement:
     def _remove_speculative(self) -> None:
         """Removes the insertion of an INSERT ... ON CONFLICT that found its conflict too late."""
         changes = self._changes
-        supers = (changes[OPERATION] == DELETE) & (changes[FLAGS] & IS_SUPER != 0)
-        for row in np.flatnonzero(supers).tolist():
-            same = changes[RELFILENODE, :row] == changes[RELFILENODE, row]
-            same &= changes[BLOCK, :row] == changes[OLD_BLOCK, row]
-            same &= changes[OFFSET, :row] == changes[OLD_OFFSET, row]
-            same &= changes[OPERATION, :row] == INSERT
-            inserted = np.flatnonzero(same)
+        for row in np.flatnonzero(is_super(changes)).tolist():
             self._shown[row] = False
-            self._shown[inserted[-1:]] = False
+            self._shown[inserted_before(changes[:, :row], changes[:, row])[-1:]] = False
 
     def _forget_files(self) -> None:
         """New files and whole pages change no row of a followed table: VACUUM FULL, CLUSTER and
@@ -250,6 +261,7 @@ class _Arrangement:
             same = (changes[COMMIT] == commit) & (self._table == number)
             if self._catalog.wal_level == "logical":
                 rows = np.flatnonzero(same & np.isin(operation, (INSERT, NEW_PAGE)))
+                self._rewritten.add((commit, number))
                 self._summarize(rows.tolist() or [row], _REWRITTEN)
             else:
                 rows = np.flatnonzero(same & (operation == NEW_PAGE))
@@ -292,9 +304,10 @@ class _Arrangement:
             name = int(changes[COMMIT, row]), int(changes[RELFILENODE, row])
             groups.setdefault(name, []).append(row)
         for (_, file), rows in groups.items():
+            count = sum(self._counts.get(row, 1) for row in rows)
             self._summarize(
                 rows,
-                f"{len(rows)} changes of relation {self._catalog.database_oid}/{file}, which the "
+                f"{count} changes of relation {self._catalog.database_oid}/{file}, which the "
                 f"catalog does not have: take a new one, or add the one of that time",
             )
 
@@ -305,17 +318,37 @@ class _Arrangement:
         self._undecoded(rows[0], note)
 
 
-def is_stale(gathered: Gathered, catalog: Catalog) -> bool:
+def is_super(changes: Array) -> Array:
+    """Which changes cancel a speculative insertion."""
+    found: Array = (changes[OPERATION] == DELETE) & (changes[FLAGS] & IS_SUPER != 0)
+    return found
+
+
+def inserted_before(changes: Array, deleted: Array) -> Array:
+    """The insertions into the place of a deleted row by its transaction."""
+    same = changes[RELFILENODE] == deleted[RELFILENODE]
+    same &= changes[BLOCK] == deleted[OLD_BLOCK]
+    same &= changes[OFFSET] == deleted[OLD_OFFSET]
+    same &= (changes[OPERATION] == INSERT) & (changes[COMMIT] == deleted[COMMIT])
+    return np.flatnonzero(same)
+
+
+def is_stale(parts: Iterable[Gathered], catalog: Catalog) -> bool:
     """Whether there are changes of files that the catalog does not have, rows with more columns
     than it has, or tables that may have been given a new file."""
+    is_created, is_dropped = False, False
+    for part in parts:
+        operation, is_unknown = part.changes[OPERATION], part.changes[CODE] == UNKNOWN
+        if (is_unknown & (operation <= DELETE)).any() or _has_more_columns(part, catalog):
+            return True
+        is_created |= bool((is_unknown & (operation == CREATE_FILE)).any())
+        is_dropped |= bool((operation == DROP_FILE).any())
+    return is_created and is_dropped
+
+
+def _has_more_columns(gathered: Gathered, catalog: Catalog) -> bool:
     changes, data = gathered.changes, gathered.data
-    is_change = changes[OPERATION] <= DELETE
-    if ((changes[CODE] == UNKNOWN) & is_change).any():
-        return True
-    is_created = (changes[OPERATION] == CREATE_FILE) & (changes[CODE] == UNKNOWN)
-    if is_created.any() and (changes[OPERATION] == DROP_FILE).any():
-        return True
-    whole = is_change & (changes[CODE] & 1 == 0) & (changes[NEW_LENGTH] > 0)
+    whole = (changes[OPERATION] <= DELETE) & (changes[CODE] & 1 == 0) & (changes[NEW_LENGTH] > 0)
     at, code = changes[NEW_AT, whole], changes[CODE, whole]
     known = np.array([len(table.columns) for table in catalog.tables] or [0], np.int64)
     low, high = data[at].astype(np.int64), data[at + 1].astype(np.int64)

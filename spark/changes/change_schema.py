@@ -19,12 +19,14 @@ _COMMIT_FIELDS = (
     pa.field("lsn", pa.int64()),
     #: the number of the change in its record; (commit_lsn, lsn, seq) is a total order
     pa.field("seq", pa.int32()),
-    #: the start of the commit record of the transaction
+    #: the start of the commit record of the transaction; of a message that is not transactional,
+    #: its own start
     pa.field("commit_lsn", pa.int64()),
     pa.field("commit_time", pa.timestamp("us", tz="UTC")),
     #: the transaction; for changes of subtransactions, the top-level one
     pa.field("xid", pa.int64()),
-    #: insert, update, delete, truncate; unknown: `detail` says what could not be decoded
+    #: insert, update, delete, truncate, schema, message; unknown: `detail` says what could not be
+    #: decoded
     pa.field("operation", pa.string()),
     pa.field("schema", pa.string()),
     pa.field("table", pa.string()),

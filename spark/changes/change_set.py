@@ -16,10 +16,7 @@ from numba import njit
 from quorum_wal.pgwal.block_ref import BlockRef
 from quorum_wal.pgwal.record import HEADER, RecordHeader
 from quorum_wal.spark.changes.change_files import FOREIGN, UNKNOWN, FileMap
-from quorum_wal.spark.changes.heap_follower import HeapFollower
-from quorum_wal.spark.changes.heap_page import is_heap_page, restore_page
-from quorum_wal.spark.changes.heap_pages import HeapPages
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     CHANGE_FIELDS,
     DATABASE,
     DROP_FILE,
@@ -29,6 +26,7 @@ from quorum_wal.spark.changes.heap_scan import (
     LSN,
     MARK_LSN,
     MARK_XID,
+    MESSAGE,
     NEW_AT,
     NEW_LENGTH,
     NEW_PAGE,
@@ -43,9 +41,11 @@ from quorum_wal.spark.changes.heap_scan import (
     SUFFIX,
     TRUNCATE,
     UPDATE,
-    XID,
-    HeapScan,
 )
+from quorum_wal.spark.changes.heap_follower import HeapFollower
+from quorum_wal.spark.changes.heap_page import is_heap_page, restore_page
+from quorum_wal.spark.changes.heap_pages import HeapPages
+from quorum_wal.spark.changes.heap_scan import HeapScan
 from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.walrecords.byte_copy import copy_bytes
 from quorum_wal.walrecords.loads import Bytes, Int, Numbers
@@ -54,13 +54,15 @@ from quorum_wal.walrecords.record_index import Array, RecordIndex
 #: rows after those of a scan: the transaction's number, the file's code, the oid of TRUNCATE
 COMMIT, CODE, OID, FIELDS = CHANGE_FIELDS, CHANGE_FIELDS + 1, CHANGE_FIELDS + 2, CHANGE_FIELDS + 3
 
-_ROOM = 16
+#: zeros after the tuples, because numbers are loaded before their length is checked
+TUPLES_ROOM = 16
 _FILE = np.dtype([("tablespace", "<u4"), ("database", "<u4"), ("relfilenode", "<u4")])
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The whole set. `notes` say what is wrong with a row."""
+    """`notes` say what is wrong with a row. The tuples in `data` follow one unused byte, and
+    TUPLES_ROOM zeros follow them."""
 
     changes: Array
     data: Array
@@ -85,10 +87,11 @@ class ChangeSet:
     def add(self, scan: HeapScan) -> None:
         self._forget_pages_at_gap(scan.index)
         codes = self._files.codes_of(scan.changes[DATABASE], scan.changes[RELFILENODE])
-        commits = self._commits.numbers_of(scan.changes[XID])
+        commits = self._commits.numbers_of_changes(scan.changes)
         operation = scan.changes[OPERATION]
         kept = (commits >= 0) & ((codes >= 0) | (codes == UNKNOWN)) & (operation != PAGE_IMAGE)
         kept &= (operation != TRUNCATE) & ((operation == INSERT) | (codes & 1 == 0))
+        kept |= (operation == MESSAGE) & (commits >= 0)
         followed = self._followed(scan, kept, codes)
         chosen = np.flatnonzero(kept)
         rows = np.empty((FIELDS, len(chosen)), np.int64)
@@ -108,14 +111,21 @@ class ChangeSet:
         if self._pages is not None:
             self._add_dropped(scan)
 
+    @property
+    def size_bytes(self) -> int:
+        """Of rows and tuples."""
+        return 8 * FIELDS * self._rows + self._length
+
     def gathered(self) -> Gathered:
-        """The whole set; call it once, because it empties the set."""
+        """The changes since the last call. Empties the set."""
         changes = np.empty((FIELDS, self._rows), np.int64)
         _move(self._parts, changes)
-        data = np.empty(1 + self._length + _ROOM, np.uint8)
-        data[0], data[-_ROOM:] = 0, 0  # numbers are loaded before their length is checked
-        _move(self._buffers, data[1:-_ROOM])
-        return Gathered(changes, data, self._notes)
+        data = np.empty(1 + self._length + TUPLES_ROOM, np.uint8)
+        data[0], data[-TUPLES_ROOM:] = 0, 0
+        _move(self._buffers, data[1:-TUPLES_ROOM])
+        found = Gathered(changes, data, self._notes)
+        self._rows, self._length, self._notes = 0, 0, {}
+        return found
 
     def _append(self, rows: Array, buffer: Array) -> None:
         self._parts.append(rows)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.spark.changes.datum_varlena import DatumError
-from quorum_wal.spark.changes.heap_page import joined_tuple
-from quorum_wal.spark.changes.heap_pages import HeapPages
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     BLOCK,
     DELETE,
     FLAGS,
@@ -32,8 +30,10 @@ from quorum_wal.spark.changes.heap_scan import (
     RELFILENODE,
     SUFFIX,
     UPDATE,
-    HeapScan,
 )
+from quorum_wal.spark.changes.heap_page import joined_tuple
+from quorum_wal.spark.changes.heap_pages import HeapPages
+from quorum_wal.spark.changes.heap_scan import HeapScan
 
 NO_TUPLE = "the row is not in the record, and its page has not been seen before"
 

@@ -21,6 +21,82 @@ from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.pgwal.lsn import Lsn, format_lsn
 from quorum_wal.pgwal.record import HEADER, Record, RecordHeader
 from quorum_wal.pgwal.versions import WalVersion
+from quorum_wal.spark.changes.heap_fields import (
+    ABORT,
+    BLOCK,
+    CHANGE_FIELDS,
+    CHECKPOINT_ONLINE,
+    CHECKPOINT_SHUTDOWN,
+    COMMIT,
+    COMMIT_PREPARED,
+    CREATE_FILE,
+    DAMAGED,
+    DATABASE,
+    DELETE,
+    DROPPED,
+    DROPPED_AT,
+    EMPTY_FILE,
+    FLAGS,
+    HAS_IMAGE,
+    HAS_OLD_IMAGE,
+    INSERT,
+    INVALIDATIONS,
+    INVALIDATIONS_AT,
+    IS_HOT,
+    IS_LOGICAL,
+    IS_SUPER,
+    LSN,
+    MARK_FIELDS,
+    MARK_KIND,
+    MARK_LSN,
+    MARK_RECORD,
+    MARK_TIME_US,
+    MARK_XID,
+    NEW_AT,
+    NEW_LENGTH,
+    NEW_PAGE,
+    OFFSET,
+    OLD_AT,
+    OLD_BLOCK,
+    OLD_IS_KEY,
+    OLD_LENGTH,
+    OLD_OFFSET,
+    OPERATION,
+    PAGE_IMAGE,
+    PREFIX,
+    RECORD,
+    RELFILENODE,
+    RUNNING_XACTS,
+    SEQ,
+    SUBXIDS,
+    SUBXIDS_AT,
+    SUFFIX,
+    TRUNCATE,
+    UPDATE,
+    XID,
+)
+from quorum_wal.spark.changes.heap_headers import (
+    B_AT,
+    B_BLOCK,
+    B_DATABASE,
+    B_FIELDS,
+    B_FORK,
+    B_IMAGE,
+    B_LENGTH,
+    B_RELFILENODE,
+    BLOCK_COUNT,
+    BODY_FIELDS,
+    DELETE_SIZE,
+    FIRST_BLOCK,
+    HEAP_HEADER,
+    MAIN_AT,
+    MAIN_LENGTH,
+    MULTI_SIZE,
+    RM_HEAP2,
+    UPDATE_SIZE,
+    has_main_data,
+    parse_headers,
+)
 from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
 from quorum_wal.walrecords.record_index import Array, RecordIndex
 from quorum_wal.walrecords.transaction import (
@@ -38,47 +114,9 @@ from quorum_wal.walrecords.transaction import INVALIDATIONS_AT as ENDS_INVALIDAT
 from quorum_wal.walrecords.transaction import SUBXIDS as ENDS_SUBXIDS
 from quorum_wal.walrecords.transaction import SUBXIDS_AT as ENDS_AT
 
-#: rows of `HeapScan.changes`
-(
-    LSN, XID, OPERATION, DATABASE, RELFILENODE, BLOCK, OFFSET, OLD_BLOCK, OLD_OFFSET,
-    FLAGS, NEW_AT, NEW_LENGTH, OLD_AT, OLD_LENGTH, PREFIX, SUFFIX, RECORD, SEQ, CHANGE_FIELDS,
-) = range(19)  # fmt: skip
-
-#: operations of changes
-(
-    INSERT, UPDATE, DELETE, TRUNCATE, CREATE_FILE, NEW_PAGE, PAGE_IMAGE, DAMAGED, DROP_FILE,
-    EMPTY_FILE,
-) = range(1, 11)  # fmt: skip
-
-#: flags of changes
-OLD_IS_KEY = 1  #: the old tuple has only the columns that identify the row
-HAS_IMAGE = 2  #: the record has the image of the new tuple's page
-HAS_OLD_IMAGE = 4  #: the record has the image of the old tuple's page
-IS_LOGICAL = 8  #: written for logical decoding
-IS_SUPER = 16  #: cancels a speculative insertion
-IS_HOT = 32
-
-#: rows of `HeapScan.marks`: ends of transactions, and records that list open ones, in order
-(
-    MARK_LSN, MARK_XID, MARK_KIND, MARK_TIME_US, SUBXIDS_AT, SUBXIDS, INVALIDATIONS_AT,
-    INVALIDATIONS, DROPPED_AT, DROPPED, MARK_RECORD, MARK_FIELDS,
-) = range(12)  # fmt: skip
-
-#: kinds of marks
-COMMIT, COMMIT_PREPARED, ABORT, RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE = range(1, 7)
-
-_RM_XLOG, _RM_XACT, _RM_SMGR, _RM_STANDBY, _RM_HEAP2, _RM_HEAP = 0, 1, 2, 8, 9, 10
-_MAX_BLOCKS = 33
+_RM_XLOG, _RM_XACT, _RM_SMGR, _RM_STANDBY, _RM_HEAP = 0, 1, 2, 8, 10
 #: the end of the year 9999, as in `datetime`
 _TIME_US_MAX = 253_402_300_799_999_999
-
-#: the headers of one record: these fields, followed by BLOCK_COUNT rows of BLOCK_FIELDS
-_MAIN_AT, _MAIN_LENGTH, _BLOCK_COUNT, _FIRST_BLOCK = range(4)
-_B_FORK, _B_IMAGE, _B_DATABASE, _B_RELFILENODE, _B_BLOCK, _B_AT, _B_LENGTH, _B_FIELDS = range(8)
-_BODY_FIELDS = _FIRST_BLOCK + _MAX_BLOCKS * _B_FIELDS
-
-_HEAP_HEADER = 5
-_INSERT_SIZE, _DELETE_SIZE, _UPDATE_SIZE, _TRUNCATE_SIZE, _MULTI_SIZE = 3, 8, 14, 12, 4
 
 _NOTHING: Array = np.empty((0, 0), np.int64)
 
@@ -91,6 +129,13 @@ class HeapScan:
     version_major: int
     changes: Array  # int64
     marks: Array  # int64
+
+    @property
+    def size_bytes(self) -> int:
+        """Of memory."""
+        index = self.index
+        arrays = (index.data, index.at, index.start_lsn, index.end_lsn, index.tli)
+        return sum(each.nbytes for each in (*arrays, self.changes, self.marks))
 
     def body(self, number: int) -> RecordBody:
         """The body of a record, given by its number in `changes[RECORD]` or `marks[MARK_RECORD]`.
@@ -143,12 +188,12 @@ def _scan(
     """Counts rows, or fills them; counts[2] is the number of the first damaged record plus 1."""
     end_of = np.zeros(ENDS, np.int64)
     counts[:] = 0
-    body = np.zeros(_BODY_FIELDS, np.int64)
+    body = np.zeros(BODY_FIELDS, np.int64)
     for i in range(len(at)):
         info, rmgr = data[at[i] + 16] & 0xF0, data[at[i] + 17]
-        if rmgr == _RM_HEAP or (rmgr == _RM_HEAP2 and info & 0x70 == 0x50):
-            is_whole = _parse(data, at[i], image_apply, body)
-            if not is_whole or not _has_main_data(data, rmgr, info, body):
+        if rmgr == _RM_HEAP or (rmgr == RM_HEAP2 and info & 0x70 == 0x50):
+            is_whole = parse_headers(data, at[i], image_apply, body)
+            if not is_whole or not has_main_data(data, rmgr, info, body):
                 counts[2] = i + 1
                 return
             before = counts[0]
@@ -159,20 +204,20 @@ def _scan(
             if with_images and before == counts[0]:
                 _images(body, changes, counts, fills)
             _identify(data, at[i], i, start_lsn[i], before, changes, counts, fills)
-        elif rmgr in (_RM_SMGR, _RM_XLOG) or (rmgr == _RM_HEAP2 and with_images):
+        elif rmgr in (_RM_SMGR, _RM_XLOG) or (rmgr == RM_HEAP2 and with_images):
             before = counts[0]
             if rmgr == _RM_XLOG and info in (0x00, 0x10):
                 kind = CHECKPOINT_ONLINE if info else CHECKPOINT_SHUTDOWN
                 _mark(i, kind, start_lsn[i], marks, counts, fills)
                 continue
-            if not _parse(data, at[i], image_apply, body):
+            if not parse_headers(data, at[i], image_apply, body):
                 counts[2] = i + 1
                 return
             if rmgr == _RM_SMGR:
                 _file(data, info, body, changes, counts, fills)
             elif rmgr == _RM_XLOG and info == 0xB0:
                 _new_pages(body, changes, counts, fills)
-            elif with_images and (rmgr == _RM_HEAP2 or info == 0xA0):
+            elif with_images and (rmgr == RM_HEAP2 or info == 0xA0):
                 _images(body, changes, counts, fills)
             _identify(data, at[i], i, start_lsn[i], before, changes, counts, fills)
         elif rmgr == _RM_XACT:
@@ -196,111 +241,18 @@ def _identify(
 
 
 @njit(cache=True, nogil=True)
-def _parse(data: Bytes, record_at: Int, image_apply: Int, body: Numbers) -> bool:
-    """Parses a record's headers: the positions of its main data and of each block's data. Returns
-    False if they are incomplete."""
-    end = record_at + np.int64(load_u32(data, record_at))
-    at, payload, blocks = record_at + 24, np.int64(0), np.int64(0)
-    database = relfilenode = np.int64(0)
-    body[_MAIN_LENGTH] = 0
-    while end - at > payload and at + 2 <= end:
-        kind = data[at]
-        at += 1
-        if kind == 255:
-            body[_MAIN_LENGTH] = data[at]
-            at += 1
-            break
-        if kind == 254 and at + 4 <= end:
-            body[_MAIN_LENGTH] = load_u32(data, at)
-            at += 4
-            break
-        if kind == 253:
-            at += 2
-            continue
-        if kind == 252:
-            at += 4
-            continue
-        flags = data[at]
-        size = 7 + (7 if flags & 0x10 else 0) + (0 if flags & 0x80 else 12)
-        if kind >= _MAX_BLOCKS or blocks >= _MAX_BLOCKS or at + size > end:
-            return False
-        length = np.int64(load_u16(data, at + 1))
-        at += 3
-        row = _FIRST_BLOCK + blocks * _B_FIELDS
-        body[row + _B_IMAGE] = 0
-        image_length = np.int64(0)
-        if flags & 0x10:
-            image_length = np.int64(load_u16(data, at))
-            image_info = data[at + 4]
-            body[row + _B_IMAGE] = 1 if image_info & image_apply else 0
-            at += 5
-            if image_info & 1 and image_info & ~(np.uint8(image_apply) | np.uint8(1)):
-                at += 2
-        if not flags & 0x80:
-            database, relfilenode = (
-                np.int64(load_u32(data, at + 4)),
-                np.int64(load_u32(data, at + 8)),
-            )
-            at += 12
-        body[row + _B_FORK], body[row + _B_BLOCK] = flags & 0x0F, load_u32(data, at)
-        at += 4
-        body[row + _B_DATABASE], body[row + _B_RELFILENODE] = database, relfilenode
-        body[row + _B_AT], body[row + _B_LENGTH] = payload + image_length, length
-        payload += image_length + length
-        blocks += 1
-    body[_BLOCK_COUNT] = blocks
-    for block in range(blocks):
-        body[_FIRST_BLOCK + block * _B_FIELDS + _B_AT] += at
-    body[_MAIN_AT] = at + payload
-    return bool(at + payload + body[_MAIN_LENGTH] == end)
-
-
-@njit(cache=True, nogil=True)
-def _has_main_data(data: Bytes, rmgr: Int, info: Int, body: Numbers) -> bool:
-    """Whether a heap record's main data is as long as its operation, its flags and its count say.
-    True for operations that are not decoded."""
-    main, length = body[_MAIN_AT], body[_MAIN_LENGTH]
-    if rmgr == _RM_HEAP2:
-        if length < _MULTI_SIZE:
-            return False
-        tuples = np.int64(load_u16(data, main + 2))
-        return bool(tuples > 0 and length == _MULTI_SIZE + (0 if info & 0x80 else 2 * tuples))
-    operation = np.int64(info & 0x70)
-    if operation == 0x00:
-        return bool(length == _INSERT_SIZE)
-    if operation == 0x10:
-        return bool(length >= _DELETE_SIZE) and _has_old(
-            data[main + 7] & 0x06, length, _DELETE_SIZE
-        )
-    if operation in (0x20, 0x40):
-        return bool(length >= _UPDATE_SIZE) and _has_old(
-            data[main + 7] & 0x0C, length, _UPDATE_SIZE
-        )
-    if operation == 0x30:
-        size = np.int64(_TRUNCATE_SIZE)
-        return bool(length >= size and length == size + 4 * np.int64(load_u32(data, main + 4)))
-    return True
-
-
-@njit(cache=True, nogil=True)
-def _has_old(flags: Int, length: Int, size: Int) -> bool:
-    """Whether the old tuple follows `size` bytes of main data exactly if the flags say so."""
-    return bool(length > size + _HEAP_HEADER if flags else length == size)
-
-
-@njit(cache=True, nogil=True)
 def _add(operation: Int, body: Numbers, block: Int, changes: Numbers, counts: Numbers) -> Int:
     """Adds a row with the block's relation and number."""
-    row, at = counts[0], _FIRST_BLOCK + block * _B_FIELDS
+    row, at = counts[0], FIRST_BLOCK + block * B_FIELDS
     counts[0] += 1
     changes[:, row] = 0
     changes[OPERATION, row] = operation
     changes[DATABASE, row], changes[RELFILENODE, row] = (
-        body[at + _B_DATABASE],
-        body[at + _B_RELFILENODE],
+        body[at + B_DATABASE],
+        body[at + B_RELFILENODE],
     )
-    changes[BLOCK, row] = changes[OLD_BLOCK, row] = body[at + _B_BLOCK]
-    if body[at + _B_IMAGE]:
+    changes[BLOCK, row] = changes[OLD_BLOCK, row] = body[at + B_BLOCK]
+    if body[at + B_IMAGE]:
         changes[FLAGS, row] = HAS_IMAGE
     return row
 
@@ -315,9 +267,9 @@ def _heap(
             row = counts[0] - 1
             changes[:, row] = 0
             changes[OPERATION, row] = TRUNCATE
-            changes[DATABASE, row] = load_u32(data, body[_MAIN_AT])
+            changes[DATABASE, row] = load_u32(data, body[MAIN_AT])
         return
-    if operation not in (0x00, 0x10, 0x20, 0x40) or body[_BLOCK_COUNT] == 0:
+    if operation not in (0x00, 0x10, 0x20, 0x40) or body[BLOCK_COUNT] == 0:
         return
     if not fills:
         counts[0] += 1
@@ -331,18 +283,18 @@ def _heap(
 
 @njit(cache=True, nogil=True)
 def _insert(data: Bytes, body: Numbers, changes: Numbers, counts: Numbers) -> None:
-    row, main = _add(INSERT, body, 0, changes, counts), body[_MAIN_AT]
+    row, main = _add(INSERT, body, 0, changes, counts), body[MAIN_AT]
     changes[OFFSET, row] = load_u16(data, main)
     flags = data[main + 2]
     if flags & 0x08:
         changes[FLAGS, row] |= IS_LOGICAL
-    changes[NEW_AT, row] = body[_FIRST_BLOCK + _B_AT]
-    changes[NEW_LENGTH, row] = body[_FIRST_BLOCK + _B_LENGTH]
+    changes[NEW_AT, row] = body[FIRST_BLOCK + B_AT]
+    changes[NEW_LENGTH, row] = body[FIRST_BLOCK + B_LENGTH]
 
 
 @njit(cache=True, nogil=True)
 def _delete(data: Bytes, body: Numbers, changes: Numbers, counts: Numbers) -> None:
-    row, main = _add(DELETE, body, 0, changes, counts), body[_MAIN_AT]
+    row, main = _add(DELETE, body, 0, changes, counts), body[MAIN_AT]
     changes[OLD_OFFSET, row] = load_u16(data, main + 4)
     flags = data[main + 7]
     if flags & 0x08:
@@ -352,21 +304,21 @@ def _delete(data: Bytes, body: Numbers, changes: Numbers, counts: Numbers) -> No
     if changes[FLAGS, row] & HAS_IMAGE:
         changes[FLAGS, row] ^= HAS_IMAGE | HAS_OLD_IMAGE
     if flags & 0x06:
-        changes[OLD_AT, row] = main + _DELETE_SIZE
-        changes[OLD_LENGTH, row] = body[_MAIN_LENGTH] - _DELETE_SIZE
+        changes[OLD_AT, row] = main + DELETE_SIZE
+        changes[OLD_LENGTH, row] = body[MAIN_LENGTH] - DELETE_SIZE
 
 
 @njit(cache=True, nogil=True)
 def _update(data: Bytes, operation: Int, body: Numbers, changes: Numbers, counts: Numbers) -> None:
-    row, main = _add(UPDATE, body, 0, changes, counts), body[_MAIN_AT]
+    row, main = _add(UPDATE, body, 0, changes, counts), body[MAIN_AT]
     changes[OLD_OFFSET, row], changes[OFFSET, row] = (
         load_u16(data, main + 4), load_u16(data, main + 12),
     )  # fmt: skip
     flags = data[main + 7]
-    if body[_BLOCK_COUNT] > 1:
-        old = _FIRST_BLOCK + _B_FIELDS
-        changes[OLD_BLOCK, row] = body[old + _B_BLOCK]
-        if body[old + _B_IMAGE]:
+    if body[BLOCK_COUNT] > 1:
+        old = FIRST_BLOCK + B_FIELDS
+        changes[OLD_BLOCK, row] = body[old + B_BLOCK]
+        if body[old + B_IMAGE]:
             changes[FLAGS, row] |= HAS_OLD_IMAGE
     elif changes[FLAGS, row] & HAS_IMAGE:
         changes[FLAGS, row] |= HAS_OLD_IMAGE
@@ -377,9 +329,9 @@ def _update(data: Bytes, operation: Int, body: Numbers, changes: Numbers, counts
     if flags & 0x08:
         changes[FLAGS, row] |= OLD_IS_KEY
     if flags & 0x0C:
-        changes[OLD_AT, row] = main + _UPDATE_SIZE
-        changes[OLD_LENGTH, row] = body[_MAIN_LENGTH] - _UPDATE_SIZE
-    at, length = body[_FIRST_BLOCK + _B_AT], body[_FIRST_BLOCK + _B_LENGTH]
+        changes[OLD_AT, row] = main + UPDATE_SIZE
+        changes[OLD_LENGTH, row] = body[MAIN_LENGTH] - UPDATE_SIZE
+    at, length = body[FIRST_BLOCK + B_AT], body[FIRST_BLOCK + B_LENGTH]
     if flags & 0x20 and length >= 2:
         changes[PREFIX, row] = load_u16(data, at)
         at, length = at + 2, length - 2
@@ -393,23 +345,23 @@ def _update(data: Bytes, operation: Int, body: Numbers, changes: Numbers, counts
 def _multi_insert(
     data: Bytes, info: Int, body: Numbers, changes: Numbers, counts: Numbers, fills: bool
 ) -> None:
-    if body[_BLOCK_COUNT] == 0:
+    if body[BLOCK_COUNT] == 0:
         return
-    main, tuples = body[_MAIN_AT], np.int64(load_u16(data, body[_MAIN_AT] + 2))
+    main, tuples = body[MAIN_AT], np.int64(load_u16(data, body[MAIN_AT] + 2))
     if not fills:
         counts[0] += tuples
         return
-    at = body[_FIRST_BLOCK + _B_AT]
-    end = at + body[_FIRST_BLOCK + _B_LENGTH]
+    at = body[FIRST_BLOCK + B_AT]
+    end = at + body[FIRST_BLOCK + B_LENGTH]
     for i in range(tuples):
         row = _add(INSERT, body, 0, changes, counts)
-        changes[OFFSET, row] = i + 1 if info & 0x80 else load_u16(data, main + _MULTI_SIZE + 2 * i)
+        changes[OFFSET, row] = i + 1 if info & 0x80 else load_u16(data, main + MULTI_SIZE + 2 * i)
         if data[main] & 0x08:
             changes[FLAGS, row] |= IS_LOGICAL
         if at == end:  # only in the page image
             continue
-        at += at - body[_FIRST_BLOCK + _B_AT] & 1
-        length = np.int64(load_u16(data, at)) + _HEAP_HEADER if at + 7 <= end else end - at + 1
+        at += at - body[FIRST_BLOCK + B_AT] & 1
+        length = np.int64(load_u16(data, at)) + HEAP_HEADER if at + 7 <= end else end - at + 1
         if at + 2 + length > end:
             changes[OPERATION, row] = DAMAGED
             at = end
@@ -426,8 +378,8 @@ def _file(
 ) -> None:
     """XLOG_SMGR_CREATE: tablespace, database, relfilenode, fork. XLOG_SMGR_TRUNCATE: first block to
     remove, tablespace, database, relfilenode, flags; it counts if all blocks are removed."""
-    main, is_new = body[_MAIN_AT], info == 0x10
-    if info not in (0x10, 0x20) or body[_MAIN_LENGTH] < 16:
+    main, is_new = body[MAIN_AT], info == 0x10
+    if info not in (0x10, 0x20) or body[MAIN_LENGTH] < 16:
         return
     if load_u32(data, main + (12 if is_new else 0)) != 0:
         return
@@ -442,8 +394,8 @@ def _file(
 
 @njit(cache=True, nogil=True)
 def _new_pages(body: Numbers, changes: Numbers, counts: Numbers, fills: bool) -> None:
-    for block in range(body[_BLOCK_COUNT]):
-        if body[_FIRST_BLOCK + block * _B_FIELDS + _B_FORK] == 0:
+    for block in range(body[BLOCK_COUNT]):
+        if body[FIRST_BLOCK + block * B_FIELDS + B_FORK] == 0:
             if fills:
                 _add(NEW_PAGE, body, block, changes, counts)
             else:
@@ -452,9 +404,9 @@ def _new_pages(body: Numbers, changes: Numbers, counts: Numbers, fills: bool) ->
 
 @njit(cache=True, nogil=True)
 def _images(body: Numbers, changes: Numbers, counts: Numbers, fills: bool) -> None:
-    for block in range(body[_BLOCK_COUNT]):
-        at = _FIRST_BLOCK + block * _B_FIELDS
-        if body[at + _B_FORK] == 0 and body[at + _B_IMAGE]:
+    for block in range(body[BLOCK_COUNT]):
+        at = FIRST_BLOCK + block * B_FIELDS
+        if body[at + B_FORK] == 0 and body[at + B_IMAGE]:
             if fills:
                 _add(PAGE_IMAGE, body, block, changes, counts)
             else:
@@ -474,9 +426,9 @@ def _ending(
     row = counts[1]
     _mark(number, kind, lsn, marks, counts, fills)
     end = at + np.int64(load_u32(data, at))
-    if not _parse(data, at, 0, body):
+    if not parse_headers(data, at, 0, body):
         return False
-    if not read_end(data, at, body[_MAIN_AT], end, form, end_of):
+    if not read_end(data, at, body[MAIN_AT], end, form, end_of):
         return False
     if end_of[TIME_US] < 0 or end_of[TIME_US] > _TIME_US_MAX:
         return False

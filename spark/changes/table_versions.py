@@ -16,10 +16,10 @@ import numpy as np
 from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, FIELDS, OID, Gathered
 from quorum_wal.spark.changes.datum import Datums
-from quorum_wal.spark.changes.heap_scan import (
-    EMPTY_FILE,
+from quorum_wal.spark.changes.heap_fields import (
     INSERT,
     LSN,
+    MESSAGE,
     OPERATION,
     RELFILENODE,
     SEQ,
@@ -30,7 +30,7 @@ from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.walrecords.record_index import Array
 
 #: the operation of a row that describes a changed definition
-SCHEMA = EMPTY_FILE + 1
+SCHEMA = MESSAGE + 1
 
 
 @dataclass(slots=True)
@@ -131,10 +131,18 @@ class TableVersions:
     # ---- events
 
     def with_events(
-        self, gathered: Gathered, commits: Commits, only: Table | None
+        self,
+        gathered: Gathered,
+        commits: Commits,
+        only: Table | None,
+        numbers: range | None = None,
     ) -> tuple[Gathered, dict[int, SchemaEvent]]:
-        """Adds rows for the events of these transactions; the events of the added rows."""
-        events = [each for each in self._history.events if self._is_here(each, gathered, commits)]
+        """Adds rows for the events of the transactions with these numbers, by default of all; the
+        events of the added rows."""
+        numbers = range(len(commits)) if numbers is None else numbers
+        events = [
+            each for each in self._history.events if self._is_here(each, gathered, commits, numbers)
+        ]
         if only is not None:
             events = [each for each in events if self._table(each).oid == only.oid]
         if not events:
@@ -154,9 +162,11 @@ class TableVersions:
     def _table(self, event: SchemaEvent) -> Table:
         return self._history.versions[event.version].table
 
-    def _is_here(self, event: SchemaEvent, gathered: Gathered, commits: Commits) -> bool:
+    def _is_here(
+        self, event: SchemaEvent, gathered: Gathered, commits: Commits, numbers: range
+    ) -> bool:
         number = int(np.searchsorted(commits.lsn, event.commit_lsn))
-        if number == len(commits) or commits.lsn[number] != event.commit_lsn:
+        if number not in numbers or commits.lsn[number] != event.commit_lsn:
             return False
         if event.kind is not EventKind.REWRITE:
             return True

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quorum_wal.spark.changes.logical_messages import NO_XID
 from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.spark.changes.transaction_summary import TransactionSummary
 from quorum_wal.walrecords.record_index import Array
@@ -74,9 +75,8 @@ class OpenTransactions:
 
     def begun_before(self, commits: Commits) -> Array:
         """Which of these may have changes before `since_lsn`."""
-        if not self.is_known:
-            return np.ones(len(commits), np.bool_)
-        return _open_among(commits, self.running)
+        is_transaction: Array = commits.xid != NO_XID
+        return is_transaction if not self.is_known else _open_among(commits, self.running)
 
 
 def last_list_without(xids: frozenset[int], backwards: Backwards) -> int | None:

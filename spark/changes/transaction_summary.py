@@ -16,7 +16,7 @@ import numpy as np
 
 from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.pgwal.lsn import format_lsn
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     CHECKPOINT_ONLINE,
     CHECKPOINT_SHUTDOWN,
     LSN,
@@ -25,8 +25,9 @@ from quorum_wal.spark.changes.heap_scan import (
     MARK_RECORD,
     RUNNING_XACTS,
     XID,
-    HeapScan,
 )
+from quorum_wal.spark.changes.heap_scan import HeapScan
+from quorum_wal.spark.changes.logical_messages import NO_XID
 from quorum_wal.spark.changes.transaction_commits import ended_xids
 from quorum_wal.walrecords.record_index import Array
 
@@ -73,7 +74,11 @@ class TransactionSummary:
             if kind == CHECKPOINT_SHUTDOWN:
                 lists.append(OpenList(lsn, None))
         xids, places = np.unique(scan.changes[XID], return_index=True)
-        return cls(tuple(lists), redo_lsn, ended_xids(scan), xids, scan.changes[LSN][places])
+        first_lsns, is_transaction = scan.changes[LSN][places], xids != NO_XID
+        return cls(
+            tuple(lists), redo_lsn, ended_xids(scan), xids[is_transaction],
+            first_lsns[is_transaction],
+        )  # fmt: skip
 
 
 def _running(lsn: int, main_data: bytes) -> frozenset[int]:

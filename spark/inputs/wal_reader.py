@@ -27,6 +27,7 @@ from quorum_wal.spark.inputs.wal_input import LostWal, WalInput
 from quorum_wal.spark.records.wal_decoder import WalDecoder
 from quorum_wal.spark.records.wal_filter import WalFilter
 from quorum_wal.spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
+from quorum_wal.walrecords.compiled_cache import share_compilation
 from quorum_wal.walrecords.record_index import RecordIndex, RecordIndexer
 
 #: in bytes of WAL; its rows need several times as much
@@ -92,6 +93,7 @@ def read_indexes(
     on_damage: OnDamage = OnDamage.FAIL,
 ) -> Iterator[RecordIndex | Gap]:
     """The records before they are decoded. Raises WalInputError."""
+    share_compilation()
     start_lsn, is_boundary = wal_range.start_lsn, wal_range.is_boundary
     while start_lsn < wal_range.end_lsn:
         indexer = RecordIndexer(

@@ -3,6 +3,7 @@
     pg_wal -> facts: bytes by (64 KiB of WAL, rmgr, operation, database, relation)   one scan, kept
            -> transactions                                                            one scan, kept
            -> blocks                                                                  one scan
+    facts, transactions -> Evidence -> Headline
 
 Only transaction records have a time. 64 KiB of WAL get the time of the last transaction that ended
 in them, or of the next one. The bytes of a record count for the relation of its first block. Bytes
@@ -11,11 +12,13 @@ are those of records, as in `pg_waldump --stats`, without page headers and paddi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.spark.jobs.headline import Evidence, Headline, Writer, headline
+from quorum_wal.spark.jobs.relation_names import RelationNames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,15 +26,19 @@ if TYPE_CHECKING:
 #: the columns that the source must read
 COLUMNS = (
     "lsn", "end_lsn", "xid", "rmgr", "operation", "record_length", "fpi_count", "fpi_bytes",
-    "blocks", "xact_time", "subxids",
+    "fpi_compressed", "blocks", "xact_time", "subxids",
 )  # fmt: skip
 ROWS_MAX = 20
+
+#: the resource managers of index methods
+INDEX_RMGRS = frozenset({"Btree", "Hash", "Gin", "Gist", "SPGist", "BRIN"})
 
 _FACTS = """
 SELECT shiftright(lsn, 16) AS bucket, rmgr, operation,
        get(blocks, 0).database AS database, get(blocks, 0).relfilenode AS relation,
        count(*) AS records, sum(record_length) AS bytes,
        sum(fpi_count) AS images, sum(fpi_bytes) AS image_bytes,
+       sum(fpi_compressed) AS compressed_images,
        max(xact_time) AS time, min(lsn) AS lsn, max(end_lsn) AS end_lsn
 FROM wal GROUP BY ALL"""
 
@@ -52,13 +59,32 @@ SELECT coalesce(tops.top, wal.xid) AS xid, count(*) AS records, sum(record_lengt
        max_by(operation, lsn) AS operation
 FROM wal LEFT JOIN tops ON wal.xid = tops.sub WHERE wal.xid > 0 GROUP BY 1"""
 
-_SUMMARY = """
+_CHECKPOINT = (
+    """rmgr = 'XLOG' AND operation LIKE 'CHECKPOINT_%' AND operation <> 'CHECKPOINT_REDO'"""
+)
+_COMMIT = "rmgr = 'Transaction' AND operation LIKE 'COMMIT%'"
+
+#: An XLOG record FPI has pages that are written as a whole, and FPI_FOR_HINT a page that is changed
+#: after a checkpoint. Source: Postgres `access/transam/xloginsert.c`.
+_SUMMARY = f"""
+WITH points AS (SELECT records, lsn, end_lsn, times.time AS time
+                FROM facts LEFT JOIN times USING (bucket) WHERE {_CHECKPOINT})
 SELECT min(lsn) AS lsn, max(end_lsn) AS end_lsn, sum(records) AS records, sum(bytes) AS bytes,
        sum(images) AS images, sum(image_bytes) AS image_bytes,
-       sum(records) FILTER (WHERE operation LIKE 'COMMIT%' AND rmgr = 'Transaction') AS commits,
+       sum(compressed_images) AS compressed_images,
+       sum(image_bytes) FILTER (WHERE rmgr = 'XLOG' AND operation = 'FPI') AS new_page_bytes,
+       sum(records) FILTER (WHERE {_COMMIT}) AS commits,
+       sum(bytes) FILTER (WHERE {_COMMIT}) AS commit_bytes,
        sum(records) FILTER (WHERE operation LIKE 'ABORT%' AND rmgr = 'Transaction') AS aborts,
+       (SELECT sum(records) FROM points) AS checkpoints,
+       (SELECT max(end_lsn) - min(lsn) FROM points) AS checkpoint_bytes,
+       (SELECT (unix_micros(max(time)) - unix_micros(min(time))) / 1e6 FROM points)
+           AS checkpoint_seconds,
        (SELECT min(time) FROM times) AS first_time, max(time) AS last_time
 FROM facts"""
+
+_WRITERS = """
+SELECT database, relation, rmgr, sum(bytes) AS bytes FROM facts GROUP BY database, relation, rmgr"""
 
 _AMOUNTS = "sum(records) AS records, sum(bytes) AS bytes, sum(image_bytes) AS image_bytes"
 
@@ -88,19 +114,17 @@ _QUESTIONS = {
     ),
     "minutes": (
         "By time",
-        "Bytes of each resource manager.",
-        """SELECT date_trunc('{unit}', times.time) AS time, rmgr, sum(bytes) AS bytes,
+        "Bytes and commits of each {unit}.",
+        f"""SELECT date_trunc('{{unit}}', times.time) AS time, rmgr, sum(bytes) AS bytes,
                   sum(image_bytes) AS image_bytes,
-                  sum(records) FILTER (WHERE rmgr = 'Transaction' AND operation LIKE 'COMMIT%')
-                      AS commits
+                  sum(records) FILTER (WHERE {_COMMIT}) AS commits
            FROM facts JOIN times USING (bucket) WHERE times.time IS NOT NULL
            GROUP BY ALL ORDER BY time, rmgr""",
     ),
     "checkpoints": (
         "Checkpoints",
         "The WAL from each checkpoint to the next. Page images are frequent after a checkpoint.",
-        """WITH points AS (SELECT bucket, min(lsn) AS lsn FROM facts WHERE rmgr = 'XLOG'
-                           AND operation LIKE 'CHECKPOINT_%' AND operation <> 'CHECKPOINT_REDO'
+        f"""WITH points AS (SELECT bucket, min(lsn) AS lsn FROM facts WHERE {_CHECKPOINT}
                            GROUP BY bucket),
                 spans AS (SELECT lsn, bucket, lead(bucket) OVER (ORDER BY bucket) AS next
                           FROM points)
@@ -162,6 +186,7 @@ class Report:
     """`summary`: the one row, by column name. `answers`: by the names above."""
 
     source: str
+    headline: Headline
     summary: Mapping[str, Any]
     answers: Mapping[str, Answer]
 
@@ -171,17 +196,25 @@ class Report:
             name: [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
             for name, answer in self.answers.items()
         }
-        return {"source": self.source, "summary": self.summary, **rows}
+        advice = [each.value for each in self.headline.advice]
+        return {
+            "source": self.source,
+            "headline": self.headline.text,
+            "advice": advice,
+            "summary": self.summary,
+            **rows,
+        }
 
 
 def report(
     session: SparkSession,
     wal: DataFrame,
     source: str,
-    names: Mapping[tuple[int, int], str] | None = None,
+    names: RelationNames = RelationNames(),  # noqa: B008
+    is_filtered: bool = False,
 ) -> Report:
-    """`wal` has COLUMNS; `source` is its name in the report."""
-    names = names or {}
+    """`wal` has COLUMNS; `source` is its name in the report. `is_filtered`: the options of `wal`
+    select some of the records."""
     wal.createOrReplaceTempView("wal")
     kept = []
     for view, query in (("facts", _FACTS), ("times", _TIMES), ("transactions", _TRANSACTIONS)):
@@ -191,15 +224,80 @@ def report(
     try:
         summary = session.sql(_SUMMARY).first()
         assert summary is not None
+        found = headline(_evidence(session, summary.asDict(), names, is_filtered))
         unit = _unit(summary.first_time, summary.last_time)
         answers = {
-            name: _answer(session, title, meaning, query.replace("{unit}", unit), names)
+            name: _answer(
+                session,
+                title,
+                meaning.replace("{unit}", unit),
+                query.replace("{unit}", unit),
+                names,
+            )
             for name, (title, meaning, query) in _QUESTIONS.items()
         }
     finally:
         for frame in kept:
             frame.unpersist()
-    return Report(source, summary.asDict(), answers)
+    return Report(source, found, summary.asDict(), answers)
+
+
+def _evidence(
+    session: SparkSession, summary: Mapping[str, Any], names: RelationNames, is_filtered: bool
+) -> Evidence:
+    def amount(column: str) -> int:
+        return summary[column] or 0
+
+    first, last = summary["first_time"], summary["last_time"]
+    largest = session.sql("SELECT xid, bytes FROM transactions ORDER BY bytes DESC, xid").first()
+    writer, index_bytes = writers([tuple(row) for row in session.sql(_WRITERS).collect()], names)
+    return Evidence(
+        bytes=amount("bytes"),
+        images=amount("images"),
+        compressed_images=amount("compressed_images"),
+        image_bytes=amount("image_bytes"),
+        new_page_bytes=amount("new_page_bytes"),
+        index_bytes=index_bytes,
+        commits=amount("commits"),
+        commit_bytes=amount("commit_bytes"),
+        seconds=(last - first).total_seconds() if first and last else None,
+        checkpoints=amount("checkpoints"),
+        checkpoint_seconds=summary["checkpoint_seconds"],
+        checkpoint_bytes=amount("checkpoint_bytes"),
+        largest_writer=writer,
+        largest_xid=largest.xid if largest else 0,
+        largest_xid_bytes=largest.bytes if largest else 0,
+        is_filtered=is_filtered,
+    )
+
+
+def writers(
+    rows: Iterable[tuple[int | None, int | None, str | None, int]], names: RelationNames
+) -> tuple[Writer | None, int]:
+    """The largest writer, and the bytes of all indexes. Rows: database, relation, rmgr, bytes.
+
+    A table has the bytes of its indexes and of its TOAST table as far as `names` knows them.
+    """
+    sums: dict[str, int] = {}
+    parts: set[str] = set()
+    index_bytes = 0
+    for database, relation, rmgr, size in rows:
+        known = None
+        if database is None or relation is None:
+            name = f"{rmgr or 'unknown'} records"
+        else:
+            known = names.relations.get((database, relation))
+            place = f" of database {names.database(database)}" if database else ""
+            name = f"{known.table if known else f'File {relation}'}{place}"
+            if known is not None and known.table != known.name:
+                parts.add(name)
+        sums[name] = sums.get(name, 0) + size
+        if rmgr in INDEX_RMGRS or (known is not None and known.is_index):
+            index_bytes += size
+    if not sums:
+        return None, 0
+    largest = min(sums, key=lambda name: (-sums[name], name))
+    return Writer(largest, sums[largest], largest in parts), index_bytes
 
 
 def _unit(first: Any, last: Any) -> str:
@@ -213,7 +311,7 @@ def _answer(
     title: str,
     meaning: str,
     query: str,
-    names: Mapping[tuple[int, int], str],
+    names: RelationNames,
 ) -> Answer:
     frame = session.sql(query)
     columns = tuple(frame.columns)
@@ -221,15 +319,15 @@ def _answer(
     return Answer(title, meaning, columns, rows)
 
 
-def _row(
-    columns: tuple[str, ...], row: tuple[Any, ...], names: Mapping[tuple[int, int], str]
-) -> tuple[Any, ...]:
-    """Formats positions as text, and replaces relation numbers by names."""
+def _row(columns: tuple[str, ...], row: tuple[Any, ...], names: RelationNames) -> tuple[Any, ...]:
+    """Formats positions as text, and replaces the numbers of relations and databases by names."""
     by_column = dict(zip(columns, row, strict=True))
     for column, value in by_column.items():
         if column in ("lsn", "end_lsn") and value is not None:
             by_column[column] = format_lsn(value)
-    if by_column.get("relation") is not None:
-        key = by_column["database"], by_column["relation"]
-        by_column["relation"] = names.get(key, str(key[1]))
+    database = by_column.get("database")
+    if database is not None:
+        by_column["database"] = names.database(database)
+        if by_column.get("relation") is not None:
+            by_column["relation"] = names.relation(database, by_column["relation"])
     return tuple(by_column.values())

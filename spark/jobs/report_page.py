@@ -1,34 +1,62 @@
-"""A report as one HTML file, with tables and plots; it needs no network and no server.
+"""A report as one HTML file, with tables and charts; it needs no network, no server and no scripts.
 
-Laws: all text from the WAL or a catalog is escaped; the file contains the plotting library.
+Laws: all text from the WAL or a catalog is escaped; no text covers another one, whatever the width
+of the window and the length of names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from typing import Any
 
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
-
 from quorum_wal.pgwal.lsn import format_lsn
-from quorum_wal.spark.jobs.report import Answer, Report
+from quorum_wal.spark.jobs.report import ROWS_MAX, Answer, Report
+from quorum_wal.spark.jobs.time_chart import COLOURS, time_chart
 from quorum_wal.telemetry.size import bytes_text
 
 _STYLE = """
+* { box-sizing: border-box }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; color: #223;
        padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2.5rem }
-p { color: #667; margin: .2rem 0 1rem }
+h1, p, dd, .label { overflow-wrap: anywhere }
+p { color: #556; margin: .2rem 0 1rem }
+p.headline { color: #223; font-size: 1.1rem; border-left: 4px solid #36c; padding-left: .8rem }
+.scroll { overflow: auto; max-height: 48rem; margin-top: 1rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .8rem; text-align: left; border-bottom: 1px solid #dde }
+th, td { padding: .25rem .8rem; text-align: left; border-bottom: 1px solid #dde;
+         white-space: nowrap }
 td.number, th.number { text-align: right }
-dl { display: grid; grid-template-columns: max-content auto; gap: .2rem 1.5rem } dt { color: #667 }
-dd { margin: 0 }
+dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .2rem 1.5rem }
+dt { color: #556 } dd { margin: 0 }
+ol.bars { list-style: none; margin: 0; padding: 0; overflow: auto; max-height: 48rem }
+.bars li { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr) 6rem;
+           gap: 0 .8rem; align-items: center; padding: .15rem 0 }
+.label { font-size: .9rem } .value { text-align: right; font-variant-numeric: tabular-nums }
+svg { display: block; width: 100%; height: 12rem; background: #f4f5f9 }
+p.axis { margin: .8rem 0 .2rem; font-size: .9rem } p.ends { margin: .1rem 0 }
+.ends { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 1rem }
+.legend { list-style: none; margin: .3rem 0; padding: 0; display: flex; flex-wrap: wrap;
+          gap: 0 1.2rem; font-size: .9rem; overflow-wrap: anywhere }
+.swatch { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem }
+.bar { height: 1rem; min-width: 1px; background: #36c }
+@media (max-width: 40rem) {
+  .bars li { grid-template-columns: minmax(0, 1fr) 6rem } .label { grid-column: 1 / 3 }
+}
 """
-_HEIGHT = 340
+#: the name of the resource managers that have no colour of their own, taken together
+OTHERS = "others"
+
+#: the answers with bars: the column of their length
+BARS = {
+    "rmgrs": "bytes",
+    "operations": "bytes",
+    "relations": "bytes",
+    "checkpoints": "image_percent",
+    "largest": "bytes",
+    "hot": "hot_percent",
+}
 
 
 def page(report: Report) -> str:
@@ -39,10 +67,12 @@ def page(report: Report) -> str:
         (
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<link rel="icon" href="data:,">',
             f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-            f"<script>{get_plotlyjs()}</script></head><body>",
-            f"<h1>{escape(title)}</h1>{_summary(report)}",
+            "</head><body>",
+            f"<h1>{escape(title)}</h1>",
+            f'<p class="headline">{escape(report.headline.text)}</p>{_summary(report)}',
             *sections,
             "</body></html>",
         )
@@ -69,7 +99,11 @@ def summary_lines(report: Report) -> list[tuple[str, str]]:
         ("time", f"{cell(first, 'time')} .. {cell(last, 'time')}" if first else "unknown"),
         ("records", f"{found['records']:,}"),
         ("bytes", bytes_text(found["bytes"])),
-        ("full-page images", f"{found['images']:,}, {image_percent:.1f} % of the bytes"),
+        (
+            "full-page images",
+            f"{found['images']:,}, {image_percent:.1f} % of the bytes, "
+            f"{found['compressed_images'] or 0:,} compressed",
+        ),
         ("commits", f"{commits:,}{rate}"),
         ("aborts", f"{found['aborts'] or 0:,}"),
     ]
@@ -78,68 +112,76 @@ def summary_lines(report: Report) -> list[tuple[str, str]]:
 def _section(name: str, answer: Answer) -> str:
     head = f"<h2>{escape(answer.title)}</h2><p>{escape(answer.meaning)}</p>"
     if not answer.rows:
-        return f"{head}<p>There is none in this WAL.</p>"
-    figure = _figure(name, answer)
-    plot = ""
-    if figure is not None:
-        figure.update_layout(height=_HEIGHT, margin={"l": 60, "r": 20, "t": 10, "b": 40})
-        plot = figure.to_html(
-            full_html=False,
-            include_plotlyjs=False,
-            div_id=f"plot-{name}",
-            config={"displaylogo": False},
-        )
-    table = "" if name == "minutes" else _table(answer)
+        return f"<section>{head}<p>There is none in this WAL.</p></section>"
+    if name == "minutes":
+        plot, table = _over_time(answer), ""
+    else:
+        plot, table = _bars(name, answer) if name in BARS else "", _table(answer)
     return f"<section>{head}{plot}{table}</section>"
 
 
-def _figure(name: str, answer: Answer) -> go.Figure | None:
-    if name == "minutes":
-        return _over_time(answer)
-    if name in ("rmgrs", "operations", "relations", "largest"):
-        labels = [" ".join(label_cells(name, row)) for row in answer.rows]
-        return go.Figure(go.Bar(x=labels, y=_column(answer, "bytes")))
-    if name == "checkpoints":
-        return go.Figure(
-            go.Bar(x=_column(answer, "lsn"), y=_column(answer, "image_percent")),
-            {"yaxis": {"title": "% page images"}},
-        )
-    if name == "hot":
-        return go.Figure(
-            go.Bar(x=_column(answer, "relation"), y=_column(answer, "hot_percent")),
-            {"yaxis": {"title": "% HOT", "range": [0, 100]}, "xaxis": {"type": "category"}},
-        )
-    return None
+def _bars(name: str, answer: Answer) -> str:
+    """Bars are elements of the page, not of a plot: a browser wraps their labels."""
+    column = BARS[name]
+    values = [value or 0 for value in _column(answer, column)]
+    longest = 100 if column.endswith("_percent") else max(values) or 1
+    unit = " %" if column.endswith("_percent") else ""
+    lines = "".join(
+        f'<li><span class="label">{escape(label)}</span>'
+        f'<span><div class="bar" style="width:{100 * value / longest:.1f}%"></div></span>'
+        f'<span class="value">{escape(cell(value, column))}{unit}</span></li>'
+        for label, value in zip(labels(name, answer), values, strict=True)
+    )
+    return f'<ol class="bars" id="plot-{name}" tabindex="0">{lines}</ol>'
 
 
-def label_cells(name: str, row: Sequence[Any]) -> list[str]:
-    """The label of a bar."""
+def labels(name: str, answer: Answer) -> list[str]:
+    """The labels of the bars. They name the database if there are several."""
     if name == "operations":
-        return [str(each) for each in row[:2]]
-    if name == "relations":
-        return [f"{row[0]}/{row[1]}" if row[1].isdigit() else row[1]]
-    return [f"xid {row[0]}" if name == "largest" else str(row[0])]
+        return [f"{row[0]} {row[1]}" for row in answer.rows]
+    if name == "largest":
+        return [f"xid {xid}" for xid in _column(answer, "xid")]
+    if "relation" not in answer.columns:
+        return [str(row[0] or "unknown") for row in answer.rows]
+    databases, relations = _column(answer, "database"), _column(answer, "relation")
+    if len(set(databases)) == 1:
+        return [str(relation) for relation in relations]
+    return [f"{a}: {b}" for a, b in zip(databases, relations, strict=True)]
 
 
-def _over_time(answer: Answer) -> go.Figure:
-    figure = go.Figure()
-    rmgrs = sorted(set(_column(answer, "rmgr")))
-    for rmgr in rmgrs:
-        rows = [row for row in answer.rows if row[1] == rmgr]
-        figure.add_bar(x=[row[0] for row in rows], y=[row[2] for row in rows], name=rmgr)
-    commits: dict[Any, int] = {}
-    for row in answer.rows:
-        commits[row[0]] = commits.get(row[0], 0) + (row[4] or 0)
-    figure.add_scatter(
-        x=list(commits), y=list(commits.values()), name="commits", yaxis="y2", mode="lines+markers"
-    )
-    figure.update_layout(
-        barmode="stack",
-        yaxis={"title": "bytes"},
-        yaxis2={"title": "commits", "overlaying": "y", "side": "right", "rangemode": "tozero"},
-        legend={"orientation": "h"},
-    )
-    return figure
+def _over_time(answer: Answer) -> str:
+    """The bytes of the largest resource managers, and the commits."""
+    sums: dict[str, int] = {}
+    commits: dict[datetime, int] = {}
+    for time, rmgr, size, _, ended in answer.rows:
+        sums[rmgr] = sums.get(rmgr, 0) + size
+        commits[time] = commits.get(time, 0) + (ended or 0)
+    shown = sorted(sums, key=lambda rmgr: (-sums[rmgr], rmgr))[: len(COLOURS) - 1]
+    series: dict[str, dict[datetime, int]] = {rmgr: {} for rmgr in shown}
+    for time, rmgr, size, _, _ in answer.rows:
+        values = series.setdefault(rmgr if rmgr in shown else OTHERS, {})
+        values[time] = values.get(time, 0) + size
+    charts = [time_chart("bytes", series, bytes_text)]
+    if any(commits.values()):
+        charts.append(time_chart("commits", {"commits": commits}, "{:,}".format))
+    return f'<div id="plot-minutes">{"".join(charts)}</div>'
+
+
+def times(answer: Answer) -> Answer:
+    """The answer over time for a terminal: all resource managers together, in order. Of many
+    times, only those with the most bytes."""
+    sums: dict[datetime, list[int]] = {}
+    for time, _, *amounts in answer.rows:
+        added = [amount or 0 for amount in amounts]
+        before = sums.get(time, [0] * len(added))
+        sums[time] = [a + b for a, b in zip(before, added, strict=True)]
+    shown = sorted(sums, key=lambda time: (-sums[time][0], time))[:ROWS_MAX]
+    meaning = answer.meaning
+    if len(shown) < len(sums):
+        meaning = f"{meaning} Of {len(sums):,} times, these {len(shown)} have the most bytes."
+    columns = tuple(name for name in answer.columns if name != "rmgr")
+    rows = tuple((time, *sums[time]) for time in sorted(shown))
+    return Answer(answer.title, meaning, columns, rows)
 
 
 def _column(answer: Answer, name: str) -> list[Any]:
@@ -164,7 +206,8 @@ def _table(answer: Answer) -> str:
         for row in answer.rows
     ]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll" tabindex="0">{table}</div>'
 
 
 def heading(column: str) -> str:
@@ -179,6 +222,6 @@ def cell(value: Any, column: str) -> str:
         return value.isoformat(sep=" ", timespec="seconds")
     if column == "bytes" or column.endswith("_bytes"):
         return bytes_text(value)
-    if isinstance(value, int) and column not in ("xid", "database", "block"):
+    if isinstance(value, int) and column not in ("xid", "block"):
         return f"{value:,}"
     return str(value)

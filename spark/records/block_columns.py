@@ -15,7 +15,13 @@ from quorum_wal.spark.records.arrow_columns import (
 from quorum_wal.spark.records.wal_schema import BLOCK, WAL_SCHEMA
 from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
 from quorum_wal.walrecords.pool_array import pool_array
-from quorum_wal.walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT, BlockPlaces
+from quorum_wal.walrecords.record_survey import (
+    FORK_MASK,
+    HAS_IMAGE,
+    IMAGE_INFO_OFFSET,
+    WILL_INIT,
+    BlockPlaces,
+)
 
 #: `pg_waldump` names the first four; other forks are shown as numbers
 _FORKS = NameTable.of(["main", "fsm", "vm", "init", *(str(fork) for fork in range(4, 16))])
@@ -47,6 +53,26 @@ def block_column(data: Bytes, places: BlockPlaces, offsets: Numbers) -> pa.Array
         [None, pa.py_buffer(offsets)],
         children=[blocks],
     )
+
+
+def compressed_column(data: Bytes, places: BlockPlaces, offsets: Numbers, mask: int) -> pa.Array:
+    """The number of compressed images of each row. `mask`: the bits of compression."""
+    counts = pool_array(len(offsets) - 1, np.int32)
+    _count_compressed(data, places.header_at, offsets, mask, counts)
+    return number_column(counts, pa.int32())
+
+
+@njit(cache=True, nogil=True)
+def _count_compressed(
+    data: Bytes, header_at: Numbers, offsets: Numbers, mask: Int, counts: Numbers
+) -> None:
+    for row in range(len(counts)):
+        count = 0
+        for block in range(offsets[row], offsets[row + 1]):
+            at = np.int64(header_at[block])
+            if data[at + 1] & HAS_IMAGE and data[at + IMAGE_INFO_OFFSET] & mask:
+                count += 1
+        counts[row] = count
 
 
 @njit(cache=True, nogil=True)

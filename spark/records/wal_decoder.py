@@ -28,7 +28,7 @@ from quorum_wal.spark.records.arrow_columns import (
     name_column,
     number_column,
 )
-from quorum_wal.spark.records.block_columns import block_column
+from quorum_wal.spark.records.block_columns import block_column, compressed_column
 from quorum_wal.spark.records.transaction_columns import TRANSACTION_COLUMNS, transaction_column
 from quorum_wal.spark.records.wal_filter import WalFilter, filter_tables
 from quorum_wal.spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
@@ -106,6 +106,10 @@ class WalDecoder:
                 return name_column(facts.operation, self._names[field.name])
             case "blocks":
                 return block_column(index.data, rows.places, facts.block_offsets)
+            case "fpi_compressed":
+                return compressed_column(
+                    index.data, rows.places, facts.block_offsets, self._surveyor.compression_mask
+                )
             case "record":
                 return _record_column(index, facts.length)
             case name if name in TRANSACTION_COLUMNS:

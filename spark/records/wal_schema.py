@@ -57,12 +57,17 @@ WAL_SCHEMA = pa.schema(
         pa.field("subxids", pa.list_(pa.field("element", pa.int64()))),
         #: the name of a prepared transaction if the record has it
         pa.field("gid", pa.string()),
+        #: how many of the full-page images are compressed
+        pa.field("fpi_compressed", pa.int32()),
         #: the whole record with its header, without page headers
         pa.field("record", pa.binary()),
     ]
 )
 
-DEFAULT_COLUMNS = tuple(name for name in WAL_SCHEMA.names if name != "record")
+#: Columns that a query must name. A lake has one set of columns for ever, so a column that is added
+#: to the schema is not added to the columns of a lake.
+NAMED_COLUMNS = ("fpi_compressed", "record")
+DEFAULT_COLUMNS = tuple(name for name in WAL_SCHEMA.names if name not in NAMED_COLUMNS)
 
 
 def schema_of(columns: Iterable[str]) -> pa.Schema:

@@ -92,8 +92,8 @@ def parse_options(
         start_time=_time(given, "start_time"),
         end_time=_time(given, "end_time"),
         is_latest=start == "latest",
-        partition_bytes=_size(given, "partition_bytes") or PARTITION_BYTES,
-        max_bytes_per_batch=_size(given, "max_bytes_per_batch"),
+        partition_bytes=parse_size(given, "partition_bytes") or PARTITION_BYTES,
+        max_bytes_per_batch=parse_size(given, "max_bytes_per_batch"),
         slot=given.get("slot"),
     )
     start_lsn, end_lsn = parsed.start_lsn, parsed.end_lsn
@@ -230,7 +230,8 @@ def _numbers(given: Mapping[str, str], name: str) -> frozenset[int]:
     return frozenset(map(int, parts))
 
 
-def _size(given: Mapping[str, str], name: str) -> int | None:
+def parse_size(given: Mapping[str, str], name: str) -> int | None:
+    """In bytes; None if it is not given. Raises OptionError."""
     if name not in given:
         return None
     match = _SIZE.fullmatch(given[name])

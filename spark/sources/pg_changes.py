@@ -31,31 +31,40 @@ class PgChangesDataSource(DataSource):
 
     def schema(self) -> StructType:
         from quorum_wal.spark.changes.change_batches import ChangeBatches
-        from quorum_wal.spark.sources.pg_changes_options import parse_change_options
+        from quorum_wal.spark.changes.debezium_envelope import ENVELOPE_SCHEMA
+        from quorum_wal.spark.sources.pg_changes_options import parse_change_options, parse_envelope
 
         with shown_errors():
             changes = parse_change_options(self.options)
+            if parse_envelope(self.options, changes.catalog.database_name) is not None:
+                return from_arrow_schema(ENVELOPE_SCHEMA)
             schema = ChangeBatches(changes.catalog, changes.table).schema
             return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from quorum_wal.spark.sources.pg_changes_options import (
             parse_change_options,
+            parse_envelope,
             parse_input_options,
         )
         from quorum_wal.spark.sources.pg_changes_readers import ChangeBatchReader
 
         with shown_errors():
             options = parse_input_options(self.options)
-            return ChangeBatchReader(options, parse_change_options(self.options))
+            changes = parse_change_options(self.options)
+            envelope = parse_envelope(self.options, changes.catalog.database_name)
+            return ChangeBatchReader(options, changes, envelope)
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader:
         from quorum_wal.spark.sources.pg_changes_options import (
             parse_change_options,
+            parse_envelope,
             parse_input_options,
         )
         from quorum_wal.spark.sources.pg_changes_readers import ChangeStreamReader
 
         with shown_errors():
             options = parse_input_options(self.options, is_stream=True)
-            return ChangeStreamReader(options, parse_change_options(self.options))
+            changes = parse_change_options(self.options)
+            envelope = parse_envelope(self.options, changes.catalog.database_name)
+            return ChangeStreamReader(options, changes, envelope)

@@ -14,13 +14,24 @@ from quorum_wal.objectstore.store import open_store
 from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions
+from quorum_wal.spark.changes.change_spill import MEMORY_BYTES
+from quorum_wal.spark.changes.debezium_envelope import DebeziumEnvelope, Envelope
 from quorum_wal.spark.changes.undecoded_rows import OnUnknown, UndecodedPolicy
 from quorum_wal.spark.errors import OptionError
 from quorum_wal.spark.inputs.wal_reader import OnDamage
-from quorum_wal.spark.sources.input_options import InputOptions, parse_choice, parse_options
+from quorum_wal.spark.sources.input_options import (
+    InputOptions,
+    parse_choice,
+    parse_options,
+    parse_size,
+)
 
 #: only of this source
-CHANGE_OPTIONS = ("catalog", "dsn", "table")
+CHANGE_OPTIONS = (
+    "catalog", "dsn", "table", "messages", "envelope", "topic_prefix", "memory_bytes",
+)  # fmt: skip
+#: with less, a task would write and read its temporary files too often
+MEMORY_BYTES_MIN = 1 << 20
 #: options of the dead letter's store are given as dead_letter.endpoint, dead_letter.region, ...
 DEAD_LETTER_PREFIX = "dead_letter."
 _UNDECODED_OPTIONS = ("on_unknown", "dead_letter_path")
@@ -41,7 +52,55 @@ def parse_change_options(options: Mapping[str, str]) -> ChangeOptions:
     refresh = partial(take_catalog, dsn) if dsn else None
     catalog = load_catalog(paths) if paths else take_catalog(dsn or "")
     table = catalog.table_named(given["table"]) if given.get("table") else None
-    return ChangeOptions(catalog, table, refresh, undecoded=parse_undecoded(given))
+    return ChangeOptions(
+        catalog, table, refresh,
+        messages=_parse_messages(given), undecoded=parse_undecoded(given),
+        memory_bytes=_parse_memory(given),
+    )  # fmt: skip
+
+
+def parse_envelope(options: Mapping[str, str], database: str) -> DebeziumEnvelope | None:
+    """None: the rows are those of `pg_changes`. Raises OptionError."""
+    given = {name.lower(): text.strip() for name, text in options.items()}
+    if parse_choice(given, "envelope", Envelope.NONE) is Envelope.NONE:
+        if "topic_prefix" in given:
+            raise OptionError("option topic_prefix needs envelope=debezium")
+        return None
+    if given.get("table"):
+        raise OptionError(
+            "options envelope and table contradict each other: events have JSON, not typed columns",
+            hint="Read all tables, and choose the events by their topic.",
+        )
+    if parse_choice(given, "on_unknown", OnUnknown.FAIL) is OnUnknown.PASS:
+        raise OptionError(
+            "envelope=debezium and on_unknown=pass contradict each other: an event cannot say what "
+            "could not be decoded",
+            hint="Set on_unknown=fail or on_unknown=dead_letter.",
+        )
+    return DebeziumEnvelope(given.get("topic_prefix") or database, database)
+
+
+def _parse_messages(given: Mapping[str, str]) -> bool:
+    """Raises OptionError."""
+    text = given.get("messages", "false").lower()
+    if text not in ("true", "false"):
+        raise OptionError(f'option messages is "{text}", expected true or false')
+    if text == "true" and given.get("table"):
+        raise OptionError(
+            "options messages and table contradict each other: a message belongs to no table",
+            hint="Read messages with a query of their own, without table=.",
+        )
+    return text == "true"
+
+
+def _parse_memory(given: Mapping[str, str]) -> int:
+    """Raises OptionError."""
+    size = parse_size(given, "memory_bytes")
+    if size is not None and size < MEMORY_BYTES_MIN:
+        raise OptionError(
+            f"option memory_bytes is {size} bytes, expected at least {MEMORY_BYTES_MIN}"
+        )
+    return size or MEMORY_BYTES
 
 
 def undecoded_options(names: Iterable[str]) -> list[str]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
+from quorum_wal.spark.changes.debezium_envelope import DebeziumEnvelope
 from quorum_wal.spark.changes.earlier_changes import EarlierChanges, KnownChanges
 from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
 from quorum_wal.spark.records.wal_filter import WalFilter
@@ -34,9 +35,15 @@ class ChangeTask(WalTask):
 class ChangeBatchReader(DataSourceReader):
     """`partitions` runs on the driver, `read` on the executors."""
 
-    def __init__(self, options: InputOptions, changes: ChangeOptions) -> None:
+    def __init__(
+        self,
+        options: InputOptions,
+        changes: ChangeOptions,
+        envelope: DebeziumEnvelope | None = None,
+    ) -> None:
         self._options = options
         self._changes = changes
+        self._envelope = envelope
 
     def partitions(self) -> Sequence[InputPartition]:
         with shown_errors():
@@ -49,15 +56,21 @@ class ChangeBatchReader(DataSourceReader):
             return _tasks(parts, earlier)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, self._changes, partition)
+        return _read(self._options, self._changes, partition, self._envelope)
 
 
 class ChangeStreamReader(WalStreamReader):
     """Streams as `pg_wal` does, except for the rows, and for the WAL that the slot keeps."""
 
-    def __init__(self, options: InputOptions, changes: ChangeOptions) -> None:
+    def __init__(
+        self,
+        options: InputOptions,
+        changes: ChangeOptions,
+        envelope: DebeziumEnvelope | None = None,
+    ) -> None:
         super().__init__(options)
         self._changes = changes
+        self._envelope = envelope
         self._held: tuple[int, int] | None = None
         self._earlier = EarlierChanges(options.wal_input, changes, options.on_damage)
 
@@ -67,7 +80,7 @@ class ChangeStreamReader(WalStreamReader):
             return _tasks(parts, self._earlier)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, self._changes, partition)
+        return _read(self._options, self._changes, partition, self._envelope)
 
     def _hold(self, start_lsn: int) -> None:
         if self._slot is None:
@@ -89,10 +102,14 @@ def _tasks(parts: Sequence[WalRange], earlier: EarlierChanges) -> list[InputPart
 
 
 def _read(
-    options: InputOptions, changes: ChangeOptions, partition: InputPartition
+    options: InputOptions,
+    changes: ChangeOptions,
+    partition: InputPartition,
+    envelope: DebeziumEnvelope | None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Raises SparkWalError."""
     assert isinstance(partition, ChangeTask)
     changes = partition.known.options(changes)
     with shown_errors():
-        yield from read_changes(options.wal_input, partition.wal_range, changes, options.on_damage)
+        rows = read_changes(options.wal_input, partition.wal_range, changes, options.on_damage)
+        yield from rows if envelope is None else envelope.apply(rows)

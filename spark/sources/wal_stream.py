@@ -48,6 +48,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._input = options.wal_input
         self._slot = slot_of(options)
         self._target_lsn: int | None = None
+        self._planned_lsn: int | None = None
         self._idle_until = 0.0
         self._waits_since: float | None = None
 
@@ -67,19 +68,23 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target_lsn = self._input.newest_lsn()
 
     def reportLatestOffset(self) -> Offset:
+        """The newest WAL, and how far the last planned batch is behind it. Spark only shows it."""
         with shown_errors():
-            return _offset(self._input.newest_lsn())
+            newest_lsn = self._input.newest_lsn()
+            planned_lsn = newest_lsn if self._planned_lsn is None else self._planned_lsn
+            return {**_offset(newest_lsn), "lag_bytes": str(max(0, newest_lsn - planned_lsn))}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """The end of the next batch; `start` itself if there is no new WAL."""
         with shown_errors():
-            start_lsn = _lsn(start)
+            start_lsn = self._planned_lsn = _lsn(start)
             self._hold(start_lsn)
             end_lsn = self._available(start_lsn)
             if end_lsn <= start_lsn:
                 return start
             bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-            return _offset(self._boundary(start_lsn, end_lsn, bytes_max))
+            self._planned_lsn = self._boundary(start_lsn, end_lsn, bytes_max)
+            return _offset(self._planned_lsn)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         with shown_errors():

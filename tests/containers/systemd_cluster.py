@@ -162,6 +162,6 @@ def rewrite(machine: Machine, name: str, changes: Mapping[str, str]) -> None:
     path = f"{FOLDER}/{name}.toml"
     text = _EXAMPLE.sub("", machine.do("cat", path))
     for ours, theirs in changes.items():
-        assert ours in text
+        assert ours in text, f"{machine.name}: {path} has no {ours}: {text}"
         text = text.replace(ours, theirs)
     machine.put(path, text.encode())

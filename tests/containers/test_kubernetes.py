@@ -5,6 +5,7 @@ What the operator of CloudNativePG does is done here: its Postgres, its settings
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -137,9 +138,10 @@ def test_postgres_with_a_sidecar(
 
 def status_command() -> str:
     """The command that the page has kubectl run in the container of the proposer."""
-    section = (ROOT / "docs/kubernetes.md").read_text().partition("\n## Look at it\n")[2]
-    begin, end = "kubectl exec postgres-0 -c proposer -- sh -c '", "'\n"
-    return section.partition(begin)[2].partition(end)[0]
+    text = (ROOT / "docs/kubernetes.md").read_text()
+    begin = "kubectl exec postgres-0 -c proposer -- sh -c "
+    (command,) = re.findall(f"{begin}'(sk status [^']*)'", text)
+    return str(command)
 
 
 def status_is_ok(result: tuple[int, str]) -> bool:

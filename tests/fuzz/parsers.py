@@ -100,6 +100,7 @@ from quorum_wal.safekeeper.errors import ControlFileError, SafekeeperError
 from quorum_wal.safekeeper.slots_file import decode_slots
 from quorum_wal.safekeeper.trim_rule import parse_suffix
 from quorum_wal.spark.changes.datum_varlena import DatumError
+from quorum_wal.spark.changes.logical_messages import decode_message, message_json
 from quorum_wal.telemetry.http_token import read_http_token, read_private_token
 from quorum_wal.telemetry.page.sign_in import parse_token_form
 from quorum_wal.walproposer.errors import Unreachable, WalProposerError
@@ -249,6 +250,12 @@ _COMMANDS = [cli.get_command(_CONTEXT, name) for name in cli.list_commands(_CONT
 
 def _config(case: str) -> None:
     config_file.read_config(file_of(case), cli, _CONTEXT)
+
+
+def _logical_message(case: bytes) -> str:
+    header = decode_message(0, case)
+    stored = case[len(case) - header.prefix_bytes - header.content_bytes :]
+    return message_json(stored, header.prefix_bytes, is_transactional=header.is_transactional)
 
 
 def _convert(kind: click.ParamType[Any]) -> Callable[[str], object]:
@@ -481,6 +488,8 @@ PARSERS: list[Parser] = [
     Parser("cli.parameters.Dsn", _convert(parameters.Dsn()), (click.UsageError,), texts=_CONNINFO),
     Parser("cli.listening.HostPort", _convert(listening.HostPort()), (click.UsageError,),
            texts=_ADDRESSES),
+    Parser("spark.changes.logical_messages.decode_message", _logical_message, (WalFormatError,),
+           seeds=(struct.pack("<IB3xQQ", 5, 1, 3, 2) + b"ab\0xy",)),
     *(Parser(f"spark.changes.{name}", read, _DATUM_ERRORS, seeds=valid)
       for name, (read, valid) in DATUMS.items()),
     *_messages(),

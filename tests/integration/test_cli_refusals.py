@@ -181,7 +181,8 @@ def test_a_safekeeper_address_of_a_postgres(parts: Parts) -> None:
     before = parts.state()
     members = f"{parts.safekeepers[0].address},127.0.0.1:{parts.postgres.port}"
     done = attach(parts.postgres.dsn(), members)
-    assert_refused(done, 4, "a new timeline needs all safekeepers", "Once created")
+    hint = "A Postgres server runs at this address"
+    assert_refused(done, 4, "a new timeline needs all safekeepers", hint)
     assert parts.state() == before
 
 

@@ -18,6 +18,7 @@ from sk_command import sk
 from test_cli_protection import altered, receiver
 from workload import write_wal
 
+from quorum_wal.cluster.verdict import LOST_FOR_GOOD
 from quorum_wal.pg_fixtures.cluster import QuorumCluster
 from quorum_wal.pg_fixtures.process_table import family, signal_entry
 from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
@@ -141,25 +142,26 @@ def disk_full(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
     victim.start()
 
 
-EACH = "is unreachable since .* UTC: start it, or sk member replace [23] NEWADDR"
+EACH = "is unreachable since .* UTC: start it"
+REPLACED = ", or sk member replace 3 NEWADDR"
 STATES: list[tuple[State, int, str]] = [
     (healthy, 0, "OK: commits proceed, 3 of 3 safekeepers"),
     (
         one_member_down,
         0,
-        rf"DEGRADED: commits proceed with 2 of 3 safekeepers; safekeeper 3 \(.*\) {EACH}",
+        rf"DEGRADED: commits proceed with 2 of 3 safekeepers; safekeeper 3 \(.*\) {EACH}{REPLACED}",
     ),
     (
         two_members_down,
         3,
         "BLOCKED: commits wait since .* UTC: 1 of 3 safekeepers follow, 2 are needed; safekeeper 2 "
-        rf".* {EACH}; safekeeper 3 .* {EACH}",
+        rf".* {EACH}; safekeeper 3 .* {EACH}; {LOST_FOR_GOOD}",  # a replacement would be refused
     ),
     (
         proposer_down,
         3,
         r"NO PROPOSER: no proposer is connected \(the last election was .*\): run sk attach for "
-        "its primary",
+        "its primary or, if the primary is lost, sk promote for a standby",
     ),
     (
         proposer_hung,

@@ -35,6 +35,30 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert asked("status", SK_CONFIG=str(config)) == ["127.0.0.1:3", "127.0.0.1:4"]
 
 
+def test_a_variable_of_all_commands_yields_to_that_of_the_command(tmp_path: Path) -> None:
+    shared = {"SK_SAFEKEEPERS": "127.0.0.1:2"}
+    assert asked("status", **shared) == ["127.0.0.1:2"]
+    assert asked("status", **shared, SK_STATUS_SAFEKEEPERS="127.0.0.1:3") == ["127.0.0.1:3"]
+    assert asked("status", "--safekeepers", NOBODY, **shared) == [NOBODY]
+    dsns = "host=127.0.0.1 port=1 user=a\nhost=127.0.0.1 port=2"
+    done = sk("status", "--json", env={**shared, "SK_PRIMARY": dsns})
+    primaries = json.loads(done.stdout)["primaries"]
+    assert [each["dsn"] for each in primaries] == [
+        "user=a host=127.0.0.1 port=1",
+        "host=127.0.0.1 port=2",
+    ]
+    missing = {**shared, "SK_HTTP_TOKEN_FILE": str(tmp_path / "none")}
+    assert_refused(sk("status", env=missing), 1, "could not read the HTTP token")
+
+
+def test_status_waits_as_long_as_it_was_told(tmp_path: Path) -> None:
+    done = sk("status", "--safekeepers", NOBODY, "--wait", "1.5")
+    assert done.returncode == 4
+    assert "UNKNOWN: no safekeeper answers" in done.stdout
+    watch = sk("status", "--safekeepers", NOBODY, "--watch", "--wait", "1")
+    assert_wrong_usage(watch, "--wait is not for --watch and --open")
+
+
 def test_the_file_sets_options_of_sk_itself_and_of_nested_commands(tmp_path: Path) -> None:
     config = tmp_path / "sk.toml"
     config.write_text(

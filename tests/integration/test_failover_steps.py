@@ -12,6 +12,8 @@ from pending_commit import PendingCommit
 from sk_command import assert_refused, sk
 
 from quorum_wal.cli.elect import elect_within
+from quorum_wal.cli.output import ExitCode
+from quorum_wal.cli.promote import FENCES
 from quorum_wal.pg_fixtures.cluster import QuorumCluster
 from quorum_wal.pg_fixtures.ledger import Ledger
 from quorum_wal.pg_fixtures.postgres import Postgres
@@ -135,11 +137,21 @@ def test_a_dry_run_changes_nothing(failover_world: Callable[..., FailoverWorld])
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     steps = [step for step in Step if step not in (Step.CLOSE, Step.RESOLVE, Step.OPEN)]
-    assert [line.partition(" ")[2] for line in lines[3:]] == [step.value for step in steps]
+    assert [line.partition(" ")[2] for line in lines[4:]] == [step.value for step in steps]
     assert "(3 of 3 safekeepers answer)" in lines[1]
     assert f"follows 127.0.0.1:{world.cluster.postgres.port}" in lines[2]
+    page = world.cluster.proposer.http_address
+    term = world.cluster.proposer.status()["node_id"]["term"]
+    assert lines[3].startswith(f"the proposer of term {term} at 127.0.0.1:")
+    assert lines[3].endswith(f", status page {page} streams to 3 safekeepers; {FENCES}")
     assert state_of(world) == before
     PendingCommit(world.cluster.postgres).wait_returned(TIMEOUT)
+    done = sk(*promote_arguments(world), "--no-promote", "--http", "127.0.0.1:0")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"warning: the proposer of term {term} at 127.0.0.1:")
+    assert world.cluster.proposer.wait(TIMEOUT) == ExitCode.FENCED
+    done = sk(*promote_arguments(world), "--dry-run")
+    assert done.stdout.splitlines()[3] == "no proposer streams now"
 
 
 def test_a_standby_ahead_of_the_quorum_is_refused(

@@ -84,6 +84,16 @@ def test_a_forked_process_behaves_like_an_executed_one(
         assert safekeeper.terminate() == 0
 
 
+def test_a_process_can_be_killed_as_soon_as_it_is_started(
+    servers: ForkServers, tmp_path: Path
+) -> None:
+    process = ServiceProcess([*SK, "--version"], log_path=tmp_path / "log")
+    for _ in range(100):
+        process.start()
+        process.kill()
+        assert process.exit_code in (-signal.SIGKILL, 0)
+
+
 def test_commands_that_act_at_their_start_are_executed(servers: ForkServers) -> None:
     env = dict(os.environ)
     assert servers.find([*SK, "status"], env)

@@ -119,7 +119,11 @@ def test_a_member_that_is_silent_may_have_its_log(
 ) -> None:
     keepers = f"{joined(others[:2])},127.0.0.1:1"
     done = attach(cluster.postgres, keepers)
-    assert_refused(done, 4, "belongs to log", "Start them")
+    assert_refused(done, 4, "not all safekeepers could be asked whether they have it", "Start it")
+    checked = failures(cluster.postgres, keepers)["log of the primary"]
+    assert "could be asked" in checked
+    assert LEAVE not in sk("check", "--primary", cluster.postgres.dsn(), "--safekeepers",
+                           keepers).stdout  # fmt: skip
     assert timelines_of(others) == set()
 
 

@@ -181,6 +181,10 @@ def test_errors_of_pg_rewind_are_explained(
         before = (old.data_dir / "global" / "pg_control").read_bytes()
         refused = sk(*rejoin_arguments(world, old, standby))
         assert_refused(refused, 1, "neither data checksums nor wal_log_hints", "base backup")
+        gone = list(rejoin_arguments(world, old, standby))
+        gone[gone.index("--old-primary") + 1] = str(tmp_path / "gone")
+        needed = "A new base backup is needed: take one from the new primary"
+        assert_refused(sk(*gone), 1, 'gone" does not exist', needed)
         stranger = postgres_factory("stranger", fresh=True, start=False)
         stranger.init()
         refused = sk(*rejoin_arguments(world, stranger, standby))

@@ -16,10 +16,12 @@ from reckoning import TIMEOUT, assert_nothing_lost
 from secured_cluster import (
     PEER_PASSWORD,
     PEER_USER,
+    PRIMARY_PASSWORD,
     Secrets,
     SecuredProposer,
     SecuredSafekeeper,
 )
+from sk_command import assert_refused, sk
 
 from quorum_wal.pg_fixtures.cluster import QuorumCluster
 from quorum_wal.pg_fixtures.ledger import Ledger
@@ -87,6 +89,44 @@ def test_a_chain_over_tls_proves_its_password(
     assert not [text for text in seen if PEER_PASSWORD in text or "Traceback" in text]
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason", "hint"),
+    [
+        ({"user": "stranger", "password": "a guess"}, "password authentication failed", "password"),
+        ({"sslrootcert": "another CA"}, "certificate verify failed", "Correct sslrootcert"),
+        ({"sslmode": "disable"}, "this server requires TLS", "sslmode"),
+    ],
+    ids=["wrong password", "unknown CA", "no TLS"],
+)
+def test_safekeepers_that_refuse_are_not_another_log(
+    secured: QuorumCluster,
+    secret_files: Secrets,
+    tmp_path: Path,
+    changes: dict[str, str],
+    reason: str,
+    hint: str,
+) -> None:
+    """The advice for another log, to drop the slot, would lose commits."""
+    if changes.get("sslrootcert"):
+        trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        changes = {"sslrootcert": str(tmp_path / "ca.pem")}
+    dsn = secured.postgres.dsn(password=PRIMARY_PASSWORD)
+    common = (
+        *("--primary", dsn, "--safekeepers", ",".join(k.address for k in secured.safekeepers)),
+        *("--safekeeper-conninfo", secret_files.conninfo(**changes)),
+    )
+    done = sk("attach", *common, "--http", "127.0.0.1:0")
+    assert_refused(done, 4, reason, hint)
+    assert "not all safekeepers could be asked" in done.stderr
+    checked = sk("check", *common)
+    assert checked.returncode == 3
+    assert reason in checked.stdout
+    assert hint in checked.stdout
+    for text in (done.stderr, checked.stdout):
+        assert "--drop-slot" not in text
+        assert "Start it" not in text
+
+
 def test_the_proposer_reports_why_there_is_no_steady_path(secured: QuorumCluster) -> None:
     """The primary's connection is plain; those to the safekeepers are encrypted."""
     said = r"none, the connection to safekeeper \S+ is encrypted"
@@ -94,6 +134,7 @@ def test_the_proposer_reports_why_there_is_no_steady_path(secured: QuorumCluster
         lambda: re.fullmatch(said, secured.proposer.status()["steady_path"]), TIMEOUT, "its word"
     )
     assert re.search(f"steady_path='?{said}", secured.proposer.log_text())
+    assert "this is no fault" in secured.proposer.log_text()
 
 
 @pytest.mark.parametrize(

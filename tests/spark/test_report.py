@@ -11,7 +11,10 @@ import pyarrow.compute as pc
 import pytest
 from wal_rows import rows_of
 
+from quorum_wal.spark.changes.catalog import load_catalog
+from quorum_wal.spark.errors import CatalogError
 from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.jobs.relation_names import relation_names
 from quorum_wal.spark.jobs.report import COLUMNS, Report, report
 from quorum_wal.spark.jobs.report_page import page
 
@@ -27,23 +30,12 @@ BROWSER = (
 
 
 @pytest.fixture(scope="module")
-def made(session: SparkSession, server_wal: Path) -> Report:
+def made(session: SparkSession, server_wal: Path, server_catalog: Path) -> Report:
     frame = session.read.format("pg_wal").option("path", str(server_wal))
     wal = frame.option("columns", ",".join(COLUMNS)).load()
-    names = {(row.database, row.relation): "public.<t>" for row in largest_relation(wal)}
+    catalog = load_catalog(str(server_catalog))
+    names = relation_names([catalog], catalog.system_id)
     return report(session, wal, "<a test>", names)
-
-
-def largest_relation(wal: object) -> list[object]:
-    from pyspark.sql import functions as f
-
-    rows = wal.selectExpr(  # type: ignore[attr-defined]
-        "get(blocks, 0).database AS database", "get(blocks, 0).relfilenode AS relation",
-        "record_length",
-    )  # fmt: skip
-    sums = rows.where("relation IS NOT NULL").groupBy("database", "relation")
-    ordered = sums.agg(f.sum("record_length").alias("bytes")).orderBy(f.desc("bytes"))
-    return list(ordered.take(1))
 
 
 def test_its_sums_are_those_of_the_records(made: Report, server_wal: Path) -> None:
@@ -78,9 +70,37 @@ def test_transactions_have_their_subtransactions(made: Report, server_wal: Path)
     }
 
 
-def test_relations_are_called_by_their_names(made: Report) -> None:
-    assert made.answers["relations"].rows[0][1] == "public.<t>"
-    assert any(row[1].isdigit() for row in made.answers["relations"].rows)
+def test_relations_and_databases_are_called_by_their_names(
+    made: Report, server_catalog: Path
+) -> None:
+    database = load_catalog(str(server_catalog)).database_name
+    rows = {tuple(row[:2]) for row in made.answers["relations"].rows}
+    assert made.answers["relations"].rows[0][:2] == (database, "public.t")
+    assert (database, "public.t_pkey") in rows
+    assert {row[0] for row in made.answers["databases"].rows} >= {database, None}
+    assert made.answers["hot"].rows[0][1] == "public.t"
+
+
+def test_shared_catalogs_have_names(server_catalog: Path) -> None:
+    catalog = load_catalog(str(server_catalog))
+    names = relation_names([catalog], catalog.system_id)
+    shared = {name.name for (database, _), name in names.relations.items() if not database}
+    assert {"pg_catalog.pg_database", "pg_catalog.pg_authid"} <= shared
+    assert "pg_catalog.pg_class" not in shared
+    index = next(name for name in names.relations.values() if name.name == "public.t_pkey")
+    assert (index.table, index.is_index) == ("public.t", True)
+    toast = next(name for name in names.relations.values() if "TOAST index" in name.name)
+    assert (toast.name, toast.table) == ("public.t (TOAST index)", "public.t")
+    with pytest.raises(CatalogError, match=r"is of system identifier \d+, expected 7"):
+        relation_names([catalog], 7)
+
+
+def test_the_headline_has_the_evidence_of_the_wal(made: Report) -> None:
+    found = made.headline
+    assert "public.t of database" in found.text
+    assert made.summary["checkpoints"] >= 2
+    assert made.summary["compressed_images"] == 0
+    assert made.as_json()["headline"] == found.text
 
 
 def test_the_page_shows_every_plot_in_a_browser(made: Report, tmp_path: Path) -> None:
@@ -97,4 +117,4 @@ def test_the_page_shows_every_plot_in_a_browser(made: Report, tmp_path: Path) ->
     for name in PLOTS:
         start = ended.stdout.index(f'id="plot-{name}"')
         drawn = ended.stdout[start : ended.stdout.find("</section>", start)]
-        assert re.search(r'<g class="point"><path d="M', drawn), f"plot {name} is empty"
+        assert re.search(r'class="bar" style="width:[1-9]|<rect ', drawn), f"plot {name} is empty"

@@ -38,6 +38,11 @@ def reader_of(folder: Path, **options: str) -> WalStreamReader:
     return WalStreamReader(parse_options(given, is_stream=True))
 
 
+def newest(reader: WalStreamReader) -> dict[str, str]:
+    """The reported offset, without the lag, which is not part of an offset."""
+    return {"lsn": reader.reportLatestOffset()["lsn"]}
+
+
 def read(reader: WalStreamReader, start: dict[str, str], end: dict[str, str]) -> list[pa.Table]:
     """As executors do, with a copy."""
     copy = pickle.loads(pickle.dumps(reader))
@@ -67,8 +72,18 @@ def test_batches_join_without_gap_or_repeat(
     assert limit == (ALL if bytes_max is None else ReadMaxBytes(bytes_max))
     offsets, rows = all_batches(reader, limit)
     assert rows.equals(whole)
-    assert offsets[-1] == reader.reportLatestOffset()
+    assert offsets[-1] == newest(reader)
     assert (len(offsets) > 2) == (bytes_max is not None)
+    assert reader.reportLatestOffset()["lag_bytes"] == "0"
+
+
+def test_the_lag_of_a_batch(server_wal: Path) -> None:
+    """In bytes of WAL after the end of the batch that was planned last."""
+    reader = reader_of(server_wal)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxBytes(MIB))
+    reported = reader.reportLatestOffset()
+    lag_bytes = Lsn.parse(reported["lsn"]) - Lsn.parse(end["lsn"])
+    assert int(reported["lag_bytes"]) == lag_bytes > MIB
 
 
 def test_a_stream_may_begin_anywhere(server_wal: Path, whole: pa.Table) -> None:
@@ -78,12 +93,12 @@ def test_a_stream_may_begin_anywhere(server_wal: Path, whole: pa.Table) -> None:
     assert reader.initialOffset() == {"lsn": format_lsn(starts[51])}
     assert lsns(all_batches(reader, ALL)[1]) == starts[51:]
     latest = reader_of(server_wal, start_lsn="latest").initialOffset()
-    assert latest == reader.reportLatestOffset()
+    assert latest == newest(reader)
 
 
 def test_an_idle_stream_asks_seldom(server_wal: Path) -> None:
     reader = reader_of(server_wal)
-    end = reader.reportLatestOffset()
+    end = newest(reader)
     began = time.monotonic()
     for _ in range(3):
         assert reader.latestOffset(end, ALL) == end
@@ -104,7 +119,7 @@ def test_a_gap_is_waited_for_and_then_read(
     assert reader.latestOffset(before, ALL) == before
     hidden.rename(away)
     behind = reader.latestOffset(before, ALL)
-    assert behind == reader.reportLatestOffset()
+    assert behind == newest(reader)
     tables = [*read(reader, first, before), *read(reader, before, behind)]
     assert pa.concat_tables(tables).equals(whole)
 
@@ -118,7 +133,7 @@ def test_a_gap_that_stays_is_said_or_skipped(wal_folder: Path, whole: pa.Table) 
         reader.prepareForTriggerAvailableNow()
         at_gap = {"lsn": format_lsn(begin)}
         end = reader.latestOffset(at_gap, ALL)
-        assert end == reader.reportLatestOffset()
+        assert end == newest(reader)
         if on_damage == "fail":
             with pytest.raises(WalInputError, match="no WAL of segment") as caught:
                 read(reader, at_gap, end)
@@ -148,7 +163,7 @@ def test_available_now_ends_where_it_began(wal_folder: Path) -> None:
     hidden = [path.rename(path.with_suffix(".hidden")) for path in behind]
     reader = reader_of(wal_folder)
     reader.prepareForTriggerAvailableNow()
-    target = reader.reportLatestOffset()
+    target = newest(reader)
     for path in hidden:
         path.rename(path.with_suffix(""))
     offsets = [reader.initialOffset()]

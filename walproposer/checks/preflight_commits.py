@@ -27,6 +27,12 @@ from quorum_wal.walproposer.primary.standby_names import (
 )
 from quorum_wal.walproposer.primary.walsenders import STREAMING, WalSender, names_of
 
+SEE_STATUS = "sk status shows the reason."
+DO_NOT_CANCEL = (
+    "Do not cancel them: a cancelled wait makes the transaction visible, though a failover may "
+    "still lose it."
+)
+
 NAMES = "synchronous_standby_names"
 SENDERS = "max_wal_senders"
 
@@ -248,7 +254,6 @@ def _waits(primary: PrimarySettings) -> Finding:
         return warn(
             "commits",
             f"{primary.commit_waits}",
-            "sk status shows the reason. Do not cancel them: a cancelled wait makes the "
-            "transaction visible, though a failover may still lose it.",
+            f"{SEE_STATUS} {DO_NOT_CANCEL}",
         )
     return ok("commits", "no commit waits for long")

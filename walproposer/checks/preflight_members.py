@@ -114,6 +114,7 @@ def _timeline(
     application_name: str,
 ) -> Iterator[Finding]:
     answering = [report for report in reports if report.reachable]
+    silent = [report for report in reports if not report.reachable]
     found = {
         timeline
         for report in answering
@@ -136,12 +137,15 @@ def _timeline(
         yield from _existing(timeline, reports, primary)
     elif primary.log_markers:
         present = [timeline for report in answering for timeline in report.timelines]
-        yield fail("log of the primary", *new_log_problem(primary.log_markers, wanted, present))
-    elif len(answering) < len(reports):
+        unasked = [(report.error, report.hint) for report in silent]
+        problem, remedy = new_log_problem(primary.log_markers, wanted, present, unasked)
+        yield fail("log of the primary", problem, remedy)
+    elif silent:
         yield fail(
             "timeline",
-            f"there is none yet, and only {len(answering)} of {len(reports)} safekeepers answer",
-            "Start them all: a new timeline is created on every safekeeper.",
+            f"none found, and only {len(answering)} of {len(reports)} safekeepers answer",
+            next((report.hint for report in silent if report.hint), "")
+            or "Start them all: a new timeline is created on every safekeeper.",
         )
     elif names_us(primary.settings["synchronous_standby_names"], application_name):
         yield fail("timeline", UNKNOWN_LOG, UNKNOWN_LOG_HINT)

@@ -155,10 +155,11 @@ def missing_wal_problem(
     )
 
 
-def base_backup_hint(data_dir: str, conninfo: str) -> str:
-    """How to rebuild the standby."""
+def base_backup_hint(data_dir: str, conninfo: str, *, exists: bool = True) -> str:
+    """How to rebuild the standby. `exists`: there is a data directory."""
+    move = f"move {data_dir} away, " if exists else ""
     return (
-        f"A new base backup is needed: move {data_dir} away, take one from the new primary "
+        f"A new base backup is needed: {move}take one from the new primary "
         f"(pg_basebackup --pgdata={data_dir} --write-recovery-conf), and set primary_conninfo = "
         f"{_quoted(conninfo)} in it."
     )

@@ -32,6 +32,9 @@ LEAVE_HINT = (
     "have: stop its proposer, run sk detach --drop-slot, then sk attach."
 )
 
+#: For a safekeeper that gave no reason.
+NOT_STARTED_HINT = "Start it, or correct its address."
+
 #: For a primary without a marker whose commits wait for a proposer of ours.
 UNKNOWN_LOG = (
     "commits of the primary wait for a proposer, but these safekeepers have no timeline of it: "
@@ -66,16 +69,25 @@ def log_problem(markers: Iterable[str], timeline: TimelineId) -> str:
 
 
 def new_log_problem(
-    markers: Sequence[str], wanted: TimelineId | None, present: Iterable[TimelineId]
+    markers: Sequence[str],
+    wanted: TimelineId | None,
+    present: Iterable[TimelineId],
+    unasked: Sequence[tuple[str, str]] = (),
 ) -> tuple[str, str]:
     """Why it must not be attached to a new timeline, and the hint; two "" if it may. `wanted` is
-    the named timeline, `present` are those that the safekeepers have."""
+    the named timeline, `present` are those that the safekeepers have. `unasked` has the error and
+    the hint of each safekeeper that did not answer: it may have the log, so the hint never says how
+    to leave that."""
     if not markers:
         return "", ""
     is_misnamed = wanted is not None and markers[0] != marker_name(wanted)
     if is_misnamed and markers[0] in map(marker_name, present):
         text = "which these safekeepers have: --timeline names another one"
         return f"{_belongs(markers[0])}, {text}", "Leave out --timeline."
+    if unasked:
+        error, hint = unasked[0]
+        text = f"not all safekeepers could be asked whether they have it: {error}"
+        return f"{_belongs(markers[0])}, and {text}", hint or NOT_STARTED_HINT
     return f"{_belongs(markers[0])}, which these safekeepers do not have", LEAVE_HINT
 
 

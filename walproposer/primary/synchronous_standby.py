@@ -133,6 +133,11 @@ def reset(address: PrimaryAddress, *, drop_slot: bool, force: bool) -> list[str]
             )
         if drop_slot:
             done += _drop_slots(connection, address)
+        elif read_slot(connection, address.slot) is not None:
+            done.append(
+                f'replication slot "{address.slot}" keeps WAL on the primary; --drop-slot removes '
+                "it, once the proposer has stopped"
+            )
     return done
 
 

@@ -24,6 +24,9 @@ MODULES = (
     "quorum_wal.walproposer.stream.steady_leader",
 )
 
+#: Logged when there is no steady path.
+NO_FAULT = "this is no fault: commits are as safe, and take a little more processor time"
+
 
 def commit_path(incarnation: Incarnation) -> str:
     """How the steady path runs: "compiled" or "interpreted"; or that there is none, and why. Any
@@ -53,4 +56,5 @@ class PathLog:
         path = commit_path(incarnation)
         if path != self._last:
             self._last = path
-            log.info("commit path", steady_path=path)
+            note = {"note": NO_FAULT} if path.startswith("none") else {}
+            log.info("commit path", steady_path=path, **note)

@@ -80,11 +80,11 @@ class PrimaryLog:
     def _check_new(self, members: Sequence[Member], wanted: TimelineId | None) -> None:
         silent = [member.error for member in members if member.error is not None]
         present = [timeline for member in members for timeline in member.timelines]
-        problem, hint = new_log_problem(self.markers, wanted, present)
-        if problem and silent:
-            raise Unreachable(f"{problem}; {silent[0]}", hint="Start them, or correct the address.")
+        unasked = [(str(error), error.hint) for error in silent]
+        problem, hint = new_log_problem(self.markers, wanted, present, unasked)
         if problem:
-            raise Refusal(problem, hint=hint)
+            kind = Unreachable if silent else Refusal
+            raise kind(problem, hint=hint)
         if self.commits_wait and not silent:
             raise Refusal(UNKNOWN_LOG, hint=UNKNOWN_LOG_HINT)
 

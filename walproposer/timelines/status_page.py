@@ -35,6 +35,9 @@ TIMEOUT_SECONDS = 3.0
 #: For the whole answer: a server may send a byte now and then for ever.
 ANSWER_SECONDS_MAX = 10.0
 
+#: The end of the error of a page that requests a token when none was given.
+TOKEN_MISSING = "requests a token: give --http-token-file"
+
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 TLS_MODES = ("require", "verify-ca", "verify-full")
 _HTTPS = "https://"
@@ -159,12 +162,18 @@ def _read(
     code, body = _send(page, access, encrypted, request, {})
     if code == HTTPStatus.UNAUTHORIZED and access.token:
         if not encrypted and not is_loopback(page.host):
-            raise Unreachable(f"status page {page} requests the token, but has no TLS")
+            raise Unreachable(
+                f"status page {page} requests the token, but has no TLS",
+                hint="Start it with --tls-cert and --tls-key, or ask it on its own machine.",
+            )
         headers = {"Authorization": f"Bearer {access.token}"}
         code, body = _send(page, access, encrypted, request, headers)
     if code == HTTPStatus.UNAUTHORIZED:
-        wanted = "another token" if access.token else "a token: give --http-token-file"
-        raise Unreachable(f"status page {page} requests {wanted}")
+        wanted = "requests another token" if access.token else TOKEN_MISSING
+        raise Unreachable(
+            f"status page {page} {wanted}",
+            hint="Give the file that the service has as its --http-token-file.",
+        )
     if body.count(b"[") + body.count(b"{") > request.limits.parts_max:
         raise ValueError(f"expected at most {request.limits.parts_max} objects and lists, got more")
     try:

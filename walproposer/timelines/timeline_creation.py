@@ -189,6 +189,7 @@ def _check_quorum(members: Sequence[Member], found: FoundTimeline) -> None:
                for m in members)
     }  # fmt: skip
     if not has_quorum(membership, alive):
+        refused = next((m.error.hint for m in members if m.error and m.error.hint), "")
         raise Unreachable(
             f"only {len(alive)} of {len(wanted)} safekeepers can take part: "
             + "; ".join(
@@ -196,7 +197,7 @@ def _check_quorum(members: Sequence[Member], found: FoundTimeline) -> None:
                 for m in members_of(found, members)
                 if m.error is not None or m.safekeeper_id not in alive
             ),
-            hint="An election needs a quorum. Start the others.",
+            hint=refused or "An election needs a quorum. Start the others.",
         )
 
 
@@ -231,7 +232,8 @@ def create_timeline(
     if unreachable:
         raise Unreachable(
             f"a new timeline needs all safekeepers: {unreachable[0]}",
-            hint="Start them all. Once created, the timeline needs only a quorum of them.",
+            hint=unreachable[0].hint
+            or "Start them all. Once created, the timeline needs only a quorum of them.",
         )
     damage = damage_of(members, primary.server.system_id)
     if damage:

@@ -2,7 +2,8 @@
 long or how many, where a value lies, and which bytes a type allows.
 
 A field whose every value is legal is not here, because its damage cannot be noticed: a number or a
-letter, the xid, the place of a row, the time of a commit, which transactions are open, and which
+letter, the xid, the place of a row, the database of a message, whether a message of a transaction
+belongs to it, the time of a commit, which transactions are open, and which
 resource manager a record is for. A checksum protects these, and nothing else does.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from wal_files import Record
 
 INSERT, DELETE, UPDATE, HOT_UPDATE, TRUNCATE = ((10, op) for op in (0, 0x10, 0x20, 0x40, 0x30))
-MULTI_INSERT, COMMIT, RUNNING = (9, 0x50), (1, 0x00), (8, 0x10)
+MULTI_INSERT, COMMIT, RUNNING, MESSAGE = (9, 0x50), (1, 0x00), (8, 0x10), (21, 0x00)
 UPDATES = (UPDATE, HOT_UPDATE)
 
 #: flags of main data
@@ -144,6 +145,17 @@ BELOW_THE_CHECKSUM = (
     Damage("value of a chunk", (INSERT,), _at_values(0, "<I", 1), _is_chunk),
     Damage("chunk without data", (INSERT,), _at_tuple(0, "<H", -1), _is_chunk),
     Damage("file of a chunk", (INSERT,), _set_file, _is_chunk),
+    # ---- messages
+    Damage("longer prefix", (MESSAGE,), _at_main(8, "<Q", 1)),
+    Damage("shorter prefix", (MESSAGE,), _at_main(8, "<Q", -1)),
+    Damage("no prefix", (MESSAGE,), lambda r: r.add(r.main_at + 8, "<Q", -_prefix_bytes(r))),
+    Damage("prefix in the content", (MESSAGE,), lambda r: _move_prefix(r, 1)),
+    Damage("content in the prefix", (MESSAGE,), lambda r: _move_prefix(r, -1)),
+    Damage("longer content", (MESSAGE,), _at_main(16, "<Q", 1)),
+    Damage("shorter content", (MESSAGE,), _at_main(16, "<Q", -1)),
+    Damage("neither transactional nor not", (MESSAGE,), _flip_flags(4, 2)),
+    Damage("message without its transaction", (MESSAGE,), lambda r: _clear_xid(r),
+           lambda r, f: r.data[r.main_at + 4] == 1),
     # ---- transactions
     Damage("parts of a commit", (COMMIT,), lambda r: _set_xinfo(r)),
     Damage("more parts of a commit", (COMMIT,), _at_main(8, "<I", 1 << 4),
@@ -169,6 +181,20 @@ IN_IMAGES = (
 
 def _put(record: Record, at: int, byte: int) -> None:
     record.data[record.tuple_at + _HEADER_SIZE + 1 + at] = byte
+
+
+def _prefix_bytes(record: Record) -> int:
+    return int.from_bytes(record.data[record.main_at + 8 : record.main_at + 16], "little")
+
+
+def _move_prefix(record: Record, amount: int) -> None:
+    """Moves the end of a message's prefix; the length of both parts together is right."""
+    record.add(record.main_at + 8, "<Q", amount)
+    record.add(record.main_at + 16, "<Q", -amount)
+
+
+def _clear_xid(record: Record) -> None:
+    record.data[4:8] = bytes(4)
 
 
 def _set_xinfo(record: Record) -> None:

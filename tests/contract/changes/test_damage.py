@@ -2,7 +2,8 @@
 could not be decoded accounts for each row that is not true.
 
 Each kind of damage is done at a first, a middle and a last place of it, for wal_level logical and
-replica, and read in one range and in many. `damage_kinds.py` says what cannot be noticed.
+replica, and read in one range and in many, with little memory: so changes go through pieces
+of a temporary file. `damage_kinds.py` says what cannot be noticed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from damage_kinds import (
     DELETE,
     IN_IMAGES,
     INSERT,
+    MESSAGE,
     MULTI_INSERT,
     RUNNING,
     UPDATES,
@@ -37,12 +39,16 @@ from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.catalog import Catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
+from quorum_wal.spark.changes.change_spill import MEMORY_BYTES
 from quorum_wal.spark.changes.undecoded_rows import OnUnknown, UndecodedPolicy
 from quorum_wal.spark.errors import SparkWalError, UndecodedChange
 from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
 
 PARTS = 3
+#: bytes; a transaction of some changes needs more
+LITTLE_MEMORY = 6000
+EMIT = "SELECT pg_logical_emit_message(%s, 'events', %s::text)"
 PASS = UndecodedPolicy(OnUnknown.PASS)
 
 
@@ -66,7 +72,8 @@ class World:
         self, cuts: list[int], on_damage: OnDamage = OnDamage.FAIL, **options: Any
     ) -> list[Row]:
         """What the ranges between the cuts give."""
-        changes = ChangeOptions(**{"catalog": self.catalog, "undecoded": PASS, **options})
+        chosen = {"catalog": self.catalog, "undecoded": PASS, "messages": True, **options}
+        changes = ChangeOptions(**chosen)
         return [
             row
             for begin_lsn, end_lsn in pairwise(cuts)
@@ -88,9 +95,13 @@ class World:
     def check(
         self, where: str, on_damage: OnDamage = OnDamage.FAIL, *, is_split: bool = False
     ) -> bool:
-        """The law, in one range or in many. Returns whether rows were read."""
+        """The law, in one range, or in many and with little memory. Returns whether rows were
+        read."""
         try:
-            found = self.read(self.split() if is_split else self.whole(), on_damage)
+            if is_split:
+                found = self.read(self.split(), on_damage, memory_bytes=LITTLE_MEMORY)
+            else:
+                found = self.read(self.whole(), on_damage)
         except SparkWalError:
             return False
         assert_accounted(found, self.truth, where)
@@ -164,6 +175,7 @@ def write_part(postgres: Postgres, slow: Any, number: int, wal_level: str) -> in
     postgres.execute("CHECKPOINT")
     begin_lsn = int(postgres.flush_lsn()) // MIB * MIB
     slow.execute("INSERT INTO v VALUES (%s)", (number,))
+    slow.execute(EMIT, (True, f"of part {number}"))
     base = 100 * number
     with postgres.connect() as connection:
         for id_ in range(base, base + 6):
@@ -185,7 +197,9 @@ def write_part(postgres: Postgres, slow: Any, number: int, wal_level: str) -> in
                 copy.write_row((id_, id_, f"copied {id_}"))
         connection.execute(f"BEGIN; INSERT INTO t VALUES ({base + 50}, 0, 's', 'sad')")
         connection.execute(f"SAVEPOINT a; INSERT INTO u VALUES ({base + 1})")
+        connection.execute(EMIT, (True, "of a subtransaction"))
         connection.execute("RELEASE a; COMMIT")
+        connection.execute(EMIT, (False, "alone"))
         if wal_level == "logical":  # at replica level it is not in the WAL
             connection.execute("TRUNCATE u, w")
         connection.execute("CHECKPOINT")
@@ -218,10 +232,13 @@ def test_the_truth(world: World) -> None:
         "insert": PARTS * (6 + 1 + 30 + 1 + 1 + 1) + 1,
         "update": PARTS * 7,
         "delete": PARTS * 2,
+        "message": PARTS * 3,
         **({"truncate": PARTS * 2} if logical else {}),
     }
     assert not any(map(is_undecoded, rows))
-    assert world.read(world.split()) == rows
+    for memory_bytes in (LITTLE_MEMORY, MEMORY_BYTES):
+        assert world.read(world.split(), memory_bytes=memory_bytes) == rows
+        assert world.read(world.whole(), memory_bytes=memory_bytes) == rows
 
 
 @pytest.mark.parametrize("damage", [*BELOW_THE_CHECKSUM, *IN_IMAGES], ids=lambda each: each.name)
@@ -251,7 +268,7 @@ NOT_WRITTEN = {
 
 #: records of each of these are damaged in any byte
 KINDS = (
-    INSERT, *UPDATES, DELETE, MULTI_INSERT, COMMIT, RUNNING,
+    INSERT, *UPDATES, DELETE, MULTI_INSERT, COMMIT, RUNNING, MESSAGE,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from table_world import CHECKSUMS_MAJOR, CountedBase, LackingBase, TableWorld
 
 from quorum_wal.pageserver.errors import PageNotFound, PageserverError, SurveyError, TableIncomplete
 from quorum_wal.pageserver.pitr.catalog_files import DatabaseCatalogs
+from quorum_wal.pageserver.pitr.dump_roles import DumpRoles
 from quorum_wal.pageserver.pitr.restored_table import DumpFormat, RestoredDatabase
 from quorum_wal.pageserver.pitr.sparse_restore import SparseRestore
 from quorum_wal.pageserver.pitr.table_name import TableName
@@ -223,6 +224,34 @@ def test_other_relations_are_refused(full: Postgres, tmp_path: Path) -> None:
     odd = database.resolve(TableName.parse('shop."Odd.Name"."we""ird"'), "0/1")
     database.dump(odd, tmp_path / "odd.sql", DumpFormat.PLAIN)
     assert 'CREATE TABLE "Odd.Name"."we""ird"' in (tmp_path / "odd.sql").read_text()
+
+
+@ONE_VERSION
+def test_the_roles_of_a_dump(full: Postgres) -> None:
+    """Also of a column, a sequence, a partition; also the bootstrap superuser, which is pinned."""
+    roles = ("owner", "of_part", "of_other", "reader", "of_column", "of_sequence", "of_function")
+    full.execute("CREATE DATABASE roles")
+    full.execute("; ".join(f"CREATE ROLE {role}" for role in roles))
+    for statement in (
+        "CREATE TABLE wanted (id serial, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE part PARTITION OF wanted FOR VALUES FROM (0) TO (9)",
+        "CREATE TABLE other ()",
+        "CREATE FUNCTION f() RETURNS int RETURN 1",
+        "ALTER TABLE wanted OWNER TO owner",
+        "ALTER TABLE part OWNER TO of_part",
+        "ALTER TABLE other OWNER TO of_other",
+        "GRANT SELECT ON part TO reader",
+        "GRANT SELECT (v) ON wanted TO of_column",
+        "GRANT USAGE ON SEQUENCE wanted_id_seq TO of_sequence",
+        "GRANT EXECUTE ON FUNCTION f TO of_function",
+    ):
+        full.execute(statement, dbname="roles")
+    database = RestoredDatabase(full.binaries, full.dsn(dbname="roles"))
+    family = database.resolve(TableName.parse("roles.public.wanted"), "0/1")
+    grantees = ("of_column", "of_sequence", "reader")
+    assert database.roles(family) == DumpRoles(("of_part", "owner"), grantees)
+    owners = ("of_other", "of_part", "owner", "postgres")
+    assert database.roles(None) == DumpRoles(owners, tuple(sorted((*grantees, "of_function"))))
 
 
 @ONE_VERSION

@@ -14,11 +14,12 @@ hint: Use another source.
 
 
 def test_our_sentence_and_its_hint() -> None:
-    error = command_error_of(TRACEBACK)
+    error = command_error_of(Exception(TRACEBACK))
     assert error.message == "incorrect checksum in record at 0/97A0F0, in /wal/0009"
     assert error.hint == "Use another source."
 
 
 def test_a_foreign_error_has_no_stack() -> None:
-    error = command_error_of("[DIVIDE_BY_ZERO] Division\nby zero.\n\tat org.apache.X(Y.scala:1)\n")
+    text = "[DIVIDE_BY_ZERO] Division\nby zero.\n\tat org.apache.X(Y.scala:1)\n"
+    error = command_error_of(Exception(text))
     assert error.message == "[DIVIDE_BY_ZERO] Division by zero."

@@ -118,6 +118,7 @@ def with_setting(name: str, value: str) -> PrimarySettings:
 def test_dangers_for_commits_are_remarks(settings: PrimarySettings, remark: str) -> None:
     remarks = server_view(ADDRESS, settings, FIRST, [log_of(FIRST)]).as_json()["remarks"]
     assert any(remark in each for each in remarks), remarks
+    assert not any("sk status" in each for each in remarks), "sk status itself prints them"
 
 
 def test_a_short_wait_is_not_a_remark() -> None:
@@ -138,6 +139,25 @@ def test_the_log_is_that_of_the_next_donor() -> None:
     assert view.history.tli == 2
     assert view.flush_lsn == 0x9000000
     assert view.answering == 2
+    assert view.proposer == ""
+
+
+def test_a_proposer_streams_if_a_member_has_heard_of_it_lately() -> None:
+    """The connections of a lost machine stay open for a while."""
+
+    def status(term: int, silent_seconds: float) -> dict[str, object]:
+        named = {"term": term, "uuid": "00" * 16}
+        proposer = {"node_id": named, "address": f"10.0.0.{term}:4000", "http": ""}
+        proposer["silent_seconds"] = silent_seconds
+        return {
+            "last_log_node_id": named, "flush_lsn": "0/5000000", "start_lsn": "0/1000000",
+            "tli": 1, "tli_history": "", "proposer": proposer,
+        }  # fmt: skip
+
+    assert log_view([status(2, 6.0), status(2, 7.0)]).proposer == ""
+    assert log_view([status(2, 6.0), status(1, 0.1), status(1, 0.2)]).proposer == (
+        "the proposer of term 1 at 10.0.0.1:4000 streams to 2 safekeepers"
+    )
 
 
 def test_a_deposed_primary_that_acknowledges_commits_is_reported() -> None:

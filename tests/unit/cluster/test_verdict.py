@@ -13,6 +13,7 @@ from cluster_pages import (
     TIMELINE,
     Answers,
     address,
+    departed,
     emptied,
     lost_peer,
     membership,
@@ -26,8 +27,9 @@ from cluster_pages import (
 
 from quorum_wal.cluster.member_view import MemberState
 from quorum_wal.cluster.server_view import Role, ServerView
-from quorum_wal.cluster.verdict import judge
+from quorum_wal.cluster.verdict import LOST_FOR_GOOD, judge
 from quorum_wal.walproposer.primary.commit_waits import CommitWaits
+from quorum_wal.walproposer.timelines.status_page import TOKEN_MISSING
 
 BLOCKED_QUORUM = {"ok": False, "since": "2026-01-31T12:00:10+00:00"}
 
@@ -167,19 +169,47 @@ def test_the_quorum_is_lost() -> None:
     )
     verdict = judge(answers.view())
     assert not verdict.commits_proceed
-    since = "is unreachable since 2026-01-31 12:00:10 UTC: start it, or sk member replace"
+    since = "is unreachable since 2026-01-31 12:00:10 UTC: start it"
     assert str(verdict) == (
         "BLOCKED: commits wait since 2026-01-31 12:00:10 UTC: 1 of 3 safekeepers follow, 2 are "
-        f"needed; safekeeper 2 (10.0.0.2:5454) {since} 2 NEWADDR; safekeeper 3 "
-        f"(10.0.0.3:5454) {since} 3 NEWADDR"
+        f"needed; safekeeper 2 (10.0.0.2:5454) {since}; safekeeper 3 (10.0.0.3:5454) {since}; "
+        f"{LOST_FOR_GOOD}"
     )
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (emptied(2), "lost its data;"),
+        (safekeeper(2, state="stopped", stopped_reason="Input/output error"), "restart it;"),
+        (departed(2), "is a member again;"),
+    ],
+    ids=["lost its data", "stopped", "has left"],
+)
+def test_without_a_quorum_no_replacement_is_offered(second: Any, said: str) -> None:
+    """sk member replace is refused then."""
+    answers = Answers(
+        [safekeeper(1), second, silent(3)],
+        {HTTP: page(peer(1), lost_peer(2), lost_peer(3), quorum=BLOCKED_QUORUM)},
+    )
+    text = verdict_of(answers)
+    assert text.startswith("BLOCKED: ")
+    assert said in text
+    assert "sk member replace" not in text
+    assert text.endswith(LOST_FOR_GOOD)
+
+
+def test_a_member_that_refuses_to_answer_may_be_sound() -> None:
+    refused = replace(silent(2), hint="Give a password.")
+    answers = Answers([safekeeper(1), refused, silent(3)], {HTTP: None})
+    assert LOST_FOR_GOOD not in verdict_of(answers)
 
 
 def test_no_proposer() -> None:
     answers = Answers([safekeeper(i, proposer=None) for i in (1, 2, 3)], {})
     assert verdict_of(answers) == (
         "NO PROPOSER: no proposer is connected (the last election was 5/00000000): run sk attach "
-        "for its primary"
+        "for its primary or, if the primary is lost, sk promote for a standby"
     )
 
 
@@ -187,8 +217,8 @@ def test_no_proposer_and_too_few_to_elect_one() -> None:
     """It is unknown which of the two addresses belongs to which member."""
     older = {**membership(), "roster": []}  # of a release that did not store addresses
     answers = Answers([safekeeper(1, proposer=None, membership=older), silent(2), silent(3)], {})
-    either = f"({address(2)} or {address(3)}) is unreachable: start it, or sk member replace"
-    assert f"; safekeeper 2 {either} 2 NEWADDR; safekeeper 3 {either} 3" in verdict_of(answers)
+    either = f"({address(2)} or {address(3)}) is unreachable: start it"
+    assert f"; safekeeper 2 {either}; safekeeper 3 {either}; {LOST_FOR_GOOD}" in verdict_of(answers)
     assert verdict_of(answers).startswith(
         "NO PROPOSER: no proposer is connected (the last election was 5/00000000): only 1 of 3 "
         "safekeepers can take part, 2 are needed: repair the others, then run sk attach for its "
@@ -248,6 +278,11 @@ def test_a_proposer_whose_page_does_not_answer() -> None:
         f"DEGRADED: proposer 5/00000000 ({HTTP}) streams to 3 of 3 safekeepers, but cannot be "
         f"asked: {HTTP} is silent"
     )
+    error = f"status page {HTTP} {TOKEN_MISSING}"
+    view = Answers(pages={HTTP: None}).view()
+    (leader,) = view.proposers
+    text = str(judge(replace(view, proposers=(replace(leader, error=error),))))
+    assert text.endswith(f"; it is unknown whether commits proceed, because {error}")
     alone = [safekeeper(1), safekeeper(2, proposer=None), silent(3)]
     text = verdict_of(Answers(alone, {HTTP: None}))
     assert text.startswith("BLOCKED: ")

@@ -57,6 +57,13 @@ def test_one_without_timelines_and_one_in_an_emergency() -> None:
     assert (emergency.headline.condition, emergency.headline.tone) == ("EMERGENCY", Tone.WARN)
 
 
+def test_before_the_first_cut_the_page_says_what_it_waits_for() -> None:
+    first = timeline(cuts=0, first_cut="the first cut waits for a checkpoint")
+    headline = PageserverPage(lambda: status(timeline(), first), lambda: "").view("").headline
+    assert (headline.condition, headline.tone) == ("OK", Tone.IDLE)
+    assert headline.text == "no table can be restored yet: the first cut waits for a checkpoint"
+
+
 def test_a_timeline_that_is_not_ingested_yet_has_no_lag() -> None:
     claiming = timeline(phase="claiming")
     for key in ("ingest", "received_lsn", "cut_lsn", "lag_bytes", "replayed_wal_bytes"):

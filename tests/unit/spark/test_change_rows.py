@@ -10,7 +10,7 @@ from quorum_wal.spark.changes.catalog import Catalog, Column, Table
 from quorum_wal.spark.changes.change_files import UNKNOWN
 from quorum_wal.spark.changes.change_rows import UNDECODED, arrange
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, FIELDS, Gathered
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     BLOCK,
     DELETE,
     FLAGS,

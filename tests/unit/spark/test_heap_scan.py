@@ -12,7 +12,7 @@ from raw_records import RELATION, index_of, main_data, raw_record
 from quorum_wal.pgwal.errors import WalFormatError
 from quorum_wal.pgwal.versions import wal_version
 from quorum_wal.spark.changes.catalog import Column
-from quorum_wal.spark.changes.heap_scan import (
+from quorum_wal.spark.changes.heap_fields import (
     DAMAGED,
     DATABASE,
     INSERT,
@@ -22,8 +22,8 @@ from quorum_wal.spark.changes.heap_scan import (
     OPERATION,
     RELFILENODE,
     XID,
-    scan_heap,
 )
+from quorum_wal.spark.changes.heap_scan import scan_heap
 from quorum_wal.spark.changes.transaction_summary import TransactionSummary
 from quorum_wal.spark.changes.tuple_layout import lay_out
 

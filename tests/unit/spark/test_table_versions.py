@@ -6,7 +6,7 @@ import numpy as np
 
 from quorum_wal.spark.changes.catalog import Catalog, Column, Table
 from quorum_wal.spark.changes.change_set import CODE, COMMIT, FIELDS, Gathered
-from quorum_wal.spark.changes.heap_scan import INSERT, LSN, OPERATION, RELFILENODE, SEQ, TRUNCATE
+from quorum_wal.spark.changes.heap_fields import INSERT, LSN, OPERATION, RELFILENODE, SEQ, TRUNCATE
 from quorum_wal.spark.changes.schema_history import (
     EventKind,
     SchemaEvent,

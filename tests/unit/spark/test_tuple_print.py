@@ -13,7 +13,7 @@ import pytest
 from quorum_wal.spark.changes import datum, tuple_print
 from quorum_wal.spark.changes.catalog import Column, Table
 from quorum_wal.spark.changes.datum import Datums
-from quorum_wal.spark.changes.toast_chunks import ToastChunks
+from quorum_wal.spark.changes.toast_chunks import ChunkIndex, ToastChunks, bytes_of
 from quorum_wal.spark.changes.tuple_cells import Cells, TableFormat, read_cells
 from quorum_wal.spark.changes.tuple_print import PRINT
 
@@ -148,7 +148,7 @@ def cells_of(form: TableFormat, stored: list[bytes]) -> Cells:
     length = np.array([len(each) for each in stored], np.int64)
     at = np.cumsum([0, *length[:-1]])
     data = np.frombuffer(bytearray().join(stored), np.uint8)
-    toast = ToastChunks(data, *[NOTHING] * 4)
+    toast = ToastChunks(ChunkIndex.joined([]), bytes_of(data))
     columns = range(len(form.table.columns))
     return read_cells(form, data, at, length, at * 0, toast, columns)
 

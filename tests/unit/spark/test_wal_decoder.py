@@ -83,6 +83,7 @@ def test_row_of_a_record(major: int) -> None:
         "xact_time": None,
         "subxids": None,
         "gid": None,
+        "fpi_compressed": 1,
         "record": raw,
     }
 
@@ -198,7 +199,7 @@ def test_damage_inside_is_refused_as_the_pure_decoder_does(major: int) -> None:
     blocks = TWO_BLOCKS if major < 15 else TWO_BLOCKS.replace(b"\x03\x9c\x1f", b"\x05\x9c\x1f")
     top = b"" if major == 13 else struct.pack("<BI", 252, 699)
     whole = blocks + struct.pack("<BH", 253, 1) + top + b"\xff\x05" + PAYLOAD + b"main!"
-    decoder = WalDecoder(major, DEFAULT_COLUMNS)
+    decoder = WalDecoder(major, (*DEFAULT_COLUMNS, "fpi_compressed"))
     refused = 0
     for _ in range(3000):
         body = bytearray(whole)
@@ -228,6 +229,7 @@ def test_damage_inside_is_refused_as_the_pure_decoder_does(major: int) -> None:
             len(images),
             sum(len(image.data) for image in images),
         )
+        assert row["fpi_compressed"] == sum(image.compression is not None for image in images)
     assert 500 < refused < 2900
 
 

@@ -73,7 +73,7 @@ def test_filters_that_nothing_can_pass(major: int, wal_filter: WalFilter, messag
 
 def test_columns() -> None:
     assert schema_of(("xid", "lsn")).names == ["xid", "lsn"]
-    assert schema_of(DEFAULT_COLUMNS).names == WAL_SCHEMA.names[:-1]
+    assert schema_of(DEFAULT_COLUMNS).names == WAL_SCHEMA.names[:-2]
     with pytest.raises(ColumnError, match='unknown column "lns"') as failure:
         schema_of(("lns",))
     assert "lsn, end_lsn" in failure.value.hint

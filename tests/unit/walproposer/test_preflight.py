@@ -171,6 +171,18 @@ def test_a_primary_of_another_log(
     assert remedy in finding.remedy
 
 
+def test_safekeepers_that_could_not_be_asked_may_have_its_log() -> None:
+    """The advice to leave the log would lose its commits."""
+    refused = [replace(silent(i), error="wrong password", hint="Correct it.") for i in (1, 2, 3)]
+    found = {each.check: each for each in unwell(check_safekeepers(refused, HEALTHY, None))}
+    finding = found["log of the primary"]
+    assert finding.text.endswith("not all safekeepers could be asked whether they have it: wrong "
+                                 "password")  # fmt: skip
+    assert finding.remedy == "Correct it."
+    found = {each.check: each for each in unwell(check_safekeepers(refused, NEW, None))}
+    assert found["timeline"].remedy == "Correct it."
+
+
 MEMBER_FAULTS: list[tuple[list[Any], dict[str, Any], list[tuple[Level, str]]]] = [
     ([*THREE[:2], silent(3)], {}, [(Level.FAIL, "Connection refused")]),
     (

@@ -1,0 +1,58 @@
+"""Our error in an exception of PySpark, as one line.
+
+    PythonException: An exception was thrown from the Python worker. ...
+      Traceback (most recent call last):
+      ...
+    quorum_wal.spark.errors.UndecodedChange: change at 0/5A2B3C8 could not be decoded: ...
+    hint: Take a new catalog with sk catalog snapshot, ...
+
+Spark sends an error of an executor to the driver as the text of a traceback. Its last line has our
+error, and a note after it has the hint (`sources/shown_errors.py`). If tracebacks are hidden, our
+error follows Spark's own text in the same line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from quorum_wal.spark import errors
+from quorum_wal.spark.errors import SparkWalError
+
+_OURS = re.compile(
+    r"(?:^\s*|: )quorum_wal\.(?:spark|objectstore|pgwal|storage|consensus)\."
+    r"(?:\w+\.)*(?P<kind>\w+): (?P<text>.+)$(?:\n\s*hint: (?P<hint>.+)$)?",
+    re.MULTILINE,
+)
+_KINDS = {
+    each.__name__: each
+    for each in vars(errors).values()
+    if isinstance(each, type) and issubclass(each, SparkWalError)
+}
+
+
+def reported_error(error: BaseException) -> SparkWalError | None:
+    """The error of this package that an exception of PySpark reports, or None."""
+    found = list(_OURS.finditer(str(error)))
+    if not found:
+        return None
+    kind = _KINDS.get(found[-1]["kind"], SparkWalError)
+    return kind(found[-1]["text"].strip(), hint=(found[-1]["hint"] or "").strip())
+
+
+@contextmanager
+def short_errors() -> Iterator[None]:
+    """Replaces an exception of PySpark in the block by the error of this package that it reports,
+    without the tracebacks of executors and of Java. Other exceptions are not changed."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        ours = reported_error(error)
+        if ours is None:
+            raise
+        if ours.hint:
+            ours.add_note(f"hint: {ours.hint}")
+        raise ours from None
