@@ -21,6 +21,11 @@ FAST := tests/unit tests/interaction tests/test_docs.py \
 	tests/contract/pgwal/test_operation_against_waldump.py \
 	tests/integration/test_process_faults.py::test_nothing_is_lost_when_everything_is_killed_at_once
 
+# Unit tests that call most loops of numba. Their results count later, with those of all tests.
+COMPILES := unit and (test_heap_scan or test_tuple_print or test_wal_decoder or test_datum \
+	or test_wal_filter or test_record_checksum or test_layer_merge or test_layers \
+	or test_garbage or test_page_index or test_page_keys)
+
 .PHONY: demo test test-fast pytest mutants fuzz soak check bench deb clean
 
 # Sources of the compiled modules. A change of one compiles them again, if there is a compiler.
@@ -56,8 +61,11 @@ demo: $(VENV)/installed-demo  ## Postgres, three safekeepers, faults, and the ve
 test: $(VENV)/installed-spark  ## all tests, and check
 	$(MAKE) --no-print-directory --jobs=2 check pytest
 
-# Without the style of files, which `check` has looked at.
+# Without the style of files, which `check` has looked at. One process compiles all bytecode, and the
+# loops of numba, before the others start: they would each compile the same at the same time.
 pytest: $(VENV)/installed-spark
+	@ls spark/changes/__pycache__/*.nbc >/dev/null 2>&1 || \
+		$(BIN)/pytest --quiet --ignore=tests/test_tidy.py -k '$(COMPILES)' >/dev/null || true
 	$(BIN)/pytest --numprocesses=$(WORKERS) --no-loadscope-reorder --ignore=tests/test_tidy.py \
 		$(PYTEST_ARGS)
 

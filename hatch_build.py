@@ -57,7 +57,8 @@ def compile_modules(root: Path, modules: list[str]) -> list[str]:
                 Extension(
                     f"{PACKAGE}/{source}".removesuffix(".py").replace("/", ".") + "_compiled",
                     [f"{PACKAGE}/{source}"],
-                    extra_compile_args=["-O2", "-g0"],
+                    # Optimized as Python itself, or as CFLAGS of the environment demand.
+                    extra_compile_args=["-g0"],
                 )
                 for source in modules
             ],

@@ -128,7 +128,10 @@ class Membership:
 
     def member(self, member_id: int) -> Member:
         """The member; only its id, if nothing else is known."""
-        return next((m for m in self.roster if m.id == member_id), Member(member_id))
+        for member in self.roster:
+            if member.id == member_id:
+                return member
+        return Member(member_id)
 
     def stamped(self, stamp: Stamp) -> Membership:
         """The same sets and addresses under another stamp."""

@@ -30,8 +30,9 @@ from quorum_wal.pg_server.errors import DeadlineExceeded
 
 CLIENTS = 8
 PAYLOAD_BYTES = 100
-# Eight clients without a pause would take both processors of a small machine all the time.
-PAUSE_SECONDS = 0.02
+# A commit costs two milliseconds of a processor, in all processes. Eight clients without a pause
+# would take both processors of a small machine all the time.
+PAUSE_SECONDS = 0.04
 GIVE_UP_SECONDS = 120.0  # of errors without an acknowledgement, after which a client gives up
 STOP_GRACE = 1.0
 STOP_TIMEOUT = 30.0

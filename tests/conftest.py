@@ -20,13 +20,15 @@ TESTS = Path(__file__).parent
 TOGETHER = ("containers", "contract", "spark")
 #: rings without shared fixtures
 APART = ("simulation",)
-#: Small tests come last, because they fill the processes evenly.
-ORDER = dict.fromkeys(TOGETHER, 0) | {"integration": 2, "simulation": 3}
-LAST = 4
+#: The two rings that take one process most of the run come first, and small tests last, because
+#: they fill the processes evenly.
+ORDER = {"containers": 0, "spark": 0, "contract": 1, "integration": 3, "simulation": 4}
+OF_LONG, LAST = 2, 5
 #: Files that take minutes, because one process runs all tests of a file: the first of their ring.
 LONG = frozenset({
     "test_soak.py", "test_members.py", "test_hostile_members.py", "test_pageserver.py",
     "test_pageserver_failures.py", "test_topologies.py", "test_daisy_chain.py",
+    "test_runbook.py", "test_promote_limbo.py", "test_disaster.py",
 })  # fmt: skip
 
 
@@ -85,7 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folders:
             item.add_marker(folders[0])
         rings[item] = folders[0] if folders else ""
-    items.sort(key=lambda item: 1 if item.path.name in LONG else ORDER.get(rings[item], LAST))
+    items.sort(key=lambda item: OF_LONG if item.path.name in LONG else ORDER.get(rings[item], LAST))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,6 +14,8 @@ from quorum_wal.pg_fixtures.ports import free_port
 from quorum_wal.pg_fixtures.processes import ServiceProcess
 
 START_TIMEOUT = 60.0
+#: In one answer to a list. Amazon's has up to a thousand, and each takes ten milliseconds to write.
+PAGE_KEYS = 100
 SECRET = "s3cr3t-4cc3ss-k3y"
 
 
@@ -26,7 +28,10 @@ class S3Server(ServiceProcess):
         self._numbers = count(1)
         program = Path(sys.executable).with_name("moto_server")
         super().__init__(
-            [program, "-H", "127.0.0.1", "-p", str(port)], name="moto_server", log_path=log_path
+            [program, "-H", "127.0.0.1", "-p", str(port)],
+            name="moto_server",
+            log_path=log_path,
+            env={"MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE_KEYS)},
         )
 
     def __enter__(self) -> Self:

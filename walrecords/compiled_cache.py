@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import sys
 import tempfile
 import threading
@@ -58,12 +59,18 @@ def own_folder(name: str) -> Path | None:
             continue
         folder = base / name
         with suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # compiled code is loaded from there, so another user must not own it
-            owners = {path.stat().st_uid for path in (folder, base)}
-            if owners == {os.getuid()} and os.access(folder, os.W_OK):
+            for path in (base, folder):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_own(base) and _is_own(folder) and os.access(folder, os.W_OK):
                 return folder
     return None
+
+
+def _is_own(folder: Path) -> bool:
+    """Compiled code is loaded from there: another user may neither own it, nor a link to it, nor
+    write there. Raises OSError."""
+    found = folder.lstat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _user_cache() -> Path | None:

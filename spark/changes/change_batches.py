@@ -196,6 +196,7 @@ class _Batch:
         for row in found:
             at, length = int(changes[NEW_AT, row]), int(changes[NEW_LENGTH, row])
             texts[row] = message_json(
+                int(changes[LSN, row]),
                 self.data[at : at + length].tobytes(),
                 int(changes[PREFIX, row]),
                 is_transactional=bool(self.commits.xid[changes[COMMIT, row]] != NO_XID),

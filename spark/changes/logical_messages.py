@@ -105,19 +105,30 @@ def _damaged(lsn: int, text: str) -> WalFormatError:
     return WalFormatError(lsn, f"message at {format_lsn(lsn)} {text}")
 
 
-def message_json(stored: bytes, prefix_bytes: int, *, is_transactional: bool) -> str:
-    """The column `new` of a message. `encoding` says whether `content` is the text itself, or
-    `\\x` and hexadecimal digits because the bytes are not UTF-8. The prefix has the encoding of the
-    database, which must be UTF-8."""
-    prefix, content = stored[: prefix_bytes - 1], stored[prefix_bytes:]
+def message_json(lsn: int, stored: bytes, prefix_bytes: int, *, is_transactional: bool) -> str:
+    """The column `new` of the message at `lsn`. `encoding` says whether `content` is the text
+    itself, or `\\x` and hexadecimal digits because the bytes are not UTF-8. Raises WalFormatError
+    if the prefix is not text."""
+    prefix, content = _prefix(lsn, stored[: prefix_bytes - 1]), stored[prefix_bytes:]
     try:
         text, encoding = content.decode(), "text"
     except UnicodeDecodeError:
         text, encoding = f"\\x{content.hex()}", "hex"
     row = {
-        "prefix": prefix.decode(errors="backslashreplace"),
+        "prefix": prefix,
         "transactional": is_transactional,
         "encoding": encoding,
         "content": text,
     }
     return msgspec.json.encode(row).decode()
+
+
+def _prefix(lsn: int, stored: bytes) -> str:
+    """It has the encoding of the database, which must be UTF-8. Raises WalFormatError."""
+    try:
+        text = stored.decode()
+    except UnicodeDecodeError as error:
+        raise _damaged(lsn, "has a prefix that is not text in UTF-8") from error
+    if "\0" in text:
+        raise _damaged(lsn, "has a prefix that is not text in UTF-8")
+    return text

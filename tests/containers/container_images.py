@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import docker
+from container_engine import PREFERRED
 from docker.errors import DockerException, ImageNotFound
 from docker.utils.build import exclude_paths
 
@@ -102,7 +103,8 @@ def import_debian(client: docker.DockerClient, folder: Path) -> None:
         )
     root = folder / "debian"
     shutil.rmtree(root, ignore_errors=True)  # an interrupted one cannot be continued
-    run_program(["debootstrap", "--variant=minbase", OWN_BASE_SUITE, root], timeout=BUILD_TIMEOUT)
+    command = [*PREFERRED, "debootstrap", "--variant=minbase", OWN_BASE_SUITE, root]
+    run_program(command, timeout=BUILD_TIMEOUT)
     # The content of an image need not survive a power failure.
     (root / "etc/dpkg/dpkg.cfg.d/unsafe-io").write_text("force-unsafe-io\n")
     command = ["tar", "-C", root, "--exclude=./var/cache/apt/*", "-c", "."]
@@ -124,7 +126,8 @@ def download_wheels(folder: Path) -> Path:
         partial = wheels.with_suffix(".partial")
         run_program(
             [
-                *(sys.executable, "-m", "pip", "download", "--quiet", "--dest", partial),
+                *(*PREFERRED, sys.executable, "-m", "pip", "download", "--quiet"),
+                *("--dest", partial),
                 *("--only-binary", ":all:", "--python-version", OWN_BASE_PYTHON),
                 *needed,
             ],

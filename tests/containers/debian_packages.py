@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from container_engine import PREFERRED
 from container_images import ROOT, Base
 
 from quorum_wal.pg_server.errors import Unavailable
@@ -30,7 +31,7 @@ def build_packages(folder: Path, base: Base) -> DebianPackages:
     refuse_another_python()
     options = f"--no-index --find-links {base.wheels}" if base.wheels is not None else ""
     run_program(
-        ["make", "-C", ROOT, "deb", f"DEB_FOLDER={folder}", f"VERSION={VERSION}"],
+        [*PREFERRED, "make", "-C", ROOT, "deb", f"DEB_FOLDER={folder}", f"VERSION={VERSION}"],
         # Neither small nor optimized: the content counts, not its speed.
         env={"PIP_OPTIONS": options, "COMPRESSION": "none"},
         timeout=BUILD_TIMEOUT,

@@ -257,7 +257,7 @@ def _config(case: str) -> None:
 def _logical_message(case: bytes) -> str:
     header = decode_message(0, case)
     stored = case[len(case) - header.prefix_bytes - header.content_bytes :]
-    return message_json(stored, header.prefix_bytes, is_transactional=header.is_transactional)
+    return message_json(0, stored, header.prefix_bytes, is_transactional=header.is_transactional)
 
 
 def _convert(kind: click.ParamType[Any]) -> Callable[[str], object]:

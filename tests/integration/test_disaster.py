@@ -27,6 +27,8 @@ from quorum_wal.pg_fixtures.ledger import Ledger
 from quorum_wal.pgwal.lsn import Lsn
 
 RUNS = int(os.environ.get("SK_DISASTER_RUNS", "2"))
+#: Of PAYLOAD_BYTES, together more than a segment: the loss may be at any position in one.
+ROWS_MAX, PAYLOAD_BYTES = 1500, 500
 SLACK_SECONDS = 5.0  # an upload on a busy machine
 
 
@@ -40,10 +42,12 @@ def test_primary_and_a_safekeeper_are_lost(
     choose = random.Random(seed)
     archive = tmp_path / "archive"
     cluster = quorum_cluster(wal_seg_size=SEGMENT_BYTES, safekeeper_arguments=archiving(archive))
-    with Ledger(cluster.postgres.dsn(), clients=4, pause_seconds=0) as ledger:
+    with Ledger(
+        cluster.postgres.dsn(), clients=4, payload_bytes=PAYLOAD_BYTES, pause_seconds=0
+    ) as ledger:
         ledger.wait_for_progress(200, TIMEOUT)
         take_backup(archive, cluster.postgres)
-        ledger.wait_for_progress(choose.randint(1, 4000), TIMEOUT)
+        ledger.wait_for_progress(choose.randint(1, ROWS_MAX), TIMEOUT)
         cluster.proposer.kill()
         cluster.postgres.crash()
         shutil.rmtree(cluster.postgres.data_dir)
@@ -52,7 +56,7 @@ def test_primary_and_a_safekeeper_are_lost(
         shutil.rmtree(lost.data_dir)
         for number in range(1 + seed % 2):
             folder = tmp_path / f"restored-{number}"
-            restore_and_go_on(cluster, archive, folder, ledger, choose.randint(1, 4000))
+            restore_and_go_on(cluster, archive, folder, ledger, choose.randint(1, ROWS_MAX))
 
 
 def restore_and_go_on(

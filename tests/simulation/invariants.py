@@ -333,9 +333,10 @@ class Invariants:
         assert core.membership is not None
         message, node = event.message, process.met[event.peer]
         seen = message.node_id if type(message) is AppendResponse else message.promised
-        is_over = seen <= core.node_id or core.state is State.STOPPED
-        if all(node in self.memberships.members(m) for m in (before, core.membership)):
-            check("Fenced", is_over, core.node_id, "goes on after", message)
+        if seen <= core.node_id or core.state is State.STOPPED:
+            return
+        is_member = all(node in self.memberships.members(m) for m in (before, core.membership))
+        check("Fenced", not is_member, core.node_id, "goes on after", message)
 
     def _check_fence(self, process: Incarnation, event: Event) -> None:
         """A learner's promise is no reason to stop, nor is one of who has left; but one of who is a

@@ -11,22 +11,22 @@ import pytest
 from . import seeds
 from .limbo_world import LimboWorld
 
-SEEDS = 70
+SEEDS = 45
 FRESH = 15
 #: What SEEDS must cover at least: about half of what they covered when this was written.
 MUST_BE_COVERED = {
-    "limbo: prepared": 2000, "limbo: confirmed": 1800, "limbo: refused": 5000,
-    "limbo: decoded Prepare": 1300, "limbo: decoded CommitPrepared": 1000,
-    "limbo: decoded RollbackPrepared": 80, "limbo: readings": 900, "limbo: searches": 1000,
-    "limbo: finished: True": 680, "limbo: finished: False": 16, "limbo: finished: 42704": 45,
-    "limbo: finished: 08006": 45, "limbo: client's end: True": 720,
-    "limbo: client's end: False": 240, "limbo: client's end: 42704": 100,
-    "limbo: outcome committed": 800, "limbo: outcome rolled_back": 700,
-    "limbo: outcome pending": 1700, "limbo: outcome unknown": 100, "limbo: barriers": 300,
-    "limbo: resolved committed": 10, "limbo: resolved rolled_back": 8, "limbo: by hand": 20,
-    "limbo: promoted primaries opened": 45, "limbo: crashes before a PREPARE": 20,
-    "limbo: stalls at a PREPARE": 12, "limbo: alarms": 400, "timeline switches": 100,
-    "stop: fenced": 250,
+    "limbo: prepared": 1200, "limbo: confirmed": 1100, "limbo: refused": 3200,
+    "limbo: decoded Prepare": 830, "limbo: decoded CommitPrepared": 640,
+    "limbo: decoded RollbackPrepared": 51, "limbo: readings": 570, "limbo: searches": 640,
+    "limbo: finished: True": 430, "limbo: finished: False": 10, "limbo: finished: 42704": 28,
+    "limbo: finished: 08006": 28, "limbo: client's end: True": 460,
+    "limbo: client's end: False": 150, "limbo: client's end: 42704": 64,
+    "limbo: outcome committed": 510, "limbo: outcome rolled_back": 450,
+    "limbo: outcome pending": 1000, "limbo: outcome unknown": 64, "limbo: barriers": 190,
+    "limbo: resolved committed": 6, "limbo: resolved rolled_back": 5, "limbo: by hand": 12,
+    "limbo: promoted primaries opened": 28, "limbo: crashes before a PREPARE": 12,
+    "limbo: stalls at a PREPARE": 7, "limbo: alarms": 250, "timeline switches": 64,
+    "stop: fenced": 160,
 }  # fmt: skip
 
 

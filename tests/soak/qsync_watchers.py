@@ -25,7 +25,7 @@ from .qsync_client import ACCOUNTS, BALANCE
 OPTIONS = "-c statement_timeout=20000"
 RECENT_ROWS = 100
 COMPARE_SECONDS = 3.0
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.04
 RETRY_SECONDS = 0.05
 ASKED_OF = 500  # the newest
 

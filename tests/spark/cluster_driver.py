@@ -19,6 +19,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.cores.max": "2",
 }
 

@@ -33,10 +33,11 @@ ALL_INTERPRETED = ["steady_path", "steady_leader", "steady_loop"]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages, with the compiled modules."""
+    """The packages, with the compiled modules and the bytecode of what the program imports."""
     folder = tmp_path_factory.mktemp("installed")
     unwanted = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "quorum_wal", folder / "quorum_wal", ignore=unwanted)
+    taken_in(folder)
     return folder
 
 

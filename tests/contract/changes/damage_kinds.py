@@ -151,6 +151,8 @@ BELOW_THE_CHECKSUM = (
     Damage("no prefix", (MESSAGE,), lambda r: r.add(r.main_at + 8, "<Q", -_prefix_bytes(r))),
     Damage("prefix in the content", (MESSAGE,), lambda r: _move_prefix(r, 1)),
     Damage("content in the prefix", (MESSAGE,), lambda r: _move_prefix(r, -1)),
+    Damage("prefix that is not UTF-8", (MESSAGE,), lambda r: r.flip(r.main_at + 24, 0x80)),
+    Damage("zero in the prefix", (MESSAGE,), lambda r: r.add(r.main_at + 24, "B", -ord("e"))),
     Damage("longer content", (MESSAGE,), _at_main(16, "<Q", 1)),
     Damage("shorter content", (MESSAGE,), _at_main(16, "<Q", -1)),
     Damage("neither transactional nor not", (MESSAGE,), _flip_flags(4, 2)),

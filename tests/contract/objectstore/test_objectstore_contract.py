@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from s3_server import PAGE_KEYS
 
 from quorum_wal.objectstore.delete_requests import DELETE_KEYS_MAX, delete_requests
 from quorum_wal.objectstore.errors import ObjectNotFound, ObjectStoreError
@@ -240,12 +241,12 @@ def test_the_fields_of_a_list(store: ObjectStore) -> None:
 
 
 def test_more_than_a_page_of_a_list(store: ObjectStore) -> None:
-    """S3 returns a thousand keys at a time."""
-    keys = [f"many/{number:06d}" for number in range(1100)]
+    """An S3 server returns a limited number of keys at a time."""
+    keys = [f"many/{number:06d}" for number in range(2 * PAGE_KEYS + 10)]
     for key in keys:
         store.put(key, b"")
     assert keys_of(store, "many/") == keys
-    assert keys_of(store, "many/", keys[1049]) == keys[1050:]
+    assert keys_of(store, "many/", keys[PAGE_KEYS // 2]) == keys[PAGE_KEYS // 2 + 1 :]
 
 
 def test_folders(filled: ObjectStore) -> None:

@@ -72,7 +72,7 @@ LENGTHS = (0, 0, 1, 7, 100, 100, 100, 100, 8192, 30_000, 200_000)
 RESTS = (0, 0, 3)
 #: So many bytes arrive together.
 CUTS = (1, 3, 5, 40, 59, 61, 200, 200, 900, 900, 9000, 60_000)
-SEEDS = 50
+SEEDS = 25
 
 
 class StaleBallotAccepted(AssertionError):
@@ -270,8 +270,8 @@ def test_the_same_of_both(request: pytest.FixtureRequest, tmp_path: Path, name: 
         return
     path = import_module(f"quorum_wal.safekeeper.{name}").SteadyPath
     steady_answers, general_answers = compare(tmp_path, calls, path)
-    assert steady_answers > 400, "most went by the general path"
-    assert general_answers > 200, "nothing odd met a steady path"
+    assert steady_answers > 200, "most went by the general path"
+    assert general_answers > 100, "nothing odd met a steady path"
 
 
 def without_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:

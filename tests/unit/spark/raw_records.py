@@ -36,7 +36,7 @@ def index_of(records: Sequence[bytes], start_lsn: int = START_LSN) -> RecordInde
     end = np.cumsum(lengths)
     at = end - lengths
     return RecordIndex(
-        np.frombuffer(b"".join(padded), np.uint8),
+        np.frombuffer(bytearray().join(padded), np.uint8),
         at,
         at + start_lsn,
         end + start_lsn,

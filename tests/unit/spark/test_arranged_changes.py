@@ -112,7 +112,7 @@ def random_changes(rng: random.Random) -> Gathered:
         for at, length in ((NEW_AT, NEW_LENGTH), (OLD_AT, OLD_LENGTH)):
             changes[at, row] = used
             used += changes[length, row]
-    data = np.frombuffer(rng.randbytes(used + TUPLES_ROOM), np.uint8)
+    data = np.frombuffer(bytearray(rng.randbytes(used + TUPLES_ROOM)), np.uint8)
     completed = np.flatnonzero(np.isin(changes[OPERATION], (INSERT, UPDATE))).tolist()
     notes = {row: f"note {row}" for row in rng.sample(completed, 10)}
     return Gathered(changes, data, notes)

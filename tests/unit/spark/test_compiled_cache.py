@@ -71,6 +71,25 @@ def test_without_a_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert own_folder("numba") == tmp_path / f"quorum-wal-{os.getuid()}" / "numba"
 
 
+@pytest.mark.parametrize("kind", ["a folder for all", "a link"])
+def test_a_folder_in_which_others_may_write_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    """Its files would run in our process."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"quorum-wal-{os.getuid()}"
+    target = tmp_path / "target"
+    target.mkdir()
+    target.chmod(0o777)
+    if kind == "a link":
+        folder.symlink_to(target)
+    else:
+        target.rename(folder)
+    assert own_folder("numba") is None
+
+
 def test_one_process_at_a_time_compiles() -> None:
     command = [sys.executable, "-c", HOLDER]
     with (

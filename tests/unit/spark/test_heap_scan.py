@@ -167,7 +167,7 @@ def test_values_end_within_their_tuple(rng: random.Random) -> None:
         size = 23 + has_null * (count + 7) // 8 + 7 & ~7
         head = struct.pack("<HHB", count, has_null, rng.choice((size, size, 23, 24, 32, 255, 0)))
         stored = (head + rng.randbytes(rng.randint(0, 60)))[: rng.choice((3, 70))]
-        data = np.frombuffer(stored + b"\xff" * 600, np.uint8)
+        data = np.frombuffer(bytearray(stored) + b"\xff" * 600, np.uint8)
         values = lay_out(data, np.zeros(1, np.int64), np.array([len(stored)]), columns)
         assert (values.at + values.length <= max(len(stored), 0)).all()
         assert (values.length >= 0).all()
@@ -193,6 +193,6 @@ def test_a_tuple_fits_its_columns(header: tuple[int, int, int], values: bytes, f
         Column("b", 25, -1, -1, 4, False, False, None, None),
     ]
     stored = struct.pack("<HHBx", *header) + values
-    data = np.frombuffer(stored + bytes(16), np.uint8)
+    data = np.frombuffer(bytearray(stored) + bytes(16), np.uint8)
     found = lay_out(data, np.zeros(1, np.int64), np.array([len(stored)]), columns)
     assert found.fits.tolist() == [fits]

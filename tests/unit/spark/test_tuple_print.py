@@ -147,7 +147,7 @@ def test_same_as_single_values(rng: random.Random) -> None:
 def cells_of(form: TableFormat, stored: list[bytes]) -> Cells:
     length = np.array([len(each) for each in stored], np.int64)
     at = np.cumsum([0, *length[:-1]])
-    data = np.frombuffer(b"".join(stored), np.uint8)
+    data = np.frombuffer(bytearray().join(stored), np.uint8)
     toast = ToastChunks(ChunkIndex.joined([]), bytes_of(data))
     columns = range(len(form.table.columns))
     return read_cells(form, data, at, length, at * 0, toast, columns)
