@@ -15,6 +15,7 @@ only older versions have are deleted later, when no reader should need them any 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -40,6 +41,8 @@ ROWS_PER_BUCKET = 200_000
 KEPT = timedelta(minutes=15)
 #: Old versions are deleted after so many new ones.
 CLEAN_EVERY = 20
+
+_DATA_FILE = re.compile(rf"[^/]+/([0-9]{{{NUMBER_DIGITS}}})-[0-9]{{4,}}-[0-9a-z]+\.parquet")
 
 T = TypeVar("T")
 
@@ -194,8 +197,8 @@ class Versions:
         used = {file.path for each in kept for table in each.tables for file in table.files}
         used |= {each.catalog for each in kept}
         for info in list(self.store.list("")):
-            is_old = info.modified_at < now - KEPT and _number_of(info.key) < version.number
-            if is_old and info.key not in used and _is_deletable(info.key):
+            is_old = info.modified_at < now - KEPT and _is_of_earlier(info.key, version.number)
+            if is_old and info.key not in used:
                 self.store.delete(info.key)
         for info in old:
             self.store.delete(info.key)
@@ -236,12 +239,10 @@ def _key(number: int) -> str:
     return f"{VERSIONS}{number:0{NUMBER_DIGITS}}.json"
 
 
-def _is_deletable(key: str) -> bool:
-    return key.startswith(CATALOGS) or key.endswith(".parquet")
-
-
-def _number_of(key: str) -> int:
-    """The version for which a data file was written; 0 of other objects."""
-    number = key.rpartition("/")[2].partition("-")[0]
-    is_file = key.endswith(".parquet") and number.isdigit() and len(number) == NUMBER_DIGITS
-    return int(number) if is_file else 0
+def _is_of_earlier(key: str, number: int) -> bool:
+    """A catalog, or a data file that was written for a version before `number`. Other objects are
+    not ours, whatever their names end with."""
+    if key.startswith(CATALOGS):
+        return True
+    found = _DATA_FILE.fullmatch(key)
+    return found is not None and int(found[1]) < number

@@ -158,7 +158,8 @@ def test_files_of_old_versions_are_deleted_later(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     versions = Versions(store)
     paths = [f"s.a/{number:012}-0000-00000000.parquet" for number in (1, 2, 3, 4)]
-    for path in (*paths, "_mirror/catalogs/1.json", "_mirror/catalogs/0.json"):
+    foreign = ["s.a/000000000001.parquet", "s.a/data.parquet"]
+    for path in (*paths, *foreign, "_mirror/catalogs/1.json", "_mirror/catalogs/0.json"):
         store.put(path, b"x")
     found = [MirrorFile(path, 0, 1, 1) for path in paths]
     versions.create(version(1, found[0]))
@@ -166,10 +167,10 @@ def test_files_of_old_versions_are_deleted_later(tmp_path: Path) -> None:
     versions.create(version(3, found[1], found[2]))
     now = datetime.now(UTC)
     versions.clean(version(3), now)
-    assert [info.key for info in store.list("s.a/")] == paths
+    assert {info.key for info in store.list("s.a/")} == {*paths, *foreign}
     versions.clean(version(3), now + 2 * KEPT)
     # The last one may belong to a version that is being written.
-    assert [info.key for info in store.list("s.a/")] == paths[1:]
+    assert {info.key for info in store.list("s.a/")} == {*paths[1:], *foreign}
     assert [info.key for info in store.list(VERSIONS)] == [f"{VERSIONS}000000000003.json"]
     assert [info.key for info in store.list("_mirror/catalogs/")] == ["_mirror/catalogs/1.json"]
 
