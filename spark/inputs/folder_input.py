@@ -41,6 +41,9 @@ class FolderInput:
     def facts(self) -> ServerFacts:
         return self._asked(lambda folder: folder.facts)
 
+    def last_tli(self) -> int:
+        return self._asked(lambda folder: folder.history.tli)
+
     def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
         return self._asked(lambda folder: self._extent(folder, from_lsn))
 

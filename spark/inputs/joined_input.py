@@ -46,6 +46,9 @@ class JoinedInput:
             )
         return live
 
+    def last_tli(self) -> int:
+        return self.safekeepers.last_tli()
+
     def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
         if from_lsn is not None:
             return self.safekeepers.extent(from_lsn)

@@ -55,6 +55,10 @@ class WalInput(Protocol):
         """The server that wrote the WAL: system identifier, version, segment size."""
         ...
 
+    def last_tli(self) -> int:
+        """The number of the Postgres timeline on which the log ends."""
+        ...
+
     def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
         """(first_lsn, end_lsn) of the WAL without a gap that can be read now, from the oldest WAL
         or from `from_lsn` on. `first_lsn` is the start of a segment; `end_lsn` may be inside a

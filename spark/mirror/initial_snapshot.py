@@ -72,8 +72,25 @@ _NAMES = """
 _SIZES = "SELECT pg_table_size(oid), greatest(reltuples, 0) FROM pg_class WHERE oid = %s"
 
 
+_SOURCE = """
+    SELECT system_identifier, current_database(),
+           CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END
+      FROM pg_control_system()
+"""
+
+
 class _Retry(Exception):
     """A table was created, renamed or dropped before it was locked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The server of a snapshot, and its database. `tli` is the timeline on which it writes WAL;
+    None in recovery."""
+
+    system_id: int
+    database: str
+    tli: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +125,19 @@ class InitialSnapshot:
             hint="Start the mirror again.",
         )
 
-    def database(self) -> tuple[int, str]:
-        """The system identifier and the name of the database. Raises MirrorError."""
+    def source(self) -> Source:
+        """Raises MirrorError."""
         try:
             with psycopg.connect(self.dsn, autocommit=True) as connection:
-                ((system_id, name),) = connection.execute(
-                    "SELECT system_identifier, current_database() FROM pg_control_system()"
-                )
+                ((system_id, name, wal_file),) = connection.execute(_SOURCE)
         except psycopg.Error as error:
             raise MirrorError(
                 f"could not connect for the initial snapshot: {' '.join(str(error).split())}",
                 hint="Check --dsn.",
             ) from error
-        return system_id % (1 << 64), name
+        return Source(
+            system_id % (1 << 64), name, None if wal_file is None else int(wal_file[:8], 16)
+        )
 
     def _take(self, connection: psycopg.Connection[Any], versions: Versions) -> Version:
         ((is_standby,),) = connection.execute("SELECT pg_is_in_recovery()")

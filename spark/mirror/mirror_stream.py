@@ -21,7 +21,7 @@ from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.changes.undecoded_rows import OnUnknown
 from quorum_wal.spark.errors import MirrorError, OptionError
-from quorum_wal.spark.mirror.initial_snapshot import InitialSnapshot
+from quorum_wal.spark.mirror.initial_snapshot import InitialSnapshot, Source
 from quorum_wal.spark.mirror.mirror import AppliedBatch, Mirror
 from quorum_wal.spark.mirror.selection import Selection
 from quorum_wal.spark.mirror.version import FORMAT, MirrorJob, Version, Versions
@@ -87,14 +87,9 @@ class MirrorStream:
             settings.dsn, settings.selection, settings.url,
             tuple(sorted(settings.store_options.items())), settings.is_text,
         )  # fmt: skip
-        system_id, database = taking.database()
-        facts = self._options.wal_input.facts()
-        if facts.system_id != system_id:
-            raise MirrorError(
-                f"the server of --dsn has system identifier {system_id}, the WAL {facts.system_id}",
-                hint="Name the WAL of that server, or another server.",
-            )
-        self._versions.begin(self._job(system_id, database))
+        source = taking.source()
+        self._check_source(source)
+        self._versions.begin(self._job(source.system_id, source.database))
         version = taking.take(self._versions)
         self._versions.create(version)
         return version, True
@@ -138,6 +133,24 @@ class MirrorStream:
                     pass
             finally:
                 query.stop()
+
+    def _check_source(self, source: Source) -> None:
+        """The server must have written the WAL, or replay it."""
+        wal_input = self._options.wal_input
+        system_id = wal_input.facts().system_id
+        if source.system_id != system_id:
+            raise MirrorError(
+                f"the server of --dsn has system identifier {source.system_id}, "
+                f"the WAL {system_id}",
+                hint="Name the WAL of that server, or another server.",
+            )
+        if source.tli not in (None, tli := wal_input.last_tli()):
+            raise MirrorError(
+                f"the server of --dsn is on timeline {source.tli}, the WAL ends on timeline {tli}",
+                hint="It was promoted apart, as a branch or a restored server, and the WAL does "
+                "not continue its rows. Name the primary, a standby, or a server in paused "
+                "recovery.",
+            )
 
     def _job(self, system_id: int, database: str) -> MirrorJob:
         settings = self._settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import threading
@@ -182,6 +183,25 @@ def test_wrong_options_end_it_in_one_sentence(
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "mirror" / "_mirror").exists()
+
+
+def test_a_server_that_was_promoted_apart_from_the_wal(
+    wal_server: Callable[..., Postgres], tmp_path: Path
+) -> None:
+    """Its rows look as if the WAL continued them."""
+    with wal_server(tmp_path / "data") as postgres:
+        create_tables(postgres)
+        copy = tmp_path / "wal"
+        postgres.execute("SELECT pg_switch_wal()")
+        shutil.copytree(postgres.pg_wal, copy)
+        postgres.stop()
+        (postgres.data_dir / "standby.signal").touch()
+        postgres.start()
+        postgres.execute("SELECT pg_promote()")
+        wanted = replace(settings(postgres, tmp_path / "mirror"), source={"path": str(copy)})
+        with pytest.raises(MirrorError, match="is on timeline 2, the WAL ends on timeline 1"):
+            MirrorStream(wanted).begin()
+        assert MirrorStream(settings(postgres, tmp_path / "mirror")).begin()[1]
 
 
 def test_a_mirror_keeps_its_tables(wal_server: Callable[..., Postgres], tmp_path: Path) -> None:
