@@ -18,6 +18,7 @@ from browser import Browser
 from sk_command import assert_refused, assert_wrong_usage, sk
 
 from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.http_status import is_healthy
 from quorum_wal.pg_fixtures.ports import free_port
 from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
 from quorum_wal.pg_fixtures.waiting import wait_until
@@ -242,13 +243,13 @@ def test_sk_status_without_a_browser_or_a_page(cluster: QuorumCluster, tmp_path:
 
 
 def test_other_pages_are_as_before(cluster: QuorumCluster) -> None:
+    address = cluster.proposer.http_address
+    wait_until(lambda: is_healthy(address), TIMEOUT, "/healthz")  # a test before stopped it
     for path, kind in (("/status", "application/json"), ("/metrics", "text/plain"),
                        ("/healthz", "text/plain"), ("/", "text/html")):  # fmt: skip
-        with closing(http.client.HTTPConnection(cluster.proposer.http_address)) as connection:
+        with closing(http.client.HTTPConnection(address)) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()
-            assert (answer.status, answer.getheader("Content-Type", "").split(";")[0]) == (
-                200,
-                kind,
-            )
+            shown_kind = answer.getheader("Content-Type", "").split(";")[0]
+            assert (answer.status, shown_kind) == (200, kind), path
             answer.read()
