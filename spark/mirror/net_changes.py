@@ -171,7 +171,7 @@ def row_of(text: str | bytes) -> dict[str, bytes]:
     """The columns of a JSON object. Raises MirrorError."""
     try:
         return {name: bytes(value) for name, value in _ROW.decode(text).items()}
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MirrorError(f"a row of pg_changes is not a JSON object: {error}") from error
 
 

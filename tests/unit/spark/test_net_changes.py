@@ -160,3 +160,9 @@ def test_json_keeps_its_text() -> None:
     assert json_of(row_of(text)) == text
     with pytest.raises(MirrorError, match="not a JSON object"):
         row_of("[1]")
+
+
+@pytest.mark.parametrize("text", [b"[1]", b'{"a":', b'{"\xe1":1}', b'{"a":' + b"[" * 100_000])
+def test_a_row_that_is_no_json_object(text: bytes) -> None:
+    with pytest.raises(MirrorError, match="is not a JSON object"):
+        row_of(text)
