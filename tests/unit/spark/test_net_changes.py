@@ -158,8 +158,6 @@ def test_without_a_key_rows_can_only_be_inserted() -> None:
 def test_json_keeps_its_text() -> None:
     text = b'{"a":1.500,"b":{"x":  [1e3]},"c":null}'
     assert json_of(row_of(text)) == text
-    with pytest.raises(MirrorError, match="not a JSON object"):
-        row_of("[1]")
 
 
 @pytest.mark.parametrize("text", [b"[1]", b'{"a":', b'{"\xe1":1}', b'{"a":' + b"[" * 100_000])
