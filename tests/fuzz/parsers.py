@@ -489,7 +489,7 @@ PARSERS: list[Parser] = [
            texts=("a:1,b:2,[::1]:3",)),
     Parser("cli.parameters.Dsn", _convert(parameters.Dsn()), (click.UsageError,), texts=_CONNINFO),
     Parser("cli.listening.HostPort", _convert(listening.HostPort()), (click.UsageError,),
-           texts=_ADDRESSES),
+           texts=("a:5454", "[::1]:5454", "0.0.0.0:7676")),
     *(Parser(f"spark.mirror.{name}", read, (MirrorError,), seeds=valid)
       for name, (read, valid) in MIRROR_VALUES.items()),
     Parser("spark.changes.logical_messages.decode_message", _logical_message, (WalFormatError,),

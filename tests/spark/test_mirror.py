@@ -16,16 +16,14 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable
 from mirror_world import Workload, create_tables, mirrored_rows, rows_in_postgres
 from pyspark.errors import StreamingQueryException
 
-from quorum_wal.cli.main import cli
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
 from quorum_wal.pg_fixtures.postgres import Postgres
-from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.processes import SK, run_sk
 from quorum_wal.pg_server.binaries import find_postgres
 from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror.mirror_stream import MirrorSettings, MirrorStream
@@ -36,6 +34,7 @@ from quorum_wal.spark.mirror.version import Versions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TIMEOUT = 120.0
 WORKER = b"pyspark.daemon\0pyspark.worker\0"
 MIRRORED = ("shop.orders", "shop.items", "shop.log", "shop.parts_n", "shop.parts_s")
 
@@ -177,9 +176,9 @@ DDL = (
 def test_wrong_options_end_it_in_one_sentence(
     server_wal: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    command = ["spark", "mirror", "--into", str(tmp_path / "mirror"), "--path", str(server_wal)]
-    ended = CliRunner().invoke(cli, [*command, *arguments])
-    assert ended.exit_code != 0
+    where = ("--into", tmp_path / "mirror", "--path", server_wal)
+    ended = run_sk("spark", "mirror", *where, *arguments, timeout=TIMEOUT)
+    assert ended.returncode != 0
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "mirror" / "_mirror").exists()
