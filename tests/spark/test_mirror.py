@@ -230,7 +230,7 @@ def test_kill_9_at_random_moments(wal_server: Callable[..., Postgres], tmp_path:
         ]  # fmt: skip
         workload = Workload(postgres, rng)
         workload.run(40)
-        killed_once(command, workload, rng)
+        killed_once(command, workload, rng, tmp_path / "log")
         ended = subprocess.run([*command, "--once"], capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
         assert_equal(postgres, mirror)
@@ -243,19 +243,19 @@ def test_kill_9_at_random_moments(wal_server: Callable[..., Postgres], tmp_path:
             assert table.to_pyarrow_table().num_rows == version.table(name).rows
 
 
-def killed_once(command: list[str], workload: Workload, rng: Random) -> None:
+def killed_once(command: list[str], workload: Workload, rng: Random, log: Path) -> None:
     """Runs the command, and kills its Python workers while it applies batches, and then itself."""
-    process = subprocess.Popen(
-        [*command, "--interval", "0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
-    )  # fmt: skip
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [*command, "--interval", "1"], stdout=subprocess.PIPE, stderr=errors,
+            text=True, start_new_session=True,
+        )  # fmt: skip
     assert process.stdout is not None
-    assert process.stderr is not None
     try:
-        assert process.stdout.readline().startswith("snapshot"), process.stderr.read()
+        assert process.stdout.readline().startswith("snapshot"), log.read_text()
         for victims in (python_workers, lambda pid: [pid]):
             workload.run(30)
-            assert process.stdout.readline().startswith("version"), process.stderr.read()
+            assert process.stdout.readline().startswith("version"), log.read_text()
             workload.run(30)
             time.sleep(rng.uniform(0, 0.5))  # a random moment is what this is about
             for pid in victims(process.pid):
