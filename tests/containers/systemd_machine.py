@@ -67,11 +67,7 @@ class Machine(ServiceContainer):
         """
         output = OUTPUTS / f"output-{next(self._numbers)}"
         code, _ = super().run("sh", "-c", _INTO_FILE, str(output), *command, **options)
-        chunks, _ = self.container.get_archive(str(output))
-        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
-            member = archive.extractfile(output.name)
-            assert member is not None
-            return code, member.read().decode(errors="replace").strip()
+        return code, self.copy_of(str(output)).read_text(errors="replace").strip()
 
     def do(self, *command: str) -> str:
         """Run a program that succeeds: its output."""
