@@ -31,6 +31,7 @@ from benchmarks import (
     large_transaction,
     many,
     merges,
+    mirror,
     pages,
     profile,
     qsync,
@@ -317,6 +318,11 @@ def run_merges(options: Options) -> Report:
     return Report(merges.table(samples), merges.verdicts(samples), samples)
 
 
+def run_mirror(options: Options) -> Report:
+    samples = _collect(mirror.measure(options.binaries, options.directory, options.seconds))
+    return Report(mirror.table(samples), mirror.verdicts(samples), samples)
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "profile": run_profile,
@@ -336,6 +342,7 @@ BENCHMARKS = {
     "pages": run_pages,
     "cuts": run_cuts,
     "merges": run_merges,
+    "mirror": run_mirror,
 }
 
 
@@ -371,11 +378,7 @@ BENCHMARKS = {
     help='Another checkout: "other" in the tables of commit, bulk, restart, serve, failover, '
     "archive and cuts.",
 )
-@click.option(
-    "--interpreted",
-    is_flag=True,
-    help="commit: also ours without the compiled module.",
-)
+@click.option("--interpreted", is_flag=True, help="commit: also ours without the compiled module.")
 @click.option(
     "--delay-ms",
     type=click.FloatRange(min=0, min_open=True),
@@ -438,19 +441,9 @@ def main(
             folder = root / name
             folder.mkdir()
             options = Options(
-                binaries,
-                folder,
-                rounds,
-                seconds,
-                clients,
-                megabytes,
-                against,
-                interpreted,
-                delay_ms,
-                timelines,
-                primaries,
-                database_gb,
-            )
+                binaries, folder, rounds, seconds, clients, megabytes, against, interpreted,
+                delay_ms, timelines, primaries, database_gb,
+            )  # fmt: skip
             load = format_load()
             report = BENCHMARKS[name](options)
             shutil.rmtree(folder)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from quorum_wal.cli.archive_options import parse_options as parse_store_options
+from quorum_wal.cli.backup_server import BackupServer, BackupSource
+from quorum_wal.cli.moment_options import replay_options
 from quorum_wal.cli.output import CommandError
 from quorum_wal.cli.parameters import Dsn, FiniteRange
 from quorum_wal.cli.spark_session import command_session
@@ -16,10 +19,12 @@ from quorum_wal.cli.wal_input_options import (
     mirror_source_options,
     source_options,
 )
+from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.spark.mirror.mirror import AppliedBatch
 from quorum_wal.spark.mirror.mirror_stream import MirrorSettings, MirrorStream
 from quorum_wal.spark.mirror.selection import Selection
 from quorum_wal.spark.mirror.version import describe
+from quorum_wal.spark.sources.input_options import STORE_PREFIX
 from quorum_wal.telemetry.stop_signal import StopSignal
 
 #: tries each task four times, as a cluster does
@@ -35,6 +40,13 @@ LOCAL = "local[*,4]"
     help="Server of the initial snapshot: the primary, a standby, or a restored server in paused "
     "recovery. Not needed again.",
 )
+@click.option(
+    "--from-backup",
+    is_flag=True,
+    help="Take the initial snapshot from a temporary server, which is restored from the newest "
+    "backup or cut in the archive of --path. --dsn names only the database and the user.",
+)
+@replay_options
 @click.option(
     "--table",
     "include",
@@ -73,6 +85,9 @@ LOCAL = "local[*,4]"
 def mirror(
     into: str,
     dsn: str | None,
+    from_backup: bool,
+    pg_bin: Path | None,
+    work_dir: Path | None,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     table_format: str,
@@ -101,9 +116,14 @@ def mirror(
         is_text=text,
         is_delta=table_format == "delta",
     )
-    stopping = StopSignal().install()
     stream = MirrorStream(settings)
-    version, is_new = stream.begin()
+    if from_backup and not stream.exists():
+        with _backup_server(settings, pg_bin, work_dir) as server:
+            of_backup = replace(settings, dsn=server.dsn)
+            version, is_new = MirrorStream(of_backup).begin()
+    else:
+        version, is_new = stream.begin(on_waiting=lambda line: click.echo(line, err=True))
+    stopping = StopSignal().install()  # before, a signal ends the command
     if is_new:
         rows = sum(table.rows for table in version.tables)
         click.echo(f"snapshot of {len(version.tables):,} tables with {rows:,} rows")
@@ -114,6 +134,25 @@ def mirror(
             on_applied=lambda applied: click.echo(_line(applied)),
             is_stopping=lambda: stopping.is_set,
         )
+
+
+def _backup_server(
+    settings: MirrorSettings, pg_bin: Path | None, work_dir: Path | None
+) -> BackupServer:
+    """Raises click.UsageError."""
+    source, dsn = settings.source, settings.dsn
+    if dsn is None or "path" not in source:
+        raise click.UsageError(
+            '--from-backup needs --path, the archive, and --dsn "dbname=... user=..."'
+        )
+    timeline = source.get("timeline")
+    options = [
+        f"{name.removeprefix(STORE_PREFIX)}={text}"
+        for name, text in source.items()
+        if name.startswith(STORE_PREFIX)
+    ]
+    of_timeline = None if timeline is None else TimelineId.parse(timeline)
+    return BackupServer(BackupSource(source["path"], options, of_timeline, pg_bin, work_dir), dsn)
 
 
 def _line(applied: AppliedBatch) -> str:

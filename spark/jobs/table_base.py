@@ -111,7 +111,7 @@ def _copy(connection: psycopg.Connection, table: str, lsn: str, path: Path) -> i
         part for each in key for part in (sql.Literal(each), sql.Identifier("t", each))
     )
     query = sql.SQL(
-        "SELECT json_build_object({pairs})::text, row_to_json(t)::text"
+        "SELECT json_build_object({pairs})::text, row_to_json(t.*)::text"
         " FROM (SELECT {columns} FROM {name}) t"
     ).format(pairs=pairs, columns=_columns(connection, table), name=name)
     count = 0

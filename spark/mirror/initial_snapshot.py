@@ -4,10 +4,13 @@
               changes after lsn, of transactions that the snapshot did not see, come from the WAL
     standby   replay paused | lsn read, snapshot | replay resumed | tables are copied
               commits from lsn on come from the WAL
+    then      the caller waits until the WAL has all that the snapshot saw, and creates version 1
 
 Laws. The rows and the catalog come from one snapshot. The tables are locked in ACCESS SHARE mode
 before it is taken, so the definitions are those of the snapshot; other sessions can read and write,
-but not alter the tables until they are copied. Row security that would hide rows is an error.
+but not alter the tables until they are copied. Row security that would hide rows is an error. A
+server can show transactions that its WAL has and the followed WAL has not: `synchronous_commit` was
+off, or it waits for no quorum. A failover would remove them, so `end_lsn` is where they all end.
 Source: Postgres `pg_dump`, `pg_current_snapshot()`; `table_base.py`.
 """
 
@@ -29,6 +32,7 @@ from psycopg import sql
 
 from quorum_wal.objectstore.store import PIECE_BYTES, ObjectStore
 from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.page import LONG_HEADER_SIZE, WAL_PAGE_SIZE
 from quorum_wal.spark.changes.catalog import ARRAY, Catalog, Table
 from quorum_wal.spark.changes.catalog_row_snapshot import open_transactions
 from quorum_wal.spark.changes.catalog_snapshot import PRINT_SETTINGS, read_catalog
@@ -74,9 +78,13 @@ _SIZES = "SELECT pg_table_size(oid), greatest(reltuples, 0) FROM pg_class WHERE 
 
 _SOURCE = """
     SELECT system_identifier, current_database(),
-           CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END
+           CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END,
+           (SELECT received_tli FROM pg_stat_wal_receiver)
       FROM pg_control_system()
 """
+
+#: Its commit record is asynchronous, so the WAL writer flushes all WAL before it at once.
+_FLUSH = "SELECT pg_current_xact_id()"
 
 
 class _Retry(Exception):
@@ -85,12 +93,21 @@ class _Retry(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The server of a snapshot, and its database. `tli` is the timeline on which it writes WAL;
-    None in recovery."""
+    """The server of a snapshot, and its database. `tli` is the timeline on which it writes or
+    receives WAL; None if it receives none, or does not show it."""
 
     system_id: int
     database: str
     tli: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakenSnapshot:
+    """`version` is version 1, whose files are written. All transactions that it has ended below
+    `end_lsn` in the WAL of the server."""
+
+    version: Version
+    end_lsn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +120,7 @@ class InitialSnapshot:
     store_options: tuple[tuple[str, str], ...] = field(repr=False)
     is_text: bool = False
 
-    def take(self, versions: Versions) -> Version:
+    def take(self, versions: Versions) -> TakenSnapshot:
         """Writes the files of version 1, but not the version itself.
 
         Raises MirrorError, CatalogError, ObjectStoreError.
@@ -129,17 +146,16 @@ class InitialSnapshot:
         """Raises MirrorError."""
         try:
             with psycopg.connect(self.dsn, autocommit=True) as connection:
-                ((system_id, name, wal_file),) = connection.execute(_SOURCE)
+                ((system_id, name, wal_file, tli),) = connection.execute(_SOURCE)
         except psycopg.Error as error:
             raise MirrorError(
                 f"could not connect for the initial snapshot: {' '.join(str(error).split())}",
                 hint="Check --dsn.",
             ) from error
-        return Source(
-            system_id % (1 << 64), name, None if wal_file is None else int(wal_file[:8], 16)
-        )
+        written_tli = None if wal_file is None else int(wal_file[:8], 16)
+        return Source(system_id % (1 << 64), name, tli if written_tli is None else written_tli)
 
-    def _take(self, connection: psycopg.Connection[Any], versions: Versions) -> Version:
+    def _take(self, connection: psycopg.Connection[Any], versions: Versions) -> TakenSnapshot:
         ((is_standby,),) = connection.execute("SELECT pg_is_in_recovery()")
         lsn = None if is_standby else Lsn.parse(passed_lsn(connection))
         open_xids = open_transactions(connection)
@@ -151,13 +167,16 @@ class InitialSnapshot:
         assert lsn is not None
         connection.execute(f"{PRINT_SETTINGS}; SET LOCAL row_security = off")
         catalog = read_catalog(connection, lsn, open_xids)
+        end_lsn = int(lsn) if is_standby else _end_of_wal(connection)
         found = self._definitions(catalog)
         if {table.oid for table, _ in found} != locked:
             raise _Retry
         tables = [self._copy(connection, versions.store, catalog, *each) for each in found]
         connection.rollback()
+        if not is_standby:
+            connection.execute(_FLUSH)
         assert catalog.rows is not None
-        return Version(
+        version = Version(
             number=1,
             position=int(lsn) - 1,
             commit_time=None,
@@ -171,6 +190,7 @@ class InitialSnapshot:
             ),
             tables=tuple(tables),
         )
+        return TakenSnapshot(version, end_lsn)
 
     def _lock(self, connection: psycopg.Connection[Any]) -> set[int]:
         """Begins the transaction and locks the tables. LOCK does not take the snapshot."""
@@ -243,6 +263,15 @@ class InitialSnapshot:
             return MirrorTable(definition, buckets, tuple(writers.finish(store)))
 
 
+def _end_of_wal(connection: psycopg.Connection[Any]) -> int:
+    """The end of the last record that a primary has written. If a page begins there, the position
+    that it reports is behind the page's header."""
+    ((text,),) = connection.execute("SELECT pg_current_wal_insert_lsn()::text")
+    lsn = int(Lsn.parse(text))
+    in_page = lsn % WAL_PAGE_SIZE
+    return lsn - in_page if in_page <= LONG_HEADER_SIZE else lsn
+
+
 def _query(catalog: Catalog, table: Table, definition: Definition) -> sql.Composed:
     """Values of regclass and similar types are oids, as in the changes."""
     by_name = {column.name: column for column in table.columns if not column.is_dropped}
@@ -253,7 +282,7 @@ def _query(catalog: Catalog, table: Table, definition: Definition) -> sql.Compos
         )
         for each in definition["columns"]
     ]
-    return sql.SQL("SELECT row_to_json(t)::text FROM (SELECT {} FROM ONLY {}) t").format(
+    return sql.SQL("SELECT row_to_json(t.*)::text FROM (SELECT {} FROM ONLY {}) t").format(
         sql.SQL(", ").join(columns), sql.Identifier(table.schema, table.name)
     )
 

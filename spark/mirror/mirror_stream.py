@@ -1,16 +1,18 @@
 """`MirrorStream`: takes the initial snapshot, and lets a stream of `pg_changes` follow it.
 
-    no version yet   initial snapshot -> version 1
+    no version yet   initial snapshot | the WAL has all that it saw -> version 1
     then             pg_changes from the position of the current version --foreachBatch--> Mirror
 
-Law: the position in the current version is the only state. Spark's checkpoint is temporary: a
-restart begins a new stream at the position. The catalog of the version is advanced regularly,
-because a restart needs the WAL since that catalog.
+Laws. The position in the current version is the only state. Spark's checkpoint is temporary: a
+restart begins a new stream at the position. Version 1 is created when the followed WAL has all that
+the snapshot saw, on the timeline of its server, so that no failover can remove it. The catalog of
+the version is advanced regularly, because a restart needs the WAL since that catalog.
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.changes.undecoded_rows import OnUnknown
 from quorum_wal.spark.errors import MirrorError, OptionError
-from quorum_wal.spark.mirror.initial_snapshot import InitialSnapshot, Source
+from quorum_wal.spark.mirror.initial_snapshot import InitialSnapshot, Source, TakenSnapshot
 from quorum_wal.spark.mirror.mirror import AppliedBatch, Mirror
 from quorum_wal.spark.mirror.selection import Selection
 from quorum_wal.spark.mirror.version import FORMAT, MirrorJob, Version, Versions
@@ -36,6 +38,8 @@ ADVANCE_BYTES = 64 << 20
 BATCH_BYTES = "512MB"
 #: how often a continuous stream looks whether it must stop
 POLL_SECONDS = 1
+#: the wait for the WAL of the snapshot that is reported
+REPORT_SECONDS = 10.0
 #: options that the mirror sets itself
 _RESERVED = ("catalog", "dsn", "table", "on_unknown", "start_lsn", "start_time", "on_damage")
 
@@ -66,13 +70,19 @@ class MirrorStream:
     """One mirror, and where its changes come from. Methods raise SparkWalError and
     ObjectStoreError."""
 
-    def __init__(self, settings: MirrorSettings) -> None:
+    def __init__(self, settings: MirrorSettings, report_seconds: float = REPORT_SECONDS) -> None:
         self._settings = settings
+        self._report_seconds = report_seconds
         self._options: InputOptions = parse_input_options(settings.source, is_stream=True)
         self._versions = Versions(open_store(settings.url, dict(settings.store_options)))
 
-    def begin(self) -> tuple[Version, bool]:
-        """The current version, and whether it is the initial snapshot that was just taken."""
+    def exists(self) -> bool:
+        """Whether the initial snapshot is complete."""
+        return self._versions.newest() is not None
+
+    def begin(self, on_waiting: Callable[[str], None] = lambda _: None) -> tuple[Version, bool]:
+        """The current version, and whether it is the initial snapshot that was just taken.
+        `on_waiting` is called if the WAL of the snapshot does not come."""
         settings, found = self._settings, self._versions.newest()
         if found is not None:
             job = self._versions.job()
@@ -90,9 +100,10 @@ class MirrorStream:
         source = taking.source()
         self._check_source(source)
         self._versions.begin(self._job(source.system_id, source.database))
-        version = taking.take(self._versions)
-        self._versions.create(version)
-        return version, True
+        taken = taking.take(self._versions)
+        self._wait_for(taken, source, on_waiting)
+        self._versions.create(taken.version)
+        return taken.version, True
 
     def run(
         self,
@@ -144,13 +155,33 @@ class MirrorStream:
                 f"the WAL {system_id}",
                 hint="Name the WAL of that server, or another server.",
             )
-        if source.tli not in (None, tli := wal_input.last_tli()):
+        self._check_timeline(source)
+
+    def _check_timeline(self, source: Source) -> None:
+        tli = self._options.wal_input.last_tli()
+        if source.tli not in (None, tli):
             raise MirrorError(
                 f"the server of --dsn is on timeline {source.tli}, the WAL ends on timeline {tli}",
-                hint="It was promoted apart, as a branch or a restored server, and the WAL does "
-                "not continue its rows. Name the primary, a standby, or a server in paused "
-                "recovery.",
+                hint="The WAL does not continue its rows: after a failover it is the old primary, "
+                "or it was promoted apart, as a branch. Name the primary, a standby, or a "
+                "server in paused recovery.",
             )
+
+    def _wait_for(
+        self, taken: TakenSnapshot, source: Source, on_waiting: Callable[[str], None]
+    ) -> None:
+        """Returns when the WAL has all transactions that the snapshot saw."""
+        begun, is_reported = time.monotonic(), False
+        while (newest_lsn := self._options.wal_input.newest_lsn()) < taken.end_lsn:
+            if not is_reported and time.monotonic() - begun > self._report_seconds:
+                is_reported = True
+                on_waiting(
+                    f"the snapshot needs WAL up to {format_lsn(taken.end_lsn)}, the available WAL "
+                    f"ends at {format_lsn(newest_lsn)}; waiting for it"
+                )
+            time.sleep(self._options.wal_input.poll_seconds)
+            self._check_timeline(source)
+        self._check_timeline(source)
 
     def _job(self, system_id: int, database: str) -> MirrorJob:
         settings = self._settings

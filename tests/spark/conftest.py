@@ -119,7 +119,7 @@ def failover_world(
     cluster = quorum_cluster(
         proxied=True,
         wal_seg_size=SEGMENT_BYTES,
-        settings={**FAILOVER_SETTINGS, "wal_level": wal_level},
+        settings={**FAILOVER_SETTINGS, "wal_level": wal_level, "max_prepared_transactions": 16},
         safekeeper_arguments=(f"--archive={archive_folder}", "--archive-partial-interval=0.2"),
     )
     standby = standby_factory(cluster.postgres, "standby", cluster.replica_conninfo())

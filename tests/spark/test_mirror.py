@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-import signal
-import subprocess
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +11,18 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
-from mirror_world import Workload, create_tables, mirrored_rows, rows_in_postgres
+from mirror_workload import Workload
+from mirror_world import create_tables, mirrored_rows, rows_in_postgres
 from pyspark.errors import StreamingQueryException
+from random_mirrors import PREPARED_MAX, prepare, run_once, run_seed, settings
 
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
 from quorum_wal.pg_fixtures.postgres import Postgres
-from quorum_wal.pg_fixtures.processes import SK, run_sk
+from quorum_wal.pg_fixtures.processes import run_sk
 from quorum_wal.pg_server.binaries import find_postgres
 from quorum_wal.spark.errors import MirrorError
-from quorum_wal.spark.mirror.mirror_stream import MirrorSettings, MirrorStream
+from quorum_wal.spark.mirror.mirror_stream import MirrorStream
 from quorum_wal.spark.mirror.reader import read_mirror
 from quorum_wal.spark.mirror.selection import Selection
 from quorum_wal.spark.mirror.version import Versions
@@ -37,33 +33,6 @@ if TYPE_CHECKING:
 TIMEOUT = 120.0
 WORKER = b"pyspark.daemon\0pyspark.worker\0"
 MIRRORED = ("shop.orders", "shop.items", "shop.log", "shop.parts_n", "shop.parts_s")
-
-
-def settings(postgres: Postgres, url: Path, **more: object) -> MirrorSettings:
-    return MirrorSettings(
-        url=str(url),
-        source={"path": str(postgres.pg_wal)},
-        dsn=postgres.dsn(),
-        selection=Selection(("shop.*",), ("shop.tmp_*",)),
-        **more,
-    )
-
-
-def run_once(session: SparkSession, postgres: Postgres, url: Path) -> int:
-    """Returns how many changes were applied."""
-    counts: list[int] = []
-    MirrorStream(settings(postgres, url)).run(
-        session,
-        interval=None,
-        on_applied=lambda applied: counts.append(applied.rows),
-        is_stopping=lambda: False,
-    )
-    return sum(counts)
-
-
-def assert_equal(postgres: Postgres, url: Path) -> None:
-    for table in MIRRORED:
-        assert mirrored_rows(url, table) == rows_in_postgres(postgres, table), table
 
 
 @pytest.mark.parametrize(("wal_level", "major"), [("logical", 16), ("replica", 18)])
@@ -78,28 +47,19 @@ def test_random_changes_while_it_is_taken_and_later(
     """With `replica`, the first copy is taken from a standby."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")
-    mirror = tmp_path / "mirror"
     with skip_if_unavailable():
         binaries = find_postgres(major)
-    with wal_server(tmp_path / "data", binaries, wal_level=wal_level) as postgres:
-        create_tables(postgres)
-        Workload(postgres, Random(seed)).run(40)
-        writer = threading.Thread(target=Workload(postgres, Random(seed + 1)).run, args=(150,))
-        server = postgres
+    with wal_server(
+        tmp_path / "data",
+        binaries,
+        wal_level=wal_level,
+        max_prepared_transactions=PREPARED_MAX,
+    ) as postgres:
+        prepare(postgres, seed)
+        standby = None
         if wal_level == "replica":
-            server = standby_factory(postgres, "standby", postgres.dsn())
-        writer.start()
-        taking = replace(settings(postgres, mirror), dsn=server.dsn())
-        version, is_new = MirrorStream(taking).begin()
-        assert is_new
-        assert sum(table.rows for table in version.tables) > 0
-        writer.join()
-        run_once(session, postgres, mirror)
-        assert_equal(postgres, mirror)
-        assert run_once(session, postgres, mirror) == 0
-        Workload(postgres, Random(seed + 2)).run(20)
-        assert run_once(session, postgres, mirror) > 0
-        assert_equal(postgres, mirror)
+            standby = standby_factory(postgres, "standby", postgres.dsn())
+        run_seed(session, postgres, tmp_path, seed, standby)
 
 
 def test_changed_definitions(
@@ -109,7 +69,7 @@ def test_changed_definitions(
     mirror = tmp_path / "mirror"
     with wal_server(tmp_path / "data") as postgres:
         create_tables(postgres)
-        Workload(postgres, Random(1)).run(40)
+        Workload(postgres, Random(1), alters=False).run(40)
         MirrorStream(settings(postgres, mirror)).begin()
         for statement in DDL:
             postgres.execute(statement)
@@ -213,66 +173,3 @@ def test_a_mirror_keeps_its_tables(wal_server: Callable[..., Postgres], tmp_path
         assert not MirrorStream(replace(wanted, dsn=None)).begin()[1]
         with pytest.raises(MirrorError, match="is another mirror"):
             MirrorStream(replace(wanted, selection=Selection())).begin()
-
-
-def test_kill_9_at_random_moments(wal_server: Callable[..., Postgres], tmp_path: Path) -> None:
-    """Of the command and of its workers, while clients write. Its tables are Delta tables."""
-    seed = secrets.randbits(32)
-    print(f"seed {seed}")
-    rng = Random(seed)
-    mirror = tmp_path / "mirror"
-    with wal_server(tmp_path / "data", wal_level="logical") as postgres:
-        create_tables(postgres)
-        command = [
-            *SK, "spark", "mirror", "--into", str(mirror), "--path", str(postgres.pg_wal),
-            "--dsn", postgres.dsn(), "--table", "shop.*", "--exclude", "shop.tmp_*",
-            "--format", "delta", "--master", "local[2,4]",
-        ]  # fmt: skip
-        workload = Workload(postgres, rng)
-        workload.run(40)
-        killed_once(command, workload, rng, tmp_path / "log")
-        ended = subprocess.run([*command, "--once"], capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr
-        assert_equal(postgres, mirror)
-        version = Versions(open_store(str(mirror))).newest()
-        assert version is not None
-        for name in MIRRORED:
-            table = DeltaTable(mirror / name)
-            files = {f"{name}/{Path(uri).name}" for uri in table.file_uris()}
-            assert files == {file.path for file in version.table(name).files}
-            assert table.to_pyarrow_table().num_rows == version.table(name).rows
-
-
-def killed_once(command: list[str], workload: Workload, rng: Random, log: Path) -> None:
-    """Runs the command, and kills its Python workers while it applies batches, and then itself."""
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [*command, "--interval", "1"], stdout=subprocess.PIPE, stderr=errors,
-            text=True, start_new_session=True,
-        )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline().startswith("snapshot"), log.read_text()
-        for victims in (python_workers, lambda pid: [pid]):
-            workload.run(30)
-            assert process.stdout.readline().startswith("version"), log.read_text()
-            workload.run(30)
-            time.sleep(rng.uniform(0, 0.5))  # a random moment is what this is about
-            for pid in victims(process.pid):
-                os.kill(pid, signal.SIGKILL)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def python_workers(session_id: int) -> list[int]:
-    """The processes of the command's session that run Spark's workers."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        pid = int(path.parent.name)
-        try:
-            if os.getsid(pid) == session_id and WORKER in path.read_bytes():
-                found.append(pid)
-        except OSError:
-            continue  # it has ended
-    return found

@@ -1,0 +1,226 @@
+"""`BackupServer`: a temporary server from a backup or a cut of an archive, paused in recovery.
+
+    backup or cut  ->  data/ in a temporary folder  ->  replay up to the first consistent position,
+                       settings of its own              pause; a socket in a folder of its own
+
+Laws. `sk restore` plans and writes the files. The server exists only within the `with` block: the
+kernel ends it when this process ends, also by kill -9. It never leaves recovery, so its rows are
+those of the WAL at the position where it is paused. No setting of the backup applies. A backup with
+tablespaces is refused, because they would be written to their places on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from quorum_wal.backup.recovery_settings import AUTO_CONF, SignalFile, quoted
+from quorum_wal.backup.restore_plan import RestorePlan
+from quorum_wal.cli.output import CommandError
+from quorum_wal.cli.restore_request import RestoreRequest
+from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.pageserver.epochs.redo import CONF_FOLDER, RedoServer
+from quorum_wal.pg_server.account import account_of
+from quorum_wal.pg_server.binaries import PostgresBinaries
+from quorum_wal.pg_server.program import launcher_argv, run_program
+
+PORT = 5432  # only part of the socket's file name; the folder has no other socket
+RECOVERY_SECONDS_MAX = 7 * 24 * 3600.0
+STOP_SECONDS_MAX = 30.0
+POLL_SECONDS = 0.05
+
+#: A standby needs at least the values of the primary: field of pg_controldata -> setting.
+LIMITS = {
+    "max_connections setting": "max_connections",
+    "max_worker_processes setting": "max_worker_processes",
+    "max_wal_senders setting": "max_wal_senders",
+    "max_prepared_xacts setting": "max_prepared_transactions",
+    "max_locks_per_xact setting": "max_locks_per_transaction",
+}
+#: The command line of its clients, which only read.
+SESSION_OPTIONS = "-c session_preload_libraries= -c local_preload_libraries="
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSource:
+    """`work_dir` is where the files are written; None: the folder for temporary files."""
+
+    archive: str
+    archive_options: Sequence[str]
+    timeline: TimelineId | None
+    pg_bin: Path | None
+    work_dir: Path | None
+
+    def request(self, data_dir: Path) -> RestoreRequest:
+        """To the end of the log; the server stops earlier. Raises ObjectStoreError."""
+        options: dict[str, Any] = dict.fromkeys(
+            ("target", "target_lsn", "target_time", "target_xid", "backup_id")
+        )
+        options |= {
+            "archive": self.archive, "archive_option": tuple(self.archive_options),
+            "timeline": self.timeline, "safekeepers": (), "safekeeper_conninfo": "",
+            "data_dir": data_dir, "tablespace": (), "target_action": "pause", "no_sync": True,
+            "pg_bin": self.pg_bin, "start": True, "promote": False, "server": "",
+            "server_options": "",
+        }  # fmt: skip
+        return RestoreRequest.of(options)
+
+
+class BackupServer:
+    """A context manager. `dsn` names the database and the user; its host is not used."""
+
+    def __init__(self, source: BackupSource, dsn: str) -> None:
+        self._source = source
+        self._given = conninfo_to_dict(dsn)
+
+    @property
+    def dsn(self) -> str:
+        """Of the running server."""
+        return make_conninfo(
+            "", host=str(self._socket_folder), port=PORT, options=SESSION_OPTIONS,
+            sslmode="disable", gssencmode="disable", target_session_attrs="any",
+            **{name: text for name, text in self._given.items() if name in ("dbname", "user")},
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        """Returns when the server is paused. Raises CommandError, BackupError, ObjectStoreError,
+        PgServerError."""
+        self._work = Path(tempfile.mkdtemp(prefix="sk-mirror-", dir=self._source.work_dir))
+        self._socket_folder = Path(tempfile.mkdtemp(prefix="sk-"))  # socket paths are short
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._start()
+            self._wait_paused()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _start(self) -> None:
+        self._data_dir = self._work / "data"
+        request = self._source.request(self._data_dir)
+        plan = request.plan()
+        _check_tablespaces(plan)
+        request.write(plan, SignalFile.RECOVERY, {})
+        (self._data_dir / AUTO_CONF).write_text("")
+        binaries, account = request.binaries(plan), account_of(self._data_dir)
+        assert binaries is not None
+        redo = RedoServer(binaries, account)
+        redo.give(self._socket_folder)
+        settings = {
+            **request.recovery_settings(plan),
+            "recovery_target": "immediate",
+            "recovery_target_action": "pause",
+            "unix_socket_directories": str(self._socket_folder),
+            "port": str(PORT),
+            **_limits(binaries, self._data_dir),
+        }
+        program = redo.configure(
+            self._data_dir,
+            {name: quoted(value) for name, value in settings.items()},
+            signal_file=SignalFile.RECOVERY.value,
+            hba="local all all trust\n",
+        )
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                launcher_argv(program, account, signal.SIGQUIT),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env={**os.environ, "SK_ARCHIVE_OPTION": " ".join(self._source.archive_options)},
+            )
+
+    @property
+    def _log_path(self) -> Path:
+        return self._data_dir / CONF_FOLDER / "log"
+
+    def _wait_paused(self) -> None:
+        deadline = time.monotonic() + RECOVERY_SECONDS_MAX
+        assert self._process is not None
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise self._failed("the server of the backup ended")
+            try:
+                with closing(psycopg.connect(self.dsn, autocommit=True)) as connection:
+                    if _is_paused(connection):
+                        return
+            except psycopg.OperationalError as error:
+                if self._is_ready():  # before, it replays WAL
+                    raise CommandError(
+                        f"could not connect to the server of the backup: "
+                        f"{' '.join(str(error).split())}",
+                        "--dsn names the database and the user: dbname=shop user=postgres.",
+                    ) from error
+            time.sleep(POLL_SECONDS)
+        raise self._failed("the server of the backup did not become consistent")
+
+    def _is_ready(self) -> bool:
+        return "ready to accept read-only connections" in self._log_path.read_text(errors="replace")
+
+    def _failed(self, sentence: str) -> CommandError:
+        lines = self._log_path.read_text(errors="replace").splitlines()
+        severe = [line for line in lines if "FATAL" in line or "PANIC" in line]
+        return CommandError(
+            f"{sentence}: {(severe or lines or ['it logged nothing'])[-1]}",
+            "Restore the backup with sk restore --target-action pause, and name that server with "
+            "--dsn.",
+        )
+
+    def _end(self) -> None:
+        """Stops the server at once, because its files are discarded."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGQUIT)
+            try:
+                process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for folder in (self._work, self._socket_folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_paused(connection: psycopg.Connection[Any]) -> bool:
+    row = connection.execute(
+        "SELECT pg_is_in_recovery() AND pg_get_wal_replay_pause_state() = 'paused'"
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _check_tablespaces(plan: RestorePlan) -> None:
+    paths = [each.path for each in plan.backup.archives if each.path]
+    if paths:
+        raise CommandError(
+            f'the backup has a tablespace in "{paths[0]}"',
+            "Restore it with sk restore --tablespace OLD=NEW --target-action pause, and name that "
+            "server with --dsn.",
+        )
+
+
+def _limits(binaries: PostgresBinaries, data_dir: Path) -> dict[str, str]:
+    program = [binaries.program("pg_controldata"), data_dir]
+    done = run_program(program, account=account_of(data_dir), env={"LC_ALL": "C"})
+    fields = (line.partition(":") for line in done.stdout.splitlines())
+    return {LIMITS[name]: text.strip() for name, _, text in fields if name in LIMITS}
