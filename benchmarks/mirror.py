@@ -1,10 +1,9 @@
-"""`mirror`: how far a mirror of pgbench's accounts is behind the primary, under 2,000 updates a
-second.
+"""`mirror`: how far a mirror of pgbench's accounts is behind, under 2,000 updates a second.
 
 `sk spark mirror` runs at local[2] with its defaults, and reads the server's own pg_wal. pgbench
-updates one random account in each transaction, at a fixed rate. Twice a second the lag is taken: the
-time since the last commit in the newest version of the mirror. The primary makes a checkpoint every
-minute: with wal_level replica, a batch reads back to the last one.
+updates one random account in each transaction, at a fixed rate. The lag is sampled twice a second:
+the time since the last commit in the newest version of the mirror. The primary makes a checkpoint
+every minute: with wal_level replica, a batch reads back to the last one.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
@@ -49,14 +50,18 @@ def create_tables(postgres: Postgres) -> None:
             postgres.execute(statement)
 
 
-def assert_equal(postgres: Postgres, url: Path) -> None:
+def assert_equal(
+    postgres: Postgres, url: Path | str, store_options: Mapping[str, str] | None = None
+) -> None:
     """All tables of the schema that have WAL, and no others."""
-    version = Versions(open_store(str(url))).newest()
+    version = Versions(open_store(str(url), dict(store_options or {}))).newest()
     assert version is not None
     names = sorted(f"shop.{name}" for (name,) in postgres.execute(NAMES))
     assert sorted(each.name for each in version.tables if not each.is_partitioned) == names
     for name in names:
-        assert mirrored_rows(url, name, version) == rows_in_postgres(postgres, name), name
+        assert mirrored_rows(url, name, version, store_options) == rows_in_postgres(
+            postgres, name
+        ), name
 
 
 def rows_in_postgres(postgres: Postgres, table: str) -> list[str]:
@@ -67,9 +72,14 @@ def rows_in_postgres(postgres: Postgres, table: str) -> list[str]:
         return sorted(_plain(json.loads(text, parse_float=str, parse_int=str)) for (text,) in found)
 
 
-def mirrored_rows(url: Path, table: str, version: Version | None = None) -> list[str]:
+def mirrored_rows(
+    url: Path | str,
+    table: str,
+    version: Version | None = None,
+    store_options: Mapping[str, str] | None = None,
+) -> list[str]:
     """The rows of the files of a version."""
-    store = open_store(str(url))
+    store = open_store(str(url), dict(store_options or {}))
     current = version or Versions(store).newest()
     assert current is not None
     found: list[str] = []

@@ -130,6 +130,8 @@ DDL = (
         ((), "there is no mirror in"),
         (("--table", "orders"), 'the pattern "orders" has no schema'),
         (("--option", "on_unknown=pass"), "option on_unknown is not for a mirror"),
+        (("--from-backup",), "--from-backup needs --path"),
+        (("--from-backup", "--dsn", "dbname=postgres"), "contains no timeline"),
         (("--dsn", "host=127.0.0.1 port=1"), "could not connect for the initial snapshot"),
     ],
 )

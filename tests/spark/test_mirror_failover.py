@@ -146,6 +146,8 @@ def assert_delta_tables(mirror: Path) -> None:
     version = Versions(open_store(str(mirror))).newest()
     assert version is not None
     for each in version.tables:
+        if each.is_partitioned:
+            continue
         table = DeltaTable(mirror / each.name)
         files = {f"{each.name}/{Path(uri).name}" for uri in table.file_uris()}
         assert files == {file.path for file in each.files}
