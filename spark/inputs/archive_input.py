@@ -50,8 +50,9 @@ class ArchiveInput:
     def facts(self) -> ServerFacts:
         return self._open().archive.facts.server
 
-    def last_tli(self) -> int:
-        return self._open().history.tli
+    def end(self) -> tuple[int, int]:
+        opened = self._open()
+        return opened.history.tli, opened.newest_lsn(0)
 
     def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
         return self._open().extent(from_lsn)

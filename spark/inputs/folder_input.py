@@ -41,8 +41,10 @@ class FolderInput:
     def facts(self) -> ServerFacts:
         return self._asked(lambda folder: folder.facts)
 
-    def last_tli(self) -> int:
-        return self._asked(lambda folder: folder.history.tli)
+    def end(self) -> tuple[int, int]:
+        return self._asked(
+            lambda folder: (folder.history.tli, _end_of_log(folder, 0, max(folder.files)))
+        )
 
     def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
         return self._asked(lambda folder: self._extent(folder, from_lsn))

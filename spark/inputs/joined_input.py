@@ -46,8 +46,8 @@ class JoinedInput:
             )
         return live
 
-    def last_tli(self) -> int:
-        return self.safekeepers.last_tli()
+    def end(self) -> tuple[int, int]:
+        return self.safekeepers.end()
 
     def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
         if from_lsn is not None:

@@ -70,8 +70,9 @@ class SafekeeperInput:
             self._server = self._ask(SafekeeperSession.position).server
         return self._server
 
-    def last_tli(self) -> int:
-        return self._ask(SafekeeperSession.position).history.tli
+    def end(self) -> tuple[int, int]:
+        position = self._ask(SafekeeperSession.position)
+        return position.history.tli, position.commit_lsn
 
     def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
         end_lsn = self.newest_lsn()

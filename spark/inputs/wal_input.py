@@ -55,8 +55,9 @@ class WalInput(Protocol):
         """The server that wrote the WAL: system identifier, version, segment size."""
         ...
 
-    def last_tli(self) -> int:
-        """The number of the Postgres timeline on which the log ends."""
+    def end(self) -> tuple[int, int]:
+        """(tli, lsn): the Postgres timeline on which the log ends, and where. One answer has both:
+        a second question may reach a safekeeper that is behind."""
         ...
 
     def extent(self, from_lsn: int | None = None) -> tuple[int, int]:

@@ -104,10 +104,11 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class TakenSnapshot:
     """`version` is version 1, whose files are written. All transactions that it has ended below
-    `end_lsn` in the WAL of the server."""
+    `end_lsn` in the WAL of the server; `tli` as in Source."""
 
     version: Version
     end_lsn: int
+    tli: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +147,16 @@ class InitialSnapshot:
         """Raises MirrorError."""
         try:
             with psycopg.connect(self.dsn, autocommit=True) as connection:
-                ((system_id, name, wal_file, tli),) = connection.execute(_SOURCE)
+                return _source_of(connection)
         except psycopg.Error as error:
             raise MirrorError(
                 f"could not connect for the initial snapshot: {' '.join(str(error).split())}",
                 hint="Check --dsn.",
             ) from error
-        written_tli = None if wal_file is None else int(wal_file[:8], 16)
-        return Source(system_id % (1 << 64), name, tli if written_tli is None else written_tli)
 
     def _take(self, connection: psycopg.Connection[Any], versions: Versions) -> TakenSnapshot:
         ((is_standby,),) = connection.execute("SELECT pg_is_in_recovery()")
+        source = _source_of(connection)
         lsn = None if is_standby else Lsn.parse(passed_lsn(connection))
         open_xids = open_transactions(connection)
         locked = self._lock(connection)
@@ -190,7 +190,7 @@ class InitialSnapshot:
             ),
             tables=tuple(tables),
         )
-        return TakenSnapshot(version, end_lsn)
+        return TakenSnapshot(version, end_lsn, source.tli)
 
     def _lock(self, connection: psycopg.Connection[Any]) -> set[int]:
         """Begins the transaction and locks the tables. LOCK does not take the snapshot."""
@@ -261,6 +261,12 @@ class InitialSnapshot:
                 while fetched := cursor.fetchmany(ROWS_PER_FETCH):
                     writers.add([text for (text,) in fetched])
             return MirrorTable(definition, buckets, tuple(writers.finish(store)))
+
+
+def _source_of(connection: psycopg.Connection[Any]) -> Source:
+    ((system_id, name, wal_file, received_tli),) = connection.execute(_SOURCE)
+    tli = received_tli if wal_file is None else int(wal_file[:8], 16)
+    return Source(system_id % (1 << 64), name, tli)
 
 
 def _end_of_wal(connection: psycopg.Connection[Any]) -> int:

@@ -101,7 +101,7 @@ class MirrorStream:
         self._check_source(source)
         self._versions.begin(self._job(source.system_id, source.database))
         taken = taking.take(self._versions)
-        self._wait_for(taken, source, on_waiting)
+        self._wait_for(taken, on_waiting)
         self._versions.create(taken.version)
         return taken.version, True
 
@@ -155,33 +155,26 @@ class MirrorStream:
                 f"the WAL {system_id}",
                 hint="Name the WAL of that server, or another server.",
             )
-        self._check_timeline(source)
+        tli, _ = wal_input.end()
+        _check_timeline(source.tli, tli)
 
-    def _check_timeline(self, source: Source) -> None:
-        tli = self._options.wal_input.last_tli()
-        if source.tli not in (None, tli):
-            raise MirrorError(
-                f"the server of --dsn is on timeline {source.tli}, the WAL ends on timeline {tli}",
-                hint="The WAL does not continue its rows: after a failover it is the old primary, "
-                "or it was promoted apart, as a branch. Name the primary, a standby, or a "
-                "server in paused recovery.",
-            )
-
-    def _wait_for(
-        self, taken: TakenSnapshot, source: Source, on_waiting: Callable[[str], None]
-    ) -> None:
+    def _wait_for(self, taken: TakenSnapshot, on_waiting: Callable[[str], None]) -> None:
         """Returns when the WAL has all transactions that the snapshot saw."""
+        wal_input = self._options.wal_input
         begun, is_reported = time.monotonic(), False
-        while (newest_lsn := self._options.wal_input.newest_lsn()) < taken.end_lsn:
+        while True:
+            wal_input.newest_lsn()  # asks another safekeeper if one makes no progress
+            tli, lsn = wal_input.end()
+            _check_timeline(taken.tli, tli)
+            if lsn >= taken.end_lsn:
+                return
             if not is_reported and time.monotonic() - begun > self._report_seconds:
                 is_reported = True
                 on_waiting(
                     f"the snapshot needs WAL up to {format_lsn(taken.end_lsn)}, the available WAL "
-                    f"ends at {format_lsn(newest_lsn)}; waiting for it"
+                    f"ends at {format_lsn(lsn)}; waiting for it"
                 )
-            time.sleep(self._options.wal_input.poll_seconds)
-            self._check_timeline(source)
-        self._check_timeline(source)
+            time.sleep(wal_input.poll_seconds)
 
     def _job(self, system_id: int, database: str) -> MirrorJob:
         settings = self._settings
@@ -202,3 +195,14 @@ class MirrorStream:
         made = replace(version, number=version.number + 1, catalog=key)
         self._versions.create(made)
         return made
+
+
+def _check_timeline(tli: int | None, wal_tli: int) -> None:
+    """Whether the WAL continues the rows of a server on timeline `tli`."""
+    if tli not in (None, wal_tli):
+        raise MirrorError(
+            f"the server of --dsn is on timeline {tli}, the WAL ends on timeline {wal_tli}",
+            hint="The WAL does not continue its rows: after a failover it is the old primary, or "
+            "it was promoted apart, as a branch. Name the primary, a standby, or a server in "
+            "paused recovery.",
+        )

@@ -59,7 +59,7 @@ def test_random_changes_while_it_is_taken_and_later(
         standby = None
         if wal_level == "replica":
             standby = standby_factory(postgres, "standby", postgres.dsn())
-        run_seed(session, postgres, tmp_path, seed, standby)
+        run_seed(session, postgres, tmp_path, seed, standby, batches=1)
 
 
 def test_changed_definitions(

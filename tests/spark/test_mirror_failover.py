@@ -173,7 +173,7 @@ class Clients:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._pool.shutdown()
+        self._pool.shutdown(wait=False)  # a commit may wait until its server ends
 
     def _run(self) -> None:
         while not self._stopping.is_set():
