@@ -88,7 +88,8 @@ _FLUSH = "SELECT pg_current_xact_id()"
 
 
 class _Retry(Exception):
-    """A table was created, renamed or dropped before it was locked."""
+    """A table was created, renamed or dropped before it was locked, or the replay of a standby
+    waits for our locks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +133,15 @@ class InitialSnapshot:
                     try:
                         return self._take(connection, versions)
                     except (_Retry, psycopg.errors.UndefinedTable):
-                        connection.rollback()
+                        connection.rollback()  # so that replay can go on
         except psycopg.Error as error:
             raise MirrorError(
                 f"the initial snapshot failed: {' '.join(str(error).split())}",
-                hint="It needs a normal connection to the database, and SELECT on the tables.",
+                hint=_hint_of(error),
             ) from error
         raise MirrorError(
-            f"tables were created or renamed during {TRIES_MAX} attempts to lock them",
-            hint="Start the mirror again.",
+            f"tables were created, altered or dropped during {TRIES_MAX} attempts to lock them",
+            hint="Start the mirror again when no such statement runs.",
         )
 
     def source(self) -> Source:
@@ -366,10 +367,19 @@ class _Pieces:
 # ---- standbys
 
 
+def _hint_of(error: psycopg.Error) -> str:
+    if isinstance(error, psycopg.errors.SerializationFailure):
+        return (
+            "The replay of the standby removed what the copy needs. Increase "
+            "max_standby_streaming_delay there while it runs, or set hot_standby_feedback."
+        )
+    return "It needs a normal connection to the database, and SELECT on the tables."
+
+
 @contextmanager
 def _paused_replay(dsn: str) -> Iterator[None]:
-    """Pauses the replay of a standby. One that is paused already stays so. Raises psycopg.Error,
-    MirrorError."""
+    """Pauses the replay of a standby. One that is paused already stays so. Replay that waits for a
+    lock of ours does not pause. Raises psycopg.Error, _Retry."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         if _pause_state(connection) == "paused":
             yield
@@ -379,10 +389,7 @@ def _paused_replay(dsn: str) -> Iterator[None]:
             deadline = time.monotonic() + PAUSE_SECONDS_MAX
             while _pause_state(connection) != "paused":
                 if time.monotonic() > deadline:
-                    raise MirrorError(
-                        f"the replay of the standby did not pause for {PAUSE_SECONDS_MAX:.0f} s",
-                        hint="Pause it with pg_wal_replay_pause(), or use another server.",
-                    )
+                    raise _Retry
                 time.sleep(POLL_SECONDS)
             yield
         finally:

@@ -27,11 +27,20 @@ _TEXTS = ("text", "character varying")
 @dataclass(frozen=True, slots=True)
 class ColumnSource:
     """A column of the new definition: the column `name` of the old one, with some of its texts
-    replaced; or, if `name` is None, the constant `missing` as JSON, or NULL."""
+    replaced, which are in JSON arrays if `is_array`; or, if `name` is None, the constant `missing`
+    as JSON, or NULL."""
 
     name: str | None
     missing: bytes | None = None
     labels: Mapping[str, str] | None = None
+    is_array: bool = False
+
+    def renamed(self, text: str | None) -> str | None:
+        """A value with its labels replaced."""
+        assert self.labels is not None
+        if text is None or not self.is_array:
+            return None if text is None else self.labels.get(text, text)
+        return msgspec.json.encode(_renamed(msgspec.json.decode(text), self.labels)).decode()
 
 
 def column_sources(old: Definition, new: Definition) -> list[ColumnSource]:
@@ -51,7 +60,8 @@ def _source(
     if not _is_castable(before["type"], column["type"]):
         raise _error(table, f"the type of column {column['name']} was changed from "
                             f"{before['type']} to {column['type']} without new rows")  # fmt: skip
-    return ColumnSource(before["name"], labels=_labels(table, before, column))
+    is_array = column["type"].endswith("[]")
+    return ColumnSource(before["name"], None, _labels(table, before, column), is_array)
 
 
 def _is_castable(old: str, new: str) -> bool:
@@ -75,9 +85,16 @@ def _labels(
     gone = [label for label in old if label not in new]
     if not gone or not new:
         return None
-    if len(old) != len(new) or column["type"].endswith("[]"):
+    if len(old) != len(new):
         raise _error(table, f"the labels of column {column['name']} were renamed and added at once")
     return {one: other for one, other in zip(old, new, strict=True) if one != other}
+
+
+def _renamed(value: Any, labels: Mapping[str, str]) -> Any:
+    """Arrays may have several dimensions, and NULL."""
+    if isinstance(value, list):
+        return [_renamed(each, labels) for each in value]
+    return labels.get(value, value)
 
 
 def _error(table: Definition, what: str) -> MirrorError:

@@ -156,8 +156,7 @@ def converted(rows: pa.Table, after: TableFiles, sources: Sequence[ColumnSource]
             continue
         array = rows[source.name]
         if source.labels is not None:
-            labels = source.labels
-            texts = [None if text is None else labels.get(text, text) for text in array.to_pylist()]
+            texts = [source.renamed(text) for text in array.to_pylist()]
             array = pa.chunked_array([pa.array(texts, pa.string())])
         try:
             arrays.append(array.cast(column.arrow_type))

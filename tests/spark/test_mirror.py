@@ -131,7 +131,7 @@ DDL = (
         (("--table", "orders"), 'the pattern "orders" has no schema'),
         (("--option", "on_unknown=pass"), "option on_unknown is not for a mirror"),
         (("--from-backup",), "--from-backup needs --path"),
-        (("--from-backup", "--dsn", "dbname=postgres"), "contains no timeline"),
+        (("--from-backup", "--dsn", "dbname=postgres"), "has 0 timelines"),
         (("--dsn", "host=127.0.0.1 port=1"), "could not connect for the initial snapshot"),
     ],
 )

@@ -64,8 +64,8 @@ def test_kill_9_of_everything(
         world.cluster.safekeepers[0].start()
         world.lose(Loss.CUT_OFF)
         commit_alone(primary)
-        with ThreadPoolExecutor(1) as pool, world.promotion() as promotion:
-            alone = copy_of(pool, world, archive_folder, tmp_path / "alone")
+        alone = waiting_copy(world, archive_folder, tmp_path / "alone")
+        with world.promotion() as promotion:
             promotion.wait_streaming(TIMEOUT)
             with pytest.raises(MirrorError, match="is on timeline 1, the WAL ends on timeline 2"):
                 alone.result(TIMEOUT)
@@ -111,15 +111,15 @@ def commit_alone(postgres: Postgres) -> None:
         connection.execute("INSERT INTO shop.log VALUES (NULL, 'lost')")
 
 
-def copy_of(
-    pool: ThreadPoolExecutor, world: FailoverWorld, archive: Path, mirror: Path
-) -> Future[tuple[Version, bool]]:
+def waiting_copy(world: FailoverWorld, archive: Path, mirror: Path) -> Future[tuple[Version, bool]]:
     """A first copy of the cut-off primary, which waits for the WAL of `commit_alone`."""
     waiting = threading.Event()
     stream = MirrorStream(settings(world, archive, mirror), report_seconds=0.0)
+    pool = ThreadPoolExecutor(1)
     copying = pool.submit(stream.begin, lambda line: waiting.set())
+    pool.shutdown(wait=False)
     wait_until(lambda: waiting.is_set() or copying.done(), TIMEOUT, "the copy to wait")
-    assert not copying.done(), copying.result()
+    assert waiting.is_set(), copying.result()
     return copying
 
 
