@@ -119,8 +119,15 @@ def test_renamed_labels() -> None:
             {"number": 1, "name": "state", "type": "mood", "labels": list(labels)}
         ]}  # fmt: skip
 
+    def array(*labels: str) -> dict[str, Any]:
+        (column,) = state(*labels)["columns"]
+        return {**definition("a"), "columns": [{**column, "type": "mood[]"}]}
+
     (source,) = column_sources(state("new", "paid"), state("open", "paid"))
     assert source.labels == {"new": "open"}
+    assert [source.renamed(text) for text in ("new", "paid", None)] == ["open", "paid", None]
+    (source,) = column_sources(array("new", "paid"), array("open", "paid"))
+    assert source.renamed('[["new",null],["paid","new"]]') == '[["open",null],["paid","open"]]'
     (source,) = column_sources(state("new", "paid"), state("new", "sent", "paid"))
     assert source.labels is None
     with pytest.raises(MirrorError, match="labels of column state were renamed and added at once"):
