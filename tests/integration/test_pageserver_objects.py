@@ -194,7 +194,7 @@ def test_objects_that_are_lost_or_damaged_are_reported(world: World) -> None:
         content = world.store.get(key)
         world.store.delete(key)
         missing = wait_until(lambda: shell.missing, TIMEOUT, "the scrub")
-        assert f"1 objects of its cuts are missing in the archive, the first is layers/" in (
+        assert "1 objects of its cuts are missing in the archive, the first is layers/" in (
             missing_text(missing)
         )
         audit = PageAudit(world.store, TIMELINE)
