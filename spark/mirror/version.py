@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
@@ -47,6 +48,14 @@ _DATA_FILE = re.compile(rf"[^/]+/([0-9]{{{NUMBER_DIGITS}}})-[0-9]{{4,}}-[0-9a-z]
 T = TypeVar("T")
 
 
+class TableFormat(StrEnum):
+    """What other programs can read the tables as. The files are always Parquet."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
 @dataclass(frozen=True, slots=True)
 class MirrorJob:
     """What a mirror has. `is_text`: all columns are strings."""
@@ -57,7 +66,7 @@ class MirrorJob:
     include: tuple[str, ...]
     exclude: tuple[str, ...]
     is_text: bool
-    is_delta: bool
+    table_format: TableFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,12 @@ class MirrorFile:
     bucket: int
     rows: int
     bytes: int
+
+    @property
+    def version(self) -> int:
+        """The version for which it was written."""
+        found = _DATA_FILE.fullmatch(self.path)
+        return 0 if found is None else int(found[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +174,12 @@ class Versions:
         if self.store.create(JOB, msgspec.json.encode(job)):
             return
         found = self.job()
+        if found == replace(job, table_format=found.table_format) != job:
+            raise MirrorError(
+                f"the mirror in {self.store.url} has the format {found.table_format}, "
+                f"not {job.table_format}",
+                hint=f"Use --format {found.table_format}, or name another folder.",
+            )
         if found != job:
             raise MirrorError(
                 f"{self.store.url} is another mirror: expected {job}, found {found}",

@@ -20,6 +20,7 @@ from quorum_wal.spark.mirror.version import (
     MirrorJob,
     MirrorTable,
     SeenTransactions,
+    TableFormat,
     Version,
     Versions,
 )
@@ -57,7 +58,9 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.versions = Versions(open_store(str(folder)))
-        self.versions.begin(MirrorJob(FORMAT, 1, "db", (), (), is_text=False, is_delta=True))
+        self.versions.begin(
+            MirrorJob(FORMAT, 1, "db", (), (), is_text=False, table_format=TableFormat.DELTA)
+        )
         self.version = Version(0, 0, None, None, "", SeenTransactions(0, 0, 1, ()), ())
 
     def table(self, name: str, *columns: str, rows: int = 1, version: int = 1) -> MirrorTable:

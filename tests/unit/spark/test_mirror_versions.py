@@ -24,6 +24,7 @@ from quorum_wal.spark.mirror.version import (
     MirrorJob,
     MirrorTable,
     SeenTransactions,
+    TableFormat,
     Version,
     Versions,
 )
@@ -33,7 +34,7 @@ DEFINITION: dict[str, Any] = {
     "columns": [{"number": 1, "name": "id", "type": "integer"},
                 {"number": 2, "name": "big", "type": "text"}],
 }  # fmt: skip
-JOB = MirrorJob(FORMAT, 7, "db", ("s.*",), (), is_text=False, is_delta=False)
+JOB = MirrorJob(FORMAT, 7, "db", ("s.*",), (), is_text=False, table_format=TableFormat.PARQUET)
 
 
 def files(folder: Path, version: int = 1, buckets: int = 1, *found: MirrorFile) -> TableFiles:
