@@ -117,7 +117,8 @@ class TableMetadata(msgspec.Struct, rename="kebab", frozen=True):
         self, schema: IcebergSchema, snapshot: Snapshot, metadata_file: str | None
     ) -> TableMetadata:
         """The table after one more snapshot. Snapshots that were replaced more than KEPT ago are
-        removed, with their schemas. `metadata_file` is the URL of `self`, if it was written."""
+        removed. Schemas stay: they are the types that an id has had. `metadata_file` is the URL of
+        `self`, if it was written."""
         later = (*self.snapshots, snapshot)[1:]
         oldest_ms = snapshot.timestamp_ms - KEPT_MS
         kept = [
@@ -126,8 +127,6 @@ class TableMetadata(msgspec.Struct, rename="kebab", frozen=True):
             if replaced_by.timestamp_ms > oldest_ms
         ]
         snapshots = (*kept, snapshot)
-        used = {each.schema_id for each in snapshots}
-        schemas = [each for each in self.schemas if each.schema_id in used]
         log = self.metadata_log
         if metadata_file is not None:
             log = (*log, MetadataLogEntry(self.last_updated_ms, metadata_file))
@@ -137,7 +136,7 @@ class TableMetadata(msgspec.Struct, rename="kebab", frozen=True):
             last_updated_ms=snapshot.timestamp_ms,
             last_column_id=max(self.last_column_id, *(each.id for each in schema.fields), 0),
             current_schema_id=schema.schema_id,
-            schemas=tuple(schemas) if schema in schemas else (*schemas, schema),
+            schemas=self.schemas if schema in self.schemas else (*self.schemas, schema),
             current_snapshot_id=snapshot.snapshot_id,
             refs={"main": {"snapshot-id": snapshot.snapshot_id, "type": "branch"}},
             snapshots=snapshots,

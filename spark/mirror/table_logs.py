@@ -1,6 +1,6 @@
 """`open_log`: the log of a mirror whose tables other programs read as Delta or Iceberg tables.
 
-The log of Iceberg needs `fastavro`, of the extra `iceberg`; the other formats need no package.
+The log of Iceberg needs the package `fastavro`, so it is imported only for that format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def check_format(table_format: TableFormat, store: ObjectStore) -> None:
     except ModuleNotFoundError as error:
         raise MirrorError(
             f"--format iceberg needs the Python package {error.name}",
-            hint="Install it: pip install 'quorum-wal[spark,iceberg]'",
+            hint=f"Install it: pip install {error.name}",
         ) from error
     location_of(store)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
@@ -211,7 +212,8 @@ class Versions:
         """Deletes older versions, and the files that only they have. `now` is the current time by
         the store's clock, approximately; files are kept longer, not shorter, if it is early."""
         infos = list(self.store.list(VERSIONS))
-        old = [info for info in infos[:-1] if info.modified_at < now - KEPT]
+        # A version is old since the next one exists, however long it was the current one.
+        old = [info for info, later in pairwise(infos) if later.modified_at < now - KEPT]
         if not old:
             return
         kept = [self._read(info.key, Version) for info in infos[len(old) :]]

@@ -166,7 +166,7 @@ DDL = (
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--format", "iceberg"), "the format iceberg is not supported yet"),
+        (("--format", "iceberg", "--into", "memory://"), 'Iceberg tables cannot be in "memory://"'),
         ((), "there is no mirror in"),
         (("--table", "orders"), 'the pattern "orders" has no schema'),
         (("--option", "on_unknown=pass"), "option on_unknown is not for a mirror"),
