@@ -45,7 +45,14 @@ class IcebergLog(TableLog):
     ) -> None:
         # After an error its metadata is read again.
         table = self._tables.pop(name, None) or IcebergTable(self._store, self._location, name)
-        if table.snapshot_id != version.number:
+        committed = table.snapshot_id or 0
+        if committed > version.number:
+            raise MirrorError(
+                f"the Iceberg table {name} has version {committed} already, "
+                f"and version {version.number} is published",
+                hint="Another process writes this mirror. Stop one of them.",
+            )
+        if committed < version.number:
             definition = (new or old or MirrorTable({})).definition
             table.commit(
                 iceberg_fields(columns_of(definition, is_text=self._is_text)),

@@ -169,7 +169,7 @@ def decode_metadata(data: bytes, key: str) -> TableMetadata:
         if found.first_version < 0 or found.current_snapshot_id is None or not found.snapshots:
             raise ValueError("it has no snapshot")
         return found
-    except (msgspec.MsgspecError, ValueError, KeyError) as error:
+    except (msgspec.MsgspecError, ValueError, KeyError, RecursionError) as error:
         raise MirrorError(
             f'"{key}" is not the metadata of a mirror\'s Iceberg table: {error}',
             hint="It is damaged, or another program wrote it.",

@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
+from iceberg_tables import assert_iceberg
 from mirror_world import Workload, create_tables, mirrored_rows, rows_in_postgres
 from pyspark.errors import StreamingQueryException
 
@@ -226,7 +226,7 @@ def test_kill_9_at_random_moments(wal_server: Callable[..., Postgres], tmp_path:
         command = [
             *SK, "spark", "mirror", "--into", str(mirror), "--path", str(postgres.pg_wal),
             "--dsn", postgres.dsn(), "--table", "shop.*", "--exclude", "shop.tmp_*",
-            "--format", "delta", "--master", "local[2,4]",
+            "--format", "iceberg", "--master", "local[2,4]",
         ]  # fmt: skip
         workload = Workload(postgres, rng)
         workload.run(40)
@@ -234,13 +234,7 @@ def test_kill_9_at_random_moments(wal_server: Callable[..., Postgres], tmp_path:
         ended = subprocess.run([*command, "--once"], capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
         assert_equal(postgres, mirror)
-        version = Versions(open_store(str(mirror))).newest()
-        assert version is not None
-        for name in MIRRORED:
-            table = DeltaTable(mirror / name)
-            files = {f"{name}/{Path(uri).name}" for uri in table.file_uris()}
-            assert files == {file.path for file in version.table(name).files}
-            assert table.to_pyarrow_table().num_rows == version.table(name).rows
+        assert_iceberg(mirror, *MIRRORED)
 
 
 def killed_once(command: list[str], workload: Workload, rng: Random, log: Path) -> None:

@@ -288,6 +288,17 @@ def test_another_process_commits(tmp_path: Path) -> None:
         log.publish(world.create(world.table("a", "id", rows=2, version=2)), NOW_MS)
 
 
+def test_another_process_has_published_a_later_version(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first = world.create(world.table("a", "id"))
+    second = world.create(world.table("a", "id", rows=2, version=2))
+    IcebergLog(world.versions).publish(second, NOW_MS)
+    with pytest.raises(
+        MirrorError, match=r"s\.a has version 2 already, and version 1 is published"
+    ):
+        IcebergLog(world.versions).publish(first, NOW_MS)
+
+
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b'{"snapshots":[]}'])
 def test_no_metadata(data: bytes) -> None:
     with pytest.raises(MirrorError, match="is not the metadata"):
