@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -16,21 +18,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from file_mirror import NOW_MS, TYPES, FileMirror, definition
-from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import StaticTable
+from pyiceberg.table.snapshots import Snapshot
 from s3_server import S3Server
-from table_history import TableHistory
+from table_history import NAMES, TableHistory
 
 from quorum_wal.objectstore.local import LocalStore
 from quorum_wal.objectstore.store import Data, ObjectStore, open_store
 from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror.iceberg_log import PUBLISHED, IcebergLog, location_of
-from quorum_wal.spark.mirror.iceberg_metadata import KEPT_MS, decode_metadata
+from quorum_wal.spark.mirror.iceberg_metadata import FIRST_VERSION, KEPT_MS, decode_metadata
 from quorum_wal.spark.mirror.iceberg_table import CLEAN_EVERY
 from quorum_wal.spark.mirror.table_columns import columns_of, schema_of
 from quorum_wal.spark.mirror.table_log import tables_of
+from quorum_wal.spark.mirror.table_logs import check_format
 from quorum_wal.spark.mirror.version import MirrorTable, TableFormat, Version
 
+MIRROR = "quorum_wal.spark.mirror"
 MINUTE_MS = 60_000
 STEPS = 40
 
@@ -102,6 +107,10 @@ def test_random_histories(tmp_path: Path) -> None:
     log, now_ms = IcebergLog(world.versions), NOW_MS
     for _ in range(STEPS):
         version = history.next_version()
+        tables = tables_of(version)
+        for name in NAMES:
+            table = tables.get(f"s.{name}")
+            expected[name, version.number] = world.rows(table) if table else []
         now_ms += rng.randrange(4 * MINUTE_MS)
         if rng.random() < 0.3:
             world.versions.store, killed.writes_left = killed, rng.randrange(8)
@@ -111,11 +120,12 @@ def test_random_histories(tmp_path: Path) -> None:
                 pass  # the next process publishes the version
             world.versions.store = open_store(str(tmp_path))
             log = IcebergLog(world.versions)
+            if rng.random() < 0.5:
+                continue  # the next process begins with a later version
         if rng.random() < 0.2:
             log = IcebergLog(world.versions)
         log.publish(version, now_ms)
-        tables = tables_of(version)
-        for name in ("a", "b", "ü c"):
+        for name in NAMES:
             if (tmp_path / quote(f"s.{name}") / "metadata").exists():
                 assert_table(world, name, tables.get(f"s.{name}"), version, expected, types)
 
@@ -132,12 +142,10 @@ def assert_table(
     snapshot = iceberg.current_snapshot()
     assert snapshot is not None
     assert snapshot.snapshot_id <= version.number
-    rows = world.rows(table) if table is not None else []
-    assert texts(iceberg.scan().to_arrow()) == rows
+    assert texts(iceberg.scan().to_arrow()) == expected[name, version.number]
     if table is not None:
         columns = [(each["number"], each["name"]) for each in table.definition["columns"]]
         assert [(field.field_id, field.name) for field in iceberg.schema().fields] == columns
-    expected[name, snapshot.snapshot_id] = rows
     assert_entries(iceberg, table)
     assert_summary(snapshot.summary, table)
     older = iceberg.metadata.snapshots[-4:-1]
@@ -157,27 +165,41 @@ PROMOTED = {
 
 
 def assert_entries(iceberg: StaticTable, table: MirrorTable | None) -> None:
-    """The files of the table, each with its size, and added by a snapshot of the table."""
-    snapshot = iceberg.current_snapshot()
-    assert snapshot is not None
-    entries = [
-        entry
-        for manifest in snapshot.manifests(iceberg.io)
-        for entry in manifest.fetch_manifest_entry(iceberg.io, discard_deleted=False)
-    ]
-    live = [entry for entry in entries if entry.status != ManifestEntryStatus.DELETED]
+    """The files of the table, each with its size. The snapshot added the new ones, and removed
+    others of its parent; all others have the snapshot that added them."""
     files = () if table is None else table.files
     prefix = f"{iceberg.metadata.location.rpartition('/')[0]}/"
+    entries = entries_of(iceberg, iceberg.metadata.snapshots[-1])
+    live = [entry for entry in entries if entry.status != ManifestEntryStatus.DELETED]
     assert {
         (entry.data_file.file_path.removeprefix(prefix), entry.data_file.record_count,
          entry.data_file.file_size_in_bytes)
         for entry in live
     } == {(file.path, file.rows, file.bytes) for file in files}  # fmt: skip
     assert len(live) == len(files)
-    for entry in live:
-        assert entry.snapshot_id == entry.sequence_number
+    before = set()
+    if len(iceberg.metadata.snapshots) > 1:
+        parent = entries_of(iceberg, iceberg.metadata.snapshots[-2])
+        before = {
+            entry.data_file.file_path
+            for entry in parent
+            if entry.status != ManifestEntryStatus.DELETED
+        }
+    for entry in entries:
         is_added = entry.status == ManifestEntryStatus.ADDED
-        assert (entry.snapshot_id == snapshot.snapshot_id) == is_added
+        assert (entry.data_file.file_path in before) != is_added
+        if entry in live:
+            assert entry.snapshot_id == entry.sequence_number
+            assert (entry.snapshot_id == iceberg.metadata.current_snapshot_id) == is_added
+            assert entry.snapshot_id >= int(iceberg.metadata.properties[FIRST_VERSION])
+
+
+def entries_of(iceberg: StaticTable, snapshot: Snapshot) -> list[ManifestEntry]:
+    return [
+        entry
+        for manifest in snapshot.manifests(iceberg.io)
+        for entry in manifest.fetch_manifest_entry(iceberg.io, discard_deleted=False)
+    ]
 
 
 def assert_summary(summary: Any, table: MirrorTable | None) -> None:
@@ -213,6 +235,27 @@ def test_killed_before_each_write(tmp_path: Path) -> None:
     assert writes == 9  # four of each table, and the last one
 
 
+def test_the_next_process_begins_with_a_later_version(tmp_path: Path) -> None:
+    """Of one table, the process that was killed has published the version before."""
+    world = World(tmp_path)
+    IcebergLog(world.versions).publish(world.create(world.table("a", "id")), NOW_MS)
+    tables = [world.table(name, "id", rows=2, version=2) for name in ("a", "b")]
+    version = world.create(*tables)
+    world.versions.store = store = KilledStore(str(tmp_path))
+    store.writes_left = 4
+    with pytest.raises(Killed):
+        IcebergLog(world.versions).publish(version, NOW_MS)
+    world.versions.store = open_store(str(tmp_path))
+    (file,) = world.table("a", "id", version=3).files
+    grown = replace(tables[0], files=(*tables[0].files, file))
+    IcebergLog(world.versions).publish(world.create(grown, tables[1]), NOW_MS)
+    for table, ids in ((grown, [1, 2, 3]), (tables[1], [3])):
+        found = world.iceberg(table.definition["table"])
+        assert [each.snapshot_id for each in found.metadata.snapshots] == ids
+        assert found.scan().to_arrow().num_rows == table.rows
+        assert_entries(found, table)
+
+
 def test_old_snapshots_and_their_metadata_are_deleted(tmp_path: Path) -> None:
     world = World(tmp_path)
     log, now_ms = IcebergLog(world.versions), int(datetime.now(UTC).timestamp() * 1000)
@@ -235,19 +278,24 @@ def test_old_snapshots_and_their_metadata_are_deleted(tmp_path: Path) -> None:
 
 def test_a_mirror_that_was_moved(tmp_path: Path) -> None:
     world = World(tmp_path / "old")
-    version = world.create(*(world.table(name, "id") for name in ("a", "b")))
-    IcebergLog(world.versions).publish(version, NOW_MS)
+    tables = [world.table(name, "id") for name in ("a", "b")]
+    world.create(*tables)
+    IcebergLog(world.versions).publish(world.create(*tables), NOW_MS)
     shutil.move(tmp_path / "old", tmp_path / "new")
     moved = World(tmp_path / "new")
-    moved.version = version
+    moved.version = world.version
     for _ in range(2):
         IcebergLog(moved.versions).publish(moved.version, NOW_MS)
         for name in ("a", "b"):
             found = moved.iceberg(name)
             assert found.scan().to_arrow().num_rows == 1
-            assert len(found.metadata.snapshots) == 1
+            assert [each.snapshot_id for each in found.metadata.snapshots] == [2]
             assert found.metadata.location == f"file://{tmp_path}/new/s.{name}"
-            assert_entries(found, moved.version.table(f"s.{name}"))
+    (file,) = moved.table("a", "id", rows=2, version=3).files
+    grown = replace(tables[0], files=(*tables[0].files, file))
+    IcebergLog(moved.versions).publish(moved.create(grown, tables[1]), NOW_MS)
+    assert moved.iceberg("a").scan().to_arrow().num_rows == 3
+    assert_entries(moved.iceberg("a"), grown)
 
 
 def damaged_metadata(store: ObjectStore) -> None:
@@ -309,6 +357,17 @@ def test_no_metadata(data: bytes) -> None:
 def test_places_whose_urls_readers_do_not_know(url: str) -> None:
     with pytest.raises(MirrorError, match="Iceberg tables cannot be in"):
         location_of(open_store(url, {"account_name": "x"} if url.startswith("az") else {}))
+
+
+def test_without_the_package_for_avro(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in sys.modules if each.startswith(f"{MIRROR}.iceberg")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    store = open_store(str(tmp_path))
+    check_format(TableFormat.DELTA, store)
+    with pytest.raises(MirrorError, match="needs the Python package fastavro") as raised:
+        check_format(TableFormat.ICEBERG, store)
+    assert "pip install fastavro" in raised.value.hint
 
 
 @pytest.fixture
