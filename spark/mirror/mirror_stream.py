@@ -77,10 +77,10 @@ class MirrorStream:
         self._settings = settings
         self._options: InputOptions = parse_input_options(settings.source, is_stream=True)
         self._versions = Versions(open_store(settings.url, dict(settings.store_options)))
+        check_format(settings.table_format, self._versions.store)
 
     def begin(self) -> tuple[Version, bool]:
         """The current version, and whether it is the initial snapshot that was just taken."""
-        check_format(self._settings.table_format, self._versions.store)
         settings, found = self._settings, self._versions.newest()
         if found is not None:
             job = self._versions.job()
