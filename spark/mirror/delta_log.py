@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from quorum_wal.objectstore.store import ObjectStore
 from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror.table_columns import columns_of, schema_of
-from quorum_wal.spark.mirror.table_log import TableLog
+from quorum_wal.spark.mirror.table_log import TableLog, check_order
 from quorum_wal.spark.mirror.version import MirrorFile, MirrorTable, Version, Versions
 
 PUBLISHED = "_mirror/delta.json"
@@ -56,7 +56,9 @@ class DeltaLog(TableLog):
         number = version.number
         folder = f"{quote(name, safe='.')}/_delta_log/"
         last = _last_commit(self._store, folder)
-        if last is not None and self._committed(folder, last) == number:
+        published = None if last is None else self._committed(folder, last)
+        check_order(name, published, version)
+        if published == number:
             return
         commit = 0 if last is None else last + 1
         table = new or MirrorTable(old.definition if old else {})

@@ -20,7 +20,7 @@ from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror.iceberg_metadata import iceberg_fields
 from quorum_wal.spark.mirror.iceberg_table import IcebergTable
 from quorum_wal.spark.mirror.table_columns import columns_of
-from quorum_wal.spark.mirror.table_log import TableLog, tables_of
+from quorum_wal.spark.mirror.table_log import TableLog, check_order, tables_of
 from quorum_wal.spark.mirror.version import MirrorFile, MirrorTable, Version, Versions
 
 PUBLISHED = "_mirror/iceberg.json"
@@ -45,14 +45,8 @@ class IcebergLog(TableLog):
     ) -> None:
         # After an error its metadata is read again.
         table = self._tables.pop(name, None) or IcebergTable(self._store, self._location, name)
-        committed = table.snapshot_id or 0
-        if committed > version.number:
-            raise MirrorError(
-                f"the Iceberg table {name} has version {committed} already, "
-                f"and version {version.number} is published",
-                hint="Another process writes this mirror. Stop one of them.",
-            )
-        if committed < version.number:
+        check_order(name, table.snapshot_id, version)
+        if table.snapshot_id != version.number:
             definition = (new or old or MirrorTable({})).definition
             table.commit(
                 iceberg_fields(columns_of(definition, is_text=self._is_text)),

@@ -71,3 +71,13 @@ class TableLog(ABC):
 
 def tables_of(version: Version) -> dict[str, MirrorTable]:
     return {table.name: table for table in version.tables if not table.is_partitioned}
+
+
+def check_order(name: str, published: int | None, version: Version) -> None:
+    """`published` is the version that the log of the table has. Raises MirrorError."""
+    if published is not None and published > version.number:
+        raise MirrorError(
+            f"the log of {name} has version {published} already, and version {version.number} "
+            "is published",
+            hint="Another process writes this mirror. Stop one of them.",
+        )

@@ -67,6 +67,15 @@ def test_a_process_that_was_killed_before_it_published_all(
     assert world.delta("a").num_rows == 2
 
 
+def test_another_process_has_published_a_later_version(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first = world.create(world.table("a", "id"))
+    second = world.create(world.table("a", "id", rows=2, version=2))
+    DeltaLog(world.versions).publish(second, NOW_MS)
+    with pytest.raises(MirrorError, match=r"log of s\.a has version 2 already"):
+        DeltaLog(world.versions).publish(first, NOW_MS)
+
+
 def test_checkpoints_replace_old_commits(tmp_path: Path) -> None:
     world = World(tmp_path)
     log = DeltaLog(world.versions)
