@@ -67,11 +67,11 @@ class Pages:
         """Make a checkpoint, which ends a cut at its position or later."""
         self.primary.execute("CHECKPOINT")
         ((lsn,),) = self.primary.execute("SELECT redo_lsn::text FROM pg_control_checkpoint()")
-        self.primary.execute("SELECT pg_switch_wal()")  # so that the last page is full
         return int(Lsn.parse(lsn))
 
     def cut(self, pageserver: PageserverProcess) -> dict[str, Any]:
         self.write()
+        self.primary.execute("SELECT pg_switch_wal()")  # at least --cut-bytes
         return pageserver.wait_cut(self.checkpoint(), TIMEOUT)
 
     def rows(self) -> list[Any]:
