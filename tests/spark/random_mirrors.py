@@ -43,10 +43,10 @@ def settings(postgres: Postgres, url: Path, **more: object) -> MirrorSettings:
     )
 
 
-def run_once(session: SparkSession, postgres: Postgres, url: Path) -> int:
+def run_once(session: SparkSession, postgres: Postgres, url: Path, **more: object) -> int:
     """Returns how many changes were applied."""
     counts: list[int] = []
-    MirrorStream(settings(postgres, url)).run(
+    MirrorStream(settings(postgres, url, **more)).run(
         session,
         interval=None,
         on_applied=lambda applied: counts.append(applied.rows),

@@ -31,7 +31,7 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror.mirror_stream import MirrorSettings, MirrorStream
 from quorum_wal.spark.mirror.selection import Selection
-from quorum_wal.spark.mirror.version import Version, Versions
+from quorum_wal.spark.mirror.version import TableFormat, Version, Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +92,7 @@ def settings(world: FailoverWorld, archive: Path, mirror: Path) -> MirrorSetting
         source={"path": str(archive), "safekeepers": ",".join(world.addresses)},
         dsn=world.cluster.postgres.dsn(),
         selection=Selection(("shop.*",)),
-        is_delta=True,
+        table_format=TableFormat.DELTA,
     )
 
 
