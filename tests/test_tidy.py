@@ -161,7 +161,6 @@ PAUSES = {
     "tests/interpreter_probe.py": "a clock that ticks beside what is measured",
     "tests/soak/members_run.py": "the time between two looks at a process of minutes",
     "tests/spark/test_ingest.py": "the moment of a kill",
-    "tests/spark/test_mirror.py": "the moment of a kill",
     "tests/unit/test_interpreter_probe.py": "a call that waits",
 }
 

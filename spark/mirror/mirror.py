@@ -175,7 +175,8 @@ class _Summary:
         newest = max(ends, key=lambda end: end.commit_lsn, default=None)
         return cls(
             None if newest is None else newest.commit_lsn,
-            None if newest is None else newest.commit_time,
+            # Spark returns times without a zone, in the one of this process.
+            None if newest is None else newest.commit_time.astimezone(UTC),
             "note" in kinds,
             "undecoded" in kinds,
             "event" in kinds,
