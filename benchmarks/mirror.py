@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks import pgbench
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict
-from benchmarks.usage import read_usage
+from benchmarks.usage import TICKS_PER_SECOND
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.pg_fixtures.data_directory import Setting
 from quorum_wal.pg_fixtures.errors import FixtureError
@@ -156,16 +156,17 @@ def _updates(primary: Primary) -> int:
 
 
 def _cpu_seconds(process: subprocess.Popen[str]) -> float:
-    """Of all processes of its session that run now. Spark keeps its workers."""
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    mine = []
-    for pid in pids:
+    """Of all processes of its session, with their children that have ended."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            if os.getsid(pid) == process.pid:
-                mine.append(pid)
-        except ProcessLookupError:
-            continue
-    return read_usage(mine).cpu_seconds
+            if os.getsid(int(path.name)) != process.pid:
+                continue
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        ticks += sum(map(int, fields[11:15]))  # utime stime cutime cstime
+    return ticks / TICKS_PER_SECOND
 
 
 def table(samples: Sequence[MirrorSample]) -> list[list[str]]:
