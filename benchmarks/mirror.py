@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class MirrorSample:
     setup: str
     round: int
     updates_per_second: float
-    lags: tuple[float, ...]
+    lags: tuple[float, ...] = field(repr=False)
     batches: int
     seconds: float
     cores: float
