@@ -25,6 +25,7 @@ from quorum_wal.spark.mirror.initial_snapshot import InitialSnapshot, Source
 from quorum_wal.spark.mirror.mirror import AppliedBatch, Mirror
 from quorum_wal.spark.mirror.selection import Selection
 from quorum_wal.spark.mirror.version import FORMAT, MirrorJob, Version, Versions
+from quorum_wal.spark.requirements import check_streams
 from quorum_wal.spark.sources.input_options import InputOptions
 from quorum_wal.spark.sources.pg_changes_options import parse_input_options
 
@@ -67,6 +68,8 @@ class MirrorStream:
     ObjectStoreError."""
 
     def __init__(self, settings: MirrorSettings) -> None:
+        """Raises UnsupportedSpark before a snapshot is taken."""
+        check_streams()
         self._settings = settings
         self._options: InputOptions = parse_input_options(settings.source, is_stream=True)
         self._versions = Versions(open_store(settings.url, dict(settings.store_options)))

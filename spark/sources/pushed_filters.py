@@ -3,30 +3,25 @@
     WHERE lsn >= 50331648 AND lsn < 67108864 AND rmgr = 'Heap' AND xid IN (741, 742)
 
 Law: a pushed filter never removes a requested row. Spark applies every filter again, so a filter
-that is not understood costs time, but no row.
+that is not understood costs time, but no row. Spark 4.0 has no filters and pushes none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceReader
 
 from quorum_wal.pgwal.rmgr import is_rmgr_id, rmgr_name
 from quorum_wal.pgwal.versions import wal_version
 from quorum_wal.spark.inputs.wal_reader import WalRange
 from quorum_wal.spark.records.wal_filter import WalFilter
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 T = TypeVar("T")
 _LSN_MAX = 1 << 63
@@ -51,24 +46,24 @@ class PushedFilters:
     def _and(self, pushed: Filter) -> PushedFilters:
         """A filter that is not understood changes nothing."""
         match pushed:
-            case GreaterThanOrEqual(("lsn",), int(lsn)):
+            case datasource.GreaterThanOrEqual(("lsn",), int(lsn)):
                 return replace(self, from_lsn=max(self.from_lsn, lsn))
-            case GreaterThan(("lsn",), int(lsn)):
+            case datasource.GreaterThan(("lsn",), int(lsn)):
                 return replace(self, from_lsn=max(self.from_lsn, lsn + 1))
-            case LessThan(("lsn",), int(lsn)):
+            case datasource.LessThan(("lsn",), int(lsn)):
                 return replace(self, to_lsn=min(self.to_lsn, lsn))
-            case LessThanOrEqual(("lsn",), int(lsn)):
+            case datasource.LessThanOrEqual(("lsn",), int(lsn)):
                 return replace(self, to_lsn=min(self.to_lsn, lsn + 1))
-            case EqualTo(("lsn",), int(lsn)):
+            case datasource.EqualTo(("lsn",), int(lsn)):
                 to_lsn = min(self.to_lsn, lsn + 1)
                 return replace(self, from_lsn=max(self.from_lsn, lsn), to_lsn=to_lsn)
-            case EqualTo(("rmgr",), str(name)):
+            case datasource.EqualTo(("rmgr",), str(name)):
                 return replace(self, rmgrs=_both(self.rmgrs, [name]))
-            case In(("rmgr",), names):
+            case datasource.In(("rmgr",), names):
                 return replace(self, rmgrs=_both(self.rmgrs, names))
-            case EqualTo(("xid",), int(xid)):
+            case datasource.EqualTo(("xid",), int(xid)):
                 return replace(self, xids=_both(self.xids, [xid]))
-            case In(("xid",), xids):
+            case datasource.In(("xid",), xids):
                 return replace(self, xids=_both(self.xids, xids))
             case _:
                 return self
@@ -108,10 +103,9 @@ class PushFilters:
     only if the setting is on.
     """
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
     def __init__(self, take: Callable[[PushedFilters], None]) -> None:
         self._take = take
+        self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
         """Returns all filters, so that Spark applies them again."""
