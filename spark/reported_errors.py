@@ -41,15 +41,25 @@ def reported_error(error: BaseException) -> SparkWalError | None:
     return kind(found[-1]["text"].strip(), hint=(found[-1]["hint"] or "").strip())
 
 
+def spark_errors() -> tuple[type[Exception], ...]:
+    """The classes of exceptions of PySpark. Spark before 4.2 raises an error of a job on RDDs as
+    one of py4j, which the package pyspark-client does not have."""
+    from pyspark.errors import PySparkException
+
+    try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    except ImportError:
+        return (PySparkException,)
+    return (PySparkException, Py4JError)
+
+
 @contextmanager
 def short_errors() -> Iterator[None]:
     """Replaces an exception of PySpark in the block by the error of this package that it reports,
     without the tracebacks of executors and of Java. Other exceptions are not changed."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
+    except spark_errors() as error:
         ours = reported_error(error)
         if ours is None:
             raise

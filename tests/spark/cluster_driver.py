@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 SETTINGS = {
     "spark.driver.memory": "512m",
-    "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
