@@ -34,7 +34,7 @@ def check_sources() -> None:
     if find_spec(_SOURCES) is None:
         raise UnsupportedSpark(
             f"Spark {_version()} has no data sources in Python, which came with Spark 4.0",
-            hint="Install Spark 4.2 or newer: pip install 'pyspark>=4.2,<5'.",
+            hint="Install a newer one: pip install 'pyspark>=4.2,<5'.",
         )
 
 
