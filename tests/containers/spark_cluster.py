@@ -118,7 +118,11 @@ class SparkCluster:
 
     def submit(self, *arguments: str, **options: Any) -> ServiceContainer:
         """A driver that runs spark-submit, with options of ServiceContainer."""
-        return self._run("driver", "spark-submit", "--master", MASTER, *arguments, **options)
+        return self.drive("spark-submit", "--master", MASTER, *arguments, **options)
+
+    def drive(self, *command: str, **options: Any) -> ServiceContainer:
+        """A driver that runs the command, with options of ServiceContainer, and `image`."""
+        return self._run("driver", *command, **options)
 
     def alive_workers(self) -> int:
         try:
@@ -132,9 +136,10 @@ class SparkCluster:
         return self._run(name, *program, f"{CLASSES}.{kind}", *arguments)
 
     def _run(self, name: str, *command: str, **options: Any) -> ServiceContainer:
+        image = options.pop("image", self._image)
         env = {"SPARK_LOCAL_HOSTNAME": name, "SPARK_DAEMON_MEMORY": "256m"}
         container = ServiceContainer(
-            self._engine.client, self._network, next(self._hosts), self._image, command,
+            self._engine.client, self._network, next(self._hosts), image, command,
             name=name,
             env={**env, **options.pop("env", {})},
             mounts=[Mount("/shared", str(self._shared), type="bind")],
@@ -193,3 +198,15 @@ def test_spark_refuses_the_cluster_mode(
     driver = cluster_of(images.quorum).submit("--deploy-mode", "cluster", *PROGRAM)
     assert driver.wait(TIMEOUT) == 1
     assert "not supported for python applications on standalone clusters" in driver.log_text()
+
+
+def test_workers_that_lack_the_wheel_are_one_error(
+    images: SparkImages, cluster_of: Callable[[str], SparkCluster]
+) -> None:
+    ingest = ("sk", "spark", "ingest", "/lake", "--path", "/shared/pg_wal", "--once")
+    driver = cluster_of(images.spark).drive(*ingest, "--master", MASTER, image=images.quorum)
+    assert driver.wait(TIMEOUT) == 1
+    said = [line for line in driver.log_text().splitlines() if not line.startswith("WARNING:")]
+    assert said[0] == "sk: error: a Python process of Spark has no module quorum_wal", said
+    assert said[1].startswith("hint: Install quorum-wal[spark] on all machines")
+    assert len(said) == 2, said
