@@ -27,14 +27,16 @@ TIMEOUT = 300  # seconds
 def main(server: str, kind: str, wal: str, catalog: str, work: str) -> None:
     session = SparkSession.builder.remote(server).getOrCreate()
     register(session)
-    reader = session.read if kind == "batches" else session.readStream
-    records = reader.format("pg_wal").option("path", wal)
-    changes = reader.format("pg_changes").option("path", wal).option("catalog", catalog)
-    frames = {
-        "strict": changes.load(),
-        "pg_wal": records.load(),
-        "pg_changes": changes.option("on_unknown", "pass").load(),
+    of_changes = {"path": wal, "catalog": catalog}
+    options = {
+        "strict": ("pg_changes", of_changes),
+        "pg_wal": ("pg_wal", {"path": wal}),
+        "pg_changes": ("pg_changes", {**of_changes, "on_unknown": "pass"}),
     }
+    frames = {}
+    for name, (source, given) in options.items():
+        reader = session.read if kind == "batches" else session.readStream
+        frames[name] = reader.format(source).options(**given).load()
     count = counted if kind == "batches" else written
     found = {name: result(count, frame, Path(work, name)) for name, frame in frames.items()}
     found["mirror"] = result(lambda *_: Mirror(session, work), frames["pg_wal"], Path(work))
