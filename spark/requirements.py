@@ -75,7 +75,8 @@ def check_master(master: str) -> None:
         return
     raise UnsupportedSpark(
         f"expected a classic session with a master such as spark://HOST:7077, but {problem}",
-        hint="For Spark Connect use SparkSession.builder.remote(), then register(session).",
+        hint=f"Name a master and unset {_REMOTE}; or open a session of Spark Connect with "
+        "SparkSession.builder.remote(), and call register(session).",
     )
 
 
