@@ -1,10 +1,9 @@
 """What this package needs of Spark: its version, and for some jobs a classic session.
 
-    Spark   sources in Python   filters are pushed down   a stream is given the start of its batch
-    3.5     no                  no                        no
-    4.0     yes                 no                        no
-    4.1     yes                 yes                       no
-    4.2     yes                 yes                       yes
+    Spark        sources in Python   a stream is given the start of its batch
+    3.5          no                  no
+    4.0, 4.1     yes                 no
+    4.2 on       yes                 yes
 
 A stream without the start of its batch could not limit the batch, and could not detect missing WAL
 before it is planned. Law: a missing feature is one error before anything is written. It is detected

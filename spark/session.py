@@ -31,7 +31,6 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     # an error of an executor is its message, without a traceback of Python
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
 }

@@ -49,7 +49,7 @@ def result(count: Callable[[DataFrame, Path], object], frame: DataFrame, work: P
         with short_errors():
             return count(frame, work)
     except SparkWalError as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__module__}.{type(error).__name__}: {error}"
 
 
 def counted(frame: DataFrame, work: Path) -> int:

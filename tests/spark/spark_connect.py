@@ -95,8 +95,8 @@ def assert_as_classic(
 ) -> None:
     """The same rows as in a classic session, and our errors."""
     strict, mirror = str(found.pop("strict")), str(found.pop("mirror"))
-    assert strict.startswith("UndecodedChange: WAL at 0/"), strict
-    assert mirror.startswith("UnsupportedSpark: a mirror needs a classic session"), mirror
+    assert "UndecodedChange: WAL at 0/" in strict
+    assert "UnsupportedSpark: a mirror needs a classic session" in mirror
     records = session.read.format("pg_wal").options(path=str(wal))
     changes = session.read.format("pg_changes").options(path=str(wal), catalog=str(catalog))
     assert found == {
