@@ -18,12 +18,20 @@ if TYPE_CHECKING:
 def register(session: SparkSession) -> None:
     """Makes `format("pg_wal")` and `format("pg_changes")` available. Raises UnsupportedSpark."""
     check_sources()
+    from pyspark.errors import AnalysisException
+
     from quorum_wal.spark.sources.pg_changes import PgChangesDataSource
     from quorum_wal.spark.sources.pg_wal import PgWalDataSource
 
     for source in (PgWalDataSource, PgChangesDataSource):
         if not _is_found(session, source.name()):
-            session.dataSource.register(source)
+            try:
+                session.dataSource.register(source)
+            except AnalysisException as error:
+                # A server of Spark Connect 4.0 refuses a source that it has found; newer ones
+                # replace it.
+                if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                    raise
 
 
 def _is_found(session: SparkSession, name: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from quorum_wal.spark import requirements
@@ -22,6 +23,28 @@ from quorum_wal.spark.sources.pg_wal import PgWalDataSource
 
 class RemoteSession:
     """Lacks what only a classic session has."""
+
+
+class RefusedSource:
+    """What a server answers to a source that it has found, or to any other problem."""
+
+    def __init__(self, condition: str) -> None:
+        self._condition = condition
+
+    def register(self, source: Any) -> None:
+        error = AnalysisException("refused")
+        error.getCondition = lambda: self._condition  # type: ignore[method-assign]
+        raise error
+
+
+def test_a_server_that_has_found_the_sources() -> None:
+    """Spark 4.0 refuses to register them again."""
+    session: Any = RemoteSession()
+    session.dataSource = RefusedSource("DATA_SOURCE_ALREADY_EXISTS")
+    register(session)
+    session.dataSource = RefusedSource("PYTHON_DATA_SOURCE_ERROR")
+    with pytest.raises(AnalysisException):
+        register(session)
 
 
 def lacks(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
