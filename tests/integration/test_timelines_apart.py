@@ -38,7 +38,7 @@ from quorum_wal.walproposer.errors import WalProposerError
 MIB = 1 << 20
 TIMEOUT = 120.0
 ROWS = 200
-FLOOD_BYTES = 200 * MIB
+FLOOD_BYTES = 64 * MIB
 #: Without any commit of the healthy timeline; on a busy machine this takes seconds.
 SILENCE_SECONDS_MAX = 5.0
 STEADY = TimelineId(b"steady".ljust(16, b"\0"), b"1" * 16)
@@ -61,6 +61,7 @@ class Attached:
 class World:
     root: Path
     binaries: PostgresBinaries
+    template: Path
     safekeepers: list[SafekeeperProcess]
     disks: list[FailingDisk]
     stack: ExitStack
@@ -76,7 +77,8 @@ class World:
     def attach(self, name: TimelineId, stack: ExitStack) -> Attached:
         """A new primary that streams; it ends with the stack."""
         folder = self.root / name.timeline_id.hex()
-        postgres = stack.enter_context(Postgres(self.binaries, folder, wal_seg_size=MIB))
+        postgres = Postgres(self.binaries, folder, wal_seg_size=MIB, template=self.template)
+        stack.enter_context(postgres)
         members = ("--safekeepers", ",".join(self.addresses))
         dsn = postgres.dsn()
         created = sk("timeline", "create", "--primary", dsn, "--timeline", name, *members)
@@ -138,7 +140,9 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(
-    pg_binaries: PostgresBinaries, tmp_path_factory: pytest.TempPathFactory
+    pg_binaries: PostgresBinaries,
+    initdb_template: Callable[[PostgresBinaries, int], Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
     root = tmp_path_factory.mktemp("apart")
     with ExitStack() as stack:
@@ -150,7 +154,8 @@ def world(
                 disks.append(FailingDisk(root / f"disk-{id}", only_below=below))
             safekeepers.append(SafekeeperProcess(id, data_dir, env=disks[-1].env))
             stack.enter_context(safekeepers[-1])
-        yield World(root, pg_binaries, safekeepers, disks, stack)
+        template = initdb_template(pg_binaries, MIB)
+        yield World(root, pg_binaries, template, safekeepers, disks, stack)
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,17 +20,20 @@ from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.proxy import TcpProxy
 from quorum_wal.pg_server.binaries import PostgresBinaries
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
-from quorum_wal.spark.session import new_session
+from quorum_wal.spark.session import new_session, prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEGMENT_BYTES = 1 << 20
 
+#: Options of Java for drivers, and for the processes of a standalone cluster.
+JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_TEST_EXECUTOR_OPTS")
 # Java's second compiler and its threads that collect garbage would take more time than they save:
 # no query runs for long.
-os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+for _variable in JAVA_VARIABLES:
+    os.environ[_variable] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+DRIVER = Path(__file__).parent / "java_driver.py"
 
 #: two workers, four tries of each task, only what a test needs
 SETTINGS = {
@@ -40,7 +45,26 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def class_archive(server_wal: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each later Java maps the classes of Spark from one file, as the first one has loaded them.
+    To load and verify them is a third of what a short driver costs. Java ignores a file that does
+    not fit, as that of another Java."""
+    prepare_environment()
+    archive = tmp_path_factory.mktemp("classes") / "spark.jsa"
+    first = f"{os.environ[JAVA_VARIABLES[0]]} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
+    # The output ends when Java does, which is after the driver.
+    subprocess.run(
+        [sys.executable, DRIVER, server_wal],
+        env={**os.environ, JAVA_VARIABLES[0]: first}, capture_output=True, check=True,
+    )  # fmt: skip
+    for variable in JAVA_VARIABLES:
+        os.environ[variable] += f" -XX:SharedArchiveFile={archive} -Xlog:disable"
+
+
+@pytest.fixture(scope="session")
+def session(
+    class_archive: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
     made = new_session("tests", "local[2,4]", settings)
