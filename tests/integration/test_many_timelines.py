@@ -119,17 +119,8 @@ def rot_control_file(data_dir: Path, name: TimelineId) -> None:
 
 
 @pytest.fixture(scope="module")
-def new_postgres(
-    pg_binaries: PostgresBinaries, initdb_template: Callable[[PostgresBinaries, int], Path]
-) -> Callable[[Path], Postgres]:
-    """A server in that folder, with small segments; not started."""
-    template = initdb_template(pg_binaries, MIB)
-    return lambda folder: Postgres(pg_binaries, folder, wal_seg_size=MIB, template=template)
-
-
-@pytest.fixture(scope="module")
 def made(
-    new_postgres: Callable[[Path], Postgres], tmp_path_factory: pytest.TempPathFactory
+    pg_binaries: PostgresBinaries, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
     root = tmp_path_factory.mktemp("many")
     with ExitStack() as stack:
@@ -137,7 +128,7 @@ def made(
             stack.enter_context(SafekeeperProcess(id, root / f"safekeeper-{id}", arguments=OPTIONS))
             for id in (1, 2, 3)
         ]
-        working = stack.enter_context(new_postgres(root / "working"))
+        working = stack.enter_context(Postgres(pg_binaries, root / "working", wal_seg_size=MIB))
         addresses = [safekeeper.address for safekeeper in safekeepers]
         arguments = attach(root, working, WORKING, addresses)
         proposer = stack.enter_context(
@@ -236,11 +227,11 @@ def test_a_tenant_has_its_limits(world: World) -> None:
 
 
 def test_a_full_timeline_affects_no_other(
-    world: World, new_postgres: Callable[[Path], Postgres], tmp_path: Path
+    world: World, pg_binaries: PostgresBinaries, tmp_path: Path
 ) -> None:
     """Its tenant's quota is used up on all members: its commits wait, those of others do not."""
     with ExitStack() as stack:
-        postgres = stack.enter_context(new_postgres(tmp_path / "full"))
+        postgres = stack.enter_context(Postgres(pg_binaries, tmp_path / "full", wal_seg_size=MIB))
         arguments = attach(tmp_path, postgres, FULL, world.addresses)
         proposer = ProposerProcess(
             postgres.dsn(),

@@ -61,7 +61,6 @@ class Attached:
 class World:
     root: Path
     binaries: PostgresBinaries
-    template: Path
     safekeepers: list[SafekeeperProcess]
     disks: list[FailingDisk]
     stack: ExitStack
@@ -77,8 +76,7 @@ class World:
     def attach(self, name: TimelineId, stack: ExitStack) -> Attached:
         """A new primary that streams; it ends with the stack."""
         folder = self.root / name.timeline_id.hex()
-        postgres = Postgres(self.binaries, folder, wal_seg_size=MIB, template=self.template)
-        stack.enter_context(postgres)
+        postgres = stack.enter_context(Postgres(self.binaries, folder, wal_seg_size=MIB))
         members = ("--safekeepers", ",".join(self.addresses))
         dsn = postgres.dsn()
         created = sk("timeline", "create", "--primary", dsn, "--timeline", name, *members)
@@ -140,9 +138,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(
-    pg_binaries: PostgresBinaries,
-    initdb_template: Callable[[PostgresBinaries, int], Path],
-    tmp_path_factory: pytest.TempPathFactory,
+    pg_binaries: PostgresBinaries, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
     root = tmp_path_factory.mktemp("apart")
     with ExitStack() as stack:
@@ -154,8 +150,7 @@ def world(
                 disks.append(FailingDisk(root / f"disk-{id}", only_below=below))
             safekeepers.append(SafekeeperProcess(id, data_dir, env=disks[-1].env))
             stack.enter_context(safekeepers[-1])
-        template = initdb_template(pg_binaries, MIB)
-        yield World(root, pg_binaries, template, safekeepers, disks, stack)
+        yield World(root, pg_binaries, safekeepers, disks, stack)
 
 
 @pytest.fixture
