@@ -33,7 +33,8 @@ JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_TEST_EXE
 # no query runs for long.
 for _variable in JAVA_VARIABLES:
     os.environ[_variable] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-DRIVER = Path(__file__).parent / "java_driver.py"
+RING = Path(__file__).parent
+DRIVER = RING / "java_driver.py"
 
 #: two workers, four tries of each task, only what a test needs
 SETTINGS = {
@@ -67,7 +68,10 @@ def session(
 ) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
-    made = new_session("tests", "local[2,4]", settings)
+    settings["spark.python.daemon.module"] = "preloaded_daemon"
+    with pytest.MonkeyPatch.context() as environment:  # which Java and its children inherit
+        environment.setenv("PYTHONPATH", str(RING), prepend=os.pathsep)
+        made = new_session("tests", "local[2,4]", settings)
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
