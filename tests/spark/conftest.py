@@ -34,7 +34,7 @@ JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_TEST_EXE
 for _variable in JAVA_VARIABLES:
     os.environ[_variable] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 RING = Path(__file__).parent
-DRIVER = RING / "java_driver.py"
+CLASS_DRIVER = RING / "class_driver.py"
 
 #: two workers, four tries of each task, only what a test needs
 SETTINGS = {
@@ -46,16 +46,17 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def class_archive(server_wal: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def class_archive(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Each later Java maps the classes of Spark from one file, as the first one has loaded them.
     To load and verify them is a third of what a short driver costs. Java ignores a file that does
     not fit, as that of another Java."""
     prepare_environment()
-    archive = tmp_path_factory.mktemp("classes") / "spark.jsa"
+    folder = tmp_path_factory.mktemp("classes")
+    archive = folder / "spark.jsa"
     first = f"{os.environ[JAVA_VARIABLES[0]]} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
     # The output ends when Java does, which is after the driver.
     subprocess.run(
-        [sys.executable, DRIVER, server_wal],
+        [sys.executable, CLASS_DRIVER, folder],
         env={**os.environ, JAVA_VARIABLES[0]: first}, capture_output=True, check=True,
     )  # fmt: skip
     for variable in JAVA_VARIABLES:
@@ -68,9 +69,8 @@ def session(
 ) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
-    settings["spark.python.daemon.module"] = "preloaded_daemon"
     with pytest.MonkeyPatch.context() as environment:  # which Java and its children inherit
-        environment.setenv("PYTHONPATH", str(RING), prepend=os.pathsep)
+        environment.setenv("PYTHONPATH", str(RING / "preloaded"), prepend=os.pathsep)
         made = new_session("tests", "local[2,4]", settings)
     made.sparkContext.setLogLevel("OFF")
     yield made
