@@ -23,7 +23,7 @@ import msgspec
 from quorum_wal.backup.backup_record import Backup, parse_backup_id
 from quorum_wal.backup.errors import BackupError
 from quorum_wal.backup.retry import create_with_retries
-from quorum_wal.objectstore.archive import TimelineArchive
+from quorum_wal.objectstore.archive import TimelineArchive, check_present
 from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound
 from quorum_wal.objectstore.sealed import seal, unseal
 
@@ -81,7 +81,9 @@ class BackupCatalog:
             ) from error
 
     def add(self, backup: Backup) -> None:
-        """All parts must be in the store. Raises BackupError if another backup has this id."""
+        """All parts must be in the store. Raises BackupError if another backup has this id,
+        ArchiveError if the store does not have the archive any more."""
+        check_present(self._store, self.archive.timeline)
         key = self._folder(backup.backup_id) + BACKUP_FILE
         data = msgspec.json.format(msgspec.json.encode(asdict(backup)), indent=2)
         create_with_retries(self._store, key, seal(data, None))

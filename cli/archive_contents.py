@@ -15,6 +15,7 @@ from quorum_wal.backup.backup_record import Backup
 from quorum_wal.cli.archive_options import archive_options, open_archive
 from quorum_wal.cli.output import console, plain_table, print_json
 from quorum_wal.cli.parameters import Dsn, Safekeepers, json_option, timeline_option, with_conninfo
+from quorum_wal.cli.shared_option import shared_option
 from quorum_wal.cli.status_tables import version_text
 from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.objectstore.archive import TimelineArchive, find_timelines
@@ -74,9 +75,12 @@ class ArchiveStatus:
 @click.command()
 @archive_options()
 @timeline_option
-@click.option("--safekeepers", type=Safekeepers(), help="Ask these for the last commit.")
-@click.option(
+@shared_option(
+    "--safekeepers", "SK_SAFEKEEPERS", type=Safekeepers(), help="Ask these for the last commit."
+)
+@shared_option(
     "--safekeeper-conninfo",
+    "SK_SAFEKEEPER_CONNINFO",
     type=Dsn(),
     default="",
     help="libpq settings for safekeeper connections: sslmode, user, passfile, ...",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from quorum_wal.backup.archived_log import ArchivedLog, archived_log
-from quorum_wal.backup.verify import ArchiveAddress, Verdict, verify_fast
+from quorum_wal.backup.verify import ArchiveAddress, Damage, Verdict, verify_fast
 from quorum_wal.backup.verify import verify as verify_all
 from quorum_wal.cli.archive_options import archive_options, open_archive, parse_options
 from quorum_wal.cli.output import ExitCode, print_json
@@ -17,6 +18,7 @@ from quorum_wal.cli.progress import ByteProgress
 from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.objectstore.archive import TimelineArchive, require_archive
 from quorum_wal.pageserver.cuts.needed_wal import needed_wal
+from quorum_wal.pageserver.cuts.page_audit import PageAudit
 from quorum_wal.pgwal.errors import LsnSyntaxError
 from quorum_wal.pgwal.lsn import Lsn, format_lsn
 from quorum_wal.telemetry.size import bytes_text
@@ -54,7 +56,8 @@ def verify(
 
     Checks that no WAL is missing, that every object has the contents that were written, and that
     every record has a correct CRC and follows the previous one, across segments and Postgres
-    timelines. Reports each gap and each damaged object, and then exits with 1.
+    timelines. Also checks the layers and frames of the pageserver's cuts. Reports each gap and each
+    damaged object, and then exits with 1.
     """
     store = open_archive(archive, archive_option)
     found = require_archive(store, timeline)
@@ -69,11 +72,18 @@ def verify(
                 archive, parse_options(archive_option), found.timeline, found.facts
             )
             verdict = verify_all(address, log, bar.more, jobs)
+    seconds = time.monotonic() - begun
+    audit = PageAudit(store, found.timeline)
+    with ByteProgress("verifying pages", audit.content_bytes) as bar:
+        damages = audit.run(is_fast=fast, progress=bar.more)
     if json:
-        print_json(_as_json(found, verdict))
+        is_sound = verdict.is_sound and not damages
+        pages = _pages_as_json(audit, damages)
+        print_json(_as_json(found, verdict) | {"sound": is_sound, "pages": pages})
     else:
-        _print(verdict, time.monotonic() - begun, fast=fast)
-    if not verdict.is_sound:
+        _print(verdict, seconds, fast=fast)
+        _print_pages(audit, damages, fast=fast)
+    if damages or not verdict.is_sound:
         context.exit(ExitCode.FAILED)
 
 
@@ -87,10 +97,7 @@ def _log(archive: TimelineArchive, begin_lsn: int | None, end_lsn: int | None) -
 def _print(verdict: Verdict, seconds: float, *, fast: bool) -> None:
     for gap in verdict.gaps:
         click.echo(f"gap: {gap}, {bytes_text(gap.end_lsn - gap.begin_lsn)}")
-    for damage in verdict.damages:
-        # The reason often names the object already.
-        named = damage.reason if damage.key in damage.reason else f"{damage.key}: {damage.reason}"
-        click.echo(f"damaged: {named}")
+    _print_damages(verdict.damages)
     log = f"{format_lsn(verdict.begin_lsn)} to {format_lsn(verdict.end_lsn)}"
     objects = f"{verdict.objects} objects, {bytes_text(verdict.content_bytes)}"
     if verdict.is_sound:
@@ -103,11 +110,41 @@ def _print(verdict: Verdict, seconds: float, *, fast: bool) -> None:
         )
 
 
+def _print_pages(audit: PageAudit, damages: Sequence[Damage], *, fast: bool) -> None:
+    """Prints nothing if no pageserver has made pages."""
+    if not audit.objects:
+        return
+    _print_damages(damages)
+    objects = f"{audit.objects} objects of a pageserver, {bytes_text(audit.content_bytes)}"
+    if damages:
+        click.echo(
+            f"NOT SOUND: {len(damages)} damaged objects of {objects}; restores that begin with a "
+            "cut may fail\nhint: docs/pageserver.md, section A layer is lost or damaged"
+        )
+    else:
+        click.echo(f"{'complete' if fast else 'sound'}: {objects}")
+
+
+def _print_damages(damages: Sequence[Damage]) -> None:
+    for damage in damages:
+        # The reason often names the object already.
+        named = damage.reason if damage.key in damage.reason else f"{damage.key}: {damage.reason}"
+        click.echo(f"damaged: {named}")
+
+
+def _pages_as_json(audit: PageAudit, damages: Sequence[Damage]) -> dict[str, Any]:
+    return {
+        "sound": not damages,
+        "objects": audit.objects,
+        "content_bytes": audit.content_bytes,
+        "damaged": [{"key": each.key, "reason": each.reason} for each in damages],
+    }
+
+
 def _as_json(archive: TimelineArchive, verdict: Verdict) -> dict[str, Any]:
     return {
         "tenant_id": archive.timeline.tenant_id.hex(),
         "timeline_id": archive.timeline.timeline_id.hex(),
-        "sound": verdict.is_sound,
         "begin_lsn": format_lsn(verdict.begin_lsn),
         "end_lsn": format_lsn(verdict.end_lsn),
         "objects": verdict.objects,

@@ -26,6 +26,7 @@ def archiving_options(function: Callable[..., Any]) -> Callable[..., Any]:
         archive_compression: int,
         archive_backlog_max: int,
         archive_workers: int,
+        archive_begin: bool,
         **others: Any,
     ) -> Any:
         settings = None
@@ -37,6 +38,7 @@ def archiving_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 archive_partial_interval,
                 archive_backlog_max,
                 archive_workers,
+                archive_begin,
             )
         return function(*args, archive=settings, **others)
 
@@ -79,5 +81,11 @@ def _options() -> list[Callable[..., Any]]:
             show_default=True,
             metavar="N",
             help="Number of timelines archived at the same time.",
+        ),
+        click.option(
+            "--archive-begin",
+            is_flag=True,
+            help="Begin a new archive for timelines that another one has. Without it, an archive "
+            "that is empty is a folder that is not mounted.",
         ),
     ]

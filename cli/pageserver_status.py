@@ -26,6 +26,10 @@ POLL_SECONDS = 0.5
 #: By the scheme; without one, the page is asked with and without TLS.
 _ENCRYPTED = {"": None, "http": False, "https": True}
 _NOTHING = "-"
+NO_TIMELINE = (
+    "it has no timeline: the archive has none, or no tenant is attached to this pageserver "
+    "(sk archive status, sk generations status)"
+)
 _WELL, _REMARK, _UNWELL = "bold green", "bold yellow", "bold red"
 
 
@@ -118,7 +122,7 @@ def _ask_until_cut(address: PageAddress, access: PageAccess, seconds: float) -> 
 def _reason_to_wait(page: dict[str, Any]) -> str:
     """Why no table can be restored yet; "" if one can, of each timeline."""
     if not page["timelines"]:
-        return "it has no timeline yet"
+        return NO_TIMELINE
     return next(chain(_problems(page), _first_cuts(page)), "")
 
 
@@ -157,6 +161,8 @@ def _head(page: dict[str, Any]) -> Text:
 
 def _remarks(page: dict[str, Any]) -> Iterator[str]:
     """Unusual states that need no action."""
+    if not page["timelines"]:
+        yield NO_TIMELINE
     yield from _first_cuts(page)
     if page.get("emergency"):
         yield page["emergency"]

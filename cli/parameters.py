@@ -187,7 +187,9 @@ def safekeepers_option(function: F) -> F:
 def live_safekeepers_option(function: F) -> F:
     """--safekeepers and --safekeeper-conninfo, both optional; () without --safekeepers."""
     text = "Members that run, for WAL that is not archived yet: HOST:PORT,HOST:PORT,..."
-    safekeepers = click.option("--safekeepers", type=Safekeepers(), default=(), help=text)
+    safekeepers = shared_option(
+        "--safekeepers", "SK_SAFEKEEPERS", type=Safekeepers(), default=(), help=text
+    )
     return safekeepers(_conninfo_option(function))
 
 

@@ -20,9 +20,9 @@ from quorum_wal.backup.restore_plan import RestorePlan, RestorePlanner
 from quorum_wal.backup.target import AtLsn, AtTime, Target, format_time
 from quorum_wal.backup.unpack import Unpacking
 from quorum_wal.objectstore.archive import TimelineArchive
-from quorum_wal.objectstore.errors import ObjectStoreError
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound, ObjectStoreError
 from quorum_wal.pageserver.cuts.tombstone import has_tombstone
-from quorum_wal.pageserver.errors import PagesDeleted, PageserverError
+from quorum_wal.pageserver.errors import LayerDamaged, PagesDeleted, PageserverError
 from quorum_wal.pageserver.objects.page_keys import PageKeys
 from quorum_wal.pgwal.lsn import format_lsn
 
@@ -78,8 +78,21 @@ class RestorableCuts:
 
     def writer(self, backup: Backup) -> Callable[[Backup, Unpacking], None] | None:
         """The function that writes a cut; None for a base backup."""
-        is_cut = self._cuts is not None and backup.backup_id in self._ids
-        return self._cuts.write if is_cut and self._cuts is not None else None
+        cuts = self._cuts
+        if cuts is None or backup.backup_id not in self._ids:
+            return None
+
+        def write(backup: Backup, unpacking: Unpacking) -> None:
+            try:
+                cuts.write(backup, unpacking)
+            except (LayerDamaged, ObjectDamaged, ObjectNotFound) as error:
+                raise PageserverError(
+                    f"{backup.backup_id} cannot be restored: {error}",
+                    hint=f'Empty "{unpacking.data_dir}", and begin with a base backup: --backup ID '
+                    "of sk backup list. Then see docs/pageserver.md: a layer is lost or damaged.",
+                ) from error
+
+        return write
 
     def _backups(self, backups: Sequence[Backup]) -> list[Backup]:
         store, timeline = self._archive.store, self._archive.timeline

@@ -132,8 +132,8 @@ class RestoreRequest:
             raise CommandError(
                 f"no safekeeper that answers has timeline {self.timeline}"
                 + "".join(f"; {member.error}" for member in members if member.error),
-                "Give the members that run, or give no --safekeepers to restore from the archive "
-                "alone.",
+                "Give the members that run. To restore from the archive alone, give no "
+                "--safekeepers, and unset SK_SAFEKEEPERS.",
                 ExitCode.UNREACHABLE,
             )
         self.addresses = _tell_quorum(members, self.timeline)

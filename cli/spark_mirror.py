@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from quorum_wal.cli.archive_options import parse_options as parse_store_options
-from quorum_wal.cli.output import CommandError
 from quorum_wal.cli.parameters import Dsn, FiniteRange
 from quorum_wal.cli.spark_session import command_session
 from quorum_wal.cli.wal_input_options import (
@@ -19,7 +18,7 @@ from quorum_wal.cli.wal_input_options import (
 from quorum_wal.spark.mirror.mirror import AppliedBatch
 from quorum_wal.spark.mirror.mirror_stream import MirrorSettings, MirrorStream
 from quorum_wal.spark.mirror.selection import Selection
-from quorum_wal.spark.mirror.version import describe
+from quorum_wal.spark.mirror.version import TableFormat, describe
 from quorum_wal.telemetry.stop_signal import StopSignal
 
 #: tries each task four times, as a cluster does
@@ -48,7 +47,7 @@ LOCAL = "local[*,4]"
 @click.option(
     "--format",
     "table_format",
-    type=click.Choice(["parquet", "delta", "iceberg"]),
+    type=click.Choice([each.value for each in TableFormat]),
     default="parquet",
     show_default=True,
     help="Format of the tables.",
@@ -88,10 +87,6 @@ def mirror(
     The first start copies the tables from --dsn. After an interruption or a crash the command
     continues where it stopped. Readers see all tables at the same commit.
     """
-    if table_format == "iceberg":
-        raise CommandError(
-            "the format iceberg is not supported yet", hint="Use --format parquet or delta."
-        )
     settings = MirrorSettings(
         url=into if "://" in into else str(Path(into).absolute()),
         source=source_options(values),
@@ -99,7 +94,7 @@ def mirror(
         selection=Selection(tuple(sorted(include)), tuple(sorted(exclude))),
         store_options=parse_store_options(into_option),
         is_text=text,
-        is_delta=table_format == "delta",
+        table_format=TableFormat(table_format),
     )
     stopping = StopSignal().install()
     stream = MirrorStream(settings)

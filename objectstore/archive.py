@@ -96,17 +96,24 @@ class TimelineArchive:
         level: int | None = ZSTD_LEVEL,
     ) -> TimelineArchive:
         """Creates the archive, or opens it. Raises ArchiveError if it is another server's."""
+        archive = cls(store, timeline, facts, level)
         key = timeline_prefix(timeline) + TIMELINE_FILE
-        data = msgspec.json.encode(asdict(facts))
-        if not store.create(key, seal(data, None)):
-            found = cls.open(store, timeline).facts
-            if found != facts:
-                raise ArchiveError(
-                    f"archive {store.url} has timeline {timeline} of another server: "
-                    f"expected {facts}, found {found}",
-                    hint="A timeline's name is never used twice; give this cluster its own folder.",
-                )
-        return cls(store, timeline, facts, level)
+        if not store.create(key, seal(msgspec.json.encode(asdict(facts)), None)):
+            archive.check()
+        return archive
+
+    def check(self) -> None:
+        """Raises ArchiveError if the store does not have this archive, or has another server's."""
+        try:
+            found = self.open(self.store, self.timeline).facts
+        except ObjectNotFound as error:
+            raise _not_there(self.store, self.timeline) from error
+        if found != self.facts:
+            raise ArchiveError(
+                f"archive {self.store.url} has timeline {self.timeline} of another server: "
+                f"expected {self.facts}, found {found}",
+                hint="A timeline's name is never used twice; give this cluster its own folder.",
+            )
 
     # ---- writing
 
@@ -282,6 +289,25 @@ class TimelineArchive:
 
 def _end_lsn(wal: ArchivedWal) -> int:
     return wal.end_lsn
+
+
+def check_present(store: ObjectStore, timeline: TimelineId) -> None:
+    """Raises ArchiveError if the store does not have the archive of the timeline. Callers check
+    before they write: a file system that is not mounted is an empty folder, and a write there
+    would seem to succeed."""
+    try:
+        store.get_tail(timeline_prefix(timeline) + TIMELINE_FILE, SEAL.size)
+    except ObjectNotFound as error:
+        raise _not_there(store, timeline) from error
+
+
+def _not_there(store: ObjectStore, timeline: TimelineId) -> ArchiveError:
+    return ArchiveError(
+        f"{store.url} does not have the archive of timeline {timeline} any more; is its file "
+        "system mounted?",
+        hint="Mount it. If the archive was deleted, restart the safekeepers with --archive-begin, "
+        "and take a base backup.",
+    )
 
 
 def find_timelines(store: ObjectStore) -> list[TimelineId]:

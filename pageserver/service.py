@@ -25,6 +25,7 @@ from quorum_wal.objectstore.store import ObjectStore
 from quorum_wal.pageserver.attached_timeline import AttachedTimeline
 from quorum_wal.pageserver.attachments.attachment import Phase
 from quorum_wal.pageserver.attachments.attachment_events import Mode
+from quorum_wal.pageserver.attachments.attachment_shell import missing_text
 from quorum_wal.pageserver.attachments.event_loop import EventLoop
 from quorum_wal.pageserver.checks.scheduled_checks import CheckSchedule, ScheduledChecks
 from quorum_wal.pageserver.config import ProcessConfig
@@ -161,7 +162,9 @@ def timeline_problem(attached: AttachedTimeline) -> str:
         return str(PagesDeleted(attached.timeline))
     if core.mode is Mode.STALE:
         return f"generation {core.suffix} is stale: another pageserver has the timeline"
-    return ingest.state.problem if ingest is not None else ""
+    if ingest is not None and ingest.state.problem:
+        return ingest.state.problem
+    return missing_text(attached.shell.missing) if attached.shell.missing else ""
 
 
 def timeline_status(attached: AttachedTimeline, problem: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class ArchiveSettings:
     partial_interval_seconds: float = PARTIAL_INTERVAL_SECONDS
     backlog_bytes_max: int = 0
     workers_max: int = WORKERS
+    may_begin: bool = False
 
 
 class ArchiverState(Enum):
@@ -52,6 +53,8 @@ class ArchiveProgress:
     uploaded_bytes: int = 0  # of WAL, before compression
     failures_count: int = 0
     has_warned: bool = False
+    #: The archive was read. Until then, archived_lsn is where its WAL may begin.
+    is_open: bool = False
 
     def backlog_bytes(self, commit_lsn: int) -> int:
         return max(0, commit_lsn - self.archived_lsn)

@@ -148,13 +148,15 @@ class Archiver:
             self._look(archive, history)
             due = self._due(history, commit_lsn)
         if due and self._turn.is_ours:
+            archive.check()
             self._put_histories(archive, history, commit_lsn)
             self._upload(archive, pool, due)
             return True
         return False
 
     def _open(self) -> TimelineArchive:
-        """At the first turn: finds how much of our WAL is in the store."""
+        """At the first turn: finds how much of our WAL is in the store. If it was archived before,
+        a store without it is a mistake, unless the operator wants a new archive."""
         control = self._timeline.control
         facts = ArchivedTimeline(
             system_id=control.server.system_id,
@@ -163,8 +165,12 @@ class Archiver:
             tli=control.tli_history.tli_at(control.timeline_start_lsn),
             timeline_start_lsn=control.timeline_start_lsn,
         )
-        level = self._progress.settings.level
-        archive = TimelineArchive.create(self._store, control.timeline, facts, level)
+        settings = self._progress.settings
+        if control.archived_lsn > control.timeline_start_lsn and not settings.may_begin:
+            archive = TimelineArchive(self._store, control.timeline, facts, settings.level)
+            archive.check()
+        else:
+            archive = TimelineArchive.create(self._store, control.timeline, facts, settings.level)
         archived_lsn = self._find_archived_lsn(archive)
         log.info(
             "archive opened",
@@ -183,6 +189,7 @@ class Archiver:
         self._advance(archived_lsn)
         self._partial_segnos.add(archived_lsn // archive.facts.wal_seg_size)
         self._archive = archive
+        self._progress.is_open = True
         return archive
 
     def _find_archived_lsn(self, archive: TimelineArchive) -> int:

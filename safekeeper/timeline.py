@@ -490,10 +490,10 @@ class Timeline:
 
     def _hints(self) -> Hints:
         """The published positions, which are on disk. The acceptor may be inside a step."""
-        positions = self.positions
+        positions, archive = self.positions, self.archive
         return Hints(
             flush_lsn=positions.flush_lsn,
             commit_lsn=positions.commit_lsn,
             truncate_lsn=positions.truncate_lsn,
-            archived_lsn=self.archive.archived_lsn if self.archive is not None else 0,
+            archived_lsn=archive.archived_lsn if archive is not None and archive.is_open else 0,
         )

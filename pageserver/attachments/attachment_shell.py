@@ -27,12 +27,21 @@ from quorum_wal.pageserver.cuts.page_objects import PageObjects
 from quorum_wal.pageserver.layers.fork_table import ForkTable
 from quorum_wal.pageserver.objects.attachment_id import AttachmentId
 from quorum_wal.pageserver.objects.page_index import Cut
+from quorum_wal.pageserver.objects.page_keys import StoredName
 
 T = TypeVar("T")
 
 RETRY_SECONDS = 2.0
 
 log = structlog.get_logger()
+
+
+def missing_text(names: Sequence[StoredName]) -> str:
+    """The problem as a sentence."""
+    return (
+        f"{len(names)} objects of its cuts are missing in the archive, the first is "
+        f"{names[0].format()}: another program deleted them"
+    )
 
 
 class AttachmentListener(Protocol):
@@ -80,6 +89,7 @@ class AttachmentShell:
         self._changes: dict[int, Sequence[Path]] = {}
         self._numbers = 0
         self._scrub: Scrub | None = None
+        self._scrub_missing: tuple[StoredName, ...] = ()
         self._is_detached = False
         self._log = log.bind(timeline=str(attachment_id.timeline), suffix=str(core.suffix))
 
@@ -115,6 +125,11 @@ class AttachmentShell:
         if self.compaction is not None:
             self._numbers += 1
             self.compaction.begin(self._numbers)
+
+    @property
+    def missing(self) -> tuple[StoredName, ...]:
+        """The objects that the index names and that the last scrub did not find."""
+        return tuple(name for name in self._scrub_missing if name in self.core.index.names)
 
     def begin_scrub(self) -> None:
         if self._scrub is None or self._scrub.is_ended:
@@ -256,6 +271,10 @@ class AttachmentShell:
             case scrubbing.Orphans(names):
                 self._log.info("scrub found objects that no index names", objects=len(names))
                 self.step(events.OrphansFound(names))
+            case scrubbing.Missing(names):
+                self._scrub_missing = names
+                if self.missing:
+                    self._log.error("objects are missing", reason=missing_text(self.missing))
             case scrubbing.ScrubEnded(problem):
                 if problem:
                     self._log.warning("scrub was cancelled", reason=problem)

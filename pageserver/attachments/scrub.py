@@ -1,6 +1,7 @@
-"""The core of one scrub of a timeline: finds objects that no index names. Pure.
+"""The core of one scrub of a timeline: finds objects that no index names, and objects that the
+index names and the store has lost. Pure.
 
-    new index written     -> list all of pages/ -> read all kept indices -> orphans
+    new index written     -> list all of pages/ -> read all kept indices -> orphans, missing
 
 Laws. Objects are listed first and indices are read afterwards, so that an object named after the
 listing counts as named. Any error ends the run without a result; an object counts as missing only
@@ -80,13 +81,21 @@ class Orphans:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """All objects that the index `fresh` names and that are not in the listing; it may be empty.
+    They were stored before that index was written, so another program has deleted them."""
+
+    names: tuple[StoredName, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScrubEnded:
     """`problem` is "" if the scrub completed."""
 
     problem: str
 
 
-Action: TypeAlias = ListPages | ReadIndex | Orphans | ScrubEnded
+Action: TypeAlias = ListPages | ReadIndex | Orphans | Missing | ScrubEnded
 
 
 class Scrub:
@@ -99,6 +108,8 @@ class Scrub:
         self.grace_ms = grace_ms
         self.is_ended = False
         self._candidates: set[StoredName | IndexName] = set()
+        self._listed_names: frozenset[PageName] = frozenset()
+        self._missing: tuple[StoredName, ...] = ()
         self._unread: set[IndexName] = set()
 
     def step(self, event: Event) -> list[Action]:
@@ -135,6 +146,7 @@ class Scrub:
             and name not in kept
             and now_ms - at_ms >= self.grace_ms
         }
+        self._listed_names = frozenset(modified_ms)
         self._unread = set(kept)
         return [ReadIndex(name) for name in sorted(kept)]
 
@@ -145,9 +157,12 @@ class Scrub:
             return self._end(f"index {name.format()} was deleted after it was listed")
         self._unread.discard(name)
         self._candidates -= index.names
+        if name == self.fresh:
+            self._missing = tuple(sorted(index.names - self._listed_names, key=_text))
         if self._unread:
             return []
-        return [Orphans(tuple(sorted(self._candidates, key=_text))), *self._end("")]
+        orphans = tuple(sorted(self._candidates, key=_text))
+        return [Orphans(orphans), Missing(self._missing), *self._end("")]
 
 
 def suffix_of(name: PageName) -> Suffix:

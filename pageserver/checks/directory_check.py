@@ -31,7 +31,7 @@ from quorum_wal.pageserver.checks.page_comparison import (
 )
 from quorum_wal.pageserver.checks.page_sample import choose_pages
 from quorum_wal.pageserver.checks.visibility_bits import are_bits_valid
-from quorum_wal.pageserver.errors import PageserverError
+from quorum_wal.pageserver.errors import PageNotFound, PageserverError
 from quorum_wal.pageserver.layers.control_file import CONTROL_FILE, ControlFile
 from quorum_wal.pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
 from quorum_wal.pageserver.layers.fork_table import relation_files, relation_folders
@@ -100,9 +100,17 @@ class DataDirectory:
         return (self.path / POSTMASTER_FILE).exists()
 
     def open_point(self, open_point: OpenPoint, *, may_end: bool = False) -> RestorePoint:
-        """The pages as of the redo position of its checkpoint, or as of the end of the WAL."""
+        """The pages as of the redo position of its checkpoint, or as of the end of the WAL. Raises
+        PageserverError."""
         lsn = as_boundary(self.control.redo_lsn, self.wal_seg_size)
-        return open_point(RecoveryTarget(lsn=lsn, may_end=may_end))
+        try:
+            return open_point(RecoveryTarget(lsn=lsn, may_end=may_end))
+        except PageNotFound as error:
+            redo = format_lsn(self.control.redo_lsn)
+            raise PageNotFound(
+                f'the last checkpoint of "{self.path}" begins at {redo}: {error}',
+                hint=f"{error.hint} The files of a server are comparable after a later checkpoint.",
+            ) from error
 
     def read(self, fork: Fork, version_folder: str, blocks: Numbers) -> dict[int, bytes]:
         """Returns the blocks that exist completely."""

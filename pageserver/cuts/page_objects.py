@@ -14,6 +14,7 @@ from pathlib import Path
 
 from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.generations.suffix import Suffix
+from quorum_wal.objectstore.archive import check_present
 from quorum_wal.objectstore.errors import ObjectNotFound
 from quorum_wal.objectstore.sealed import SEAL, Seal, SealedPieces, unseal_pieces
 from quorum_wal.objectstore.store import ObjectInfo, ObjectStore
@@ -99,14 +100,18 @@ class PageObjects:
         return found or PageIndex()
 
     def create_index(self, name: IndexName, index: PageIndex) -> None:
-        """Raises PageserverError if the object exists with other content."""
+        """Raises PageserverError if the object exists with other content, ArchiveError if the store
+        does not have the timeline's archive any more."""
+        check_present(self._store, self.keys.timeline)
         key, data = self.keys.key(name), encode_index(index)
         if not self._store.create(key, data):
             self._check_same(key, Seal.decode(data, key))
 
     def upload(self, ref: LayerRef | FrameRef, path: Path) -> None:
         """Uploads a file. Frames are compressed here; pages in layers are compressed already.
-        Raises PageserverError if the object exists with other content."""
+        Raises PageserverError if the object exists with other content, ArchiveError if the store
+        does not have the timeline's archive any more."""
+        check_present(self._store, self.keys.timeline)
         key = self.keys.key(ref.name)
         level = None if isinstance(ref, LayerRef) else 3
         sealed = SealedPieces(lambda: _pieces(path), path.stat().st_size, level)

@@ -23,7 +23,7 @@ class CutRule:
         base backup."""
         if last is None:
             return candidate.start_lsn >= consistent_lsn
-        return (
+        return candidate.end_lsn > last.end_lsn and (
             candidate.end_lsn - last.end_lsn >= self.cut_bytes
             or (candidate.at - last.at).total_seconds() >= self.cut_seconds
         )

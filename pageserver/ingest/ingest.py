@@ -228,24 +228,32 @@ class Ingest(threading.Thread):
         )
         self._receiver.start()
         scan = CheckpointScan(start.redo_lsn, facts)
+        tail_lsn = 0  # end of the page that was scanned before it was full
         while not self._stopping.is_set():
-            self._progress.wait(WAIT_SECONDS)
+            is_quiet = not self._progress.wait(WAIT_SECONDS)
             self._progress.clear()
             self._trim.report_due()
             receiver = self._receiver
-            self.state.received_lsn = receiver.received_lsn
+            received_lsn, tli = receiver.received_lsn, max(receiver.tli, 1)
+            self.state.received_lsn = received_lsn
             self.state.problem = receiver.problem
             self.state.phase = "receiving"
-            for checkpoint in self._scan(wal, scan, receiver.received_lsn, max(receiver.tli, 1)):
+            found = self._scan(wal, scan, received_lsn - received_lsn % WAL_PAGE_SIZE, tli)
+            if is_quiet and received_lsn != tail_lsn:
+                tail = CheckpointScan(max(scan.checked_lsn, start.redo_lsn), facts)
+                found += self._scan(wal, tail, received_lsn, tli)
+                tail_lsn = received_lsn
+            for checkpoint in found:
                 if self._config.rule.is_due(start.last, checkpoint, start.consistent_lsn):
                     self._cut(start, wal, checkpoint)
 
     def _scan(
-        self, wal: WalFolder, scan: CheckpointScan, received_lsn: int, tli: int
+        self, wal: WalFolder, scan: CheckpointScan, limit_lsn: int, tli: int
     ) -> list[Checkpoint]:
-        """The checkpoints in complete pages received since the last call."""
+        """The checkpoints in the WAL from `scan.fed_lsn` on. If the limit is inside of a page, the
+        scan ends there: on a quiet primary a page may stay unfinished for hours, and a later scan
+        finds its checkpoints again."""
         found = []
-        limit_lsn = received_lsn - received_lsn % WAL_PAGE_SIZE
         seg_size = wal.server.wal_seg_size
         while scan.fed_lsn < limit_lsn and not self._stopping.is_set():
             lsn = scan.fed_lsn

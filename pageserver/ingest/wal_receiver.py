@@ -18,8 +18,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import structlog
@@ -44,9 +44,15 @@ RETRY_SECONDS = 0.5
 STALE_RETRY_SECONDS = 30.0
 #: So is one because of the user, if all safekeepers reject it. Wrong passwords are counted.
 REFUSED_RETRY_SECONDS = 30.0
+#: A full disk has room again when a cut is done, or when an administrator makes some.
+DISK_RETRY_SECONDS = 10.0
 BATCH_BYTES = 1 << 20
 
 log = structlog.get_logger()
+
+
+class DiskFailed(PageserverError):
+    """WAL could not be written into the folder: no safekeeper is the reason."""
 
 
 class WalReceiver(threading.Thread):
@@ -99,7 +105,12 @@ class WalReceiver(threading.Thread):
             for safekeeper in self._safekeepers:
                 if self._stopping.is_set() or self._is_full():
                     break
-                self._try(safekeeper)
+                try:
+                    self._try(safekeeper)
+                except DiskFailed as error:
+                    self.problem, self._pause_seconds = str(error), DISK_RETRY_SECONDS
+                    log.error("could not store WAL", reason=self.problem)
+                    break
             if len(self._refusing) == len(self._safekeepers):
                 self._pause_seconds = REFUSED_RETRY_SECONDS
             self._stopping.wait(self._pause_seconds)
@@ -108,9 +119,12 @@ class WalReceiver(threading.Thread):
             os.close(self._file)
 
     def _try(self, safekeeper: Safekeeper) -> None:
+        """Raises DiskFailed."""
         self._refusing.discard(safekeeper.name)
         try:
             self._receive(safekeeper)
+        except DiskFailed:
+            raise
         except Exception as error:  # any error of the connection: try the next one
             words = " ".join(str(error).split())
             self.problem = f"safekeeper {safekeeper.name}: {words}"
@@ -182,27 +196,39 @@ class WalReceiver(threading.Thread):
         while piece:
             room = seg_size - self.received_lsn % seg_size
             self._open(format_segment_name(self.tli, self.received_lsn // seg_size, seg_size))
-            written = os.pwrite(self._file, piece[:room], self.received_lsn % seg_size)
+            with self._disk():
+                written = os.pwrite(self._file, piece[:room], self.received_lsn % seg_size)
             self.received_lsn += written
             piece = piece[written:]
 
     def _open(self, name: str) -> None:
         """On a new timeline the segment begins with the contents of the previous timeline."""
-        if name == self._file_name:
+        if name == self._file_name and self._file >= 0:
             return
         path, before = self._folder / name, self._folder / self._file_name
         offset = self.received_lsn % self._server.wal_seg_size
         if self._file >= 0:
             os.close(self._file)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        if offset and self._file_name:
-            os.pwrite(self._file, before.read_bytes()[:offset], 0)
+            self._file = -1
+        with self._disk():
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            if offset and self._file_name:
+                os.pwrite(self._file, before.read_bytes()[:offset], 0)
         self._file_name = name
 
     def _write_history(self, history: TimelineHistory) -> None:
         if history.entries:
-            path = self._folder / history_file_name(history.tli)
-            path.write_text(history.format())
+            with self._disk():
+                (self._folder / history_file_name(history.tli)).write_text(history.format())
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise DiskFailed(
+                f'could not write WAL into "{self._folder}": {error.strerror}'
+            ) from error
 
     # ---- WAL that the safekeepers have removed
 
@@ -228,8 +254,8 @@ class WalReceiver(threading.Thread):
             )
             log.error("a WAL segment is missing", segment=name, reason=self.problem)
             return
-        with suppress(FileNotFoundError):
-            (self._folder / name).unlink()
-        (self._folder / name).write_bytes(content)
+        with self._disk():
+            (self._folder / name).unlink(missing_ok=True)
+            (self._folder / name).write_bytes(content)
         self.received_lsn += seg_size
         self._on_progress()

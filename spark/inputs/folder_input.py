@@ -116,7 +116,23 @@ def _end_of_log(folder: SegmentFolder, floor_segno: int, last: int) -> int:
 
 
 def _decoded_end(folder: SegmentFolder, first: int, last: int) -> int | None:
-    """The end of the last record; None if none ends in these segments. Raises LostWal."""
+    """The end of the last record; None if none ends in these segments. Raises LostWal.
+
+    Later pages are looked at after the failure. So a record that is whole by then is no damage:
+    the server has written on meanwhile."""
+    indexer, segno = _decode(folder, first, last)
+    if indexer.failure is not None:
+        failure_lsn = indexer.failure.lsn
+        if segno < last or folder.continues_after(failure_lsn):
+            again, _ = _decode(folder, first, last)
+            if again.failure is not None and again.failure.lsn == failure_lsn:
+                return folder.start_lsn(last + 1)
+    end_lsn = indexer.next_lsn
+    return end_lsn if end_lsn > folder.start_lsn(first) else None
+
+
+def _decode(folder: SegmentFolder, first: int, last: int) -> tuple[RecordIndexer, int]:
+    """The indexer at the first failure or at the end, and its segment. Raises LostWal."""
     facts = folder.facts
     indexer = RecordIndexer(
         folder.start_lsn(first),
@@ -127,14 +143,6 @@ def _decoded_end(folder: SegmentFolder, first: int, last: int) -> int | None:
     for segno in range(first, last + 1):
         for chunk in folder.chunks(segno, folder.start_lsn(segno)):
             indexer.feed(chunk.data)
-            if indexer.failure is None:
-                continue
-            if segno < last or folder.continues_after(indexer.failure.lsn):
-                return folder.start_lsn(last + 1)
-            return _end_behind(indexer, folder, first)
-    return _end_behind(indexer, folder, first)
-
-
-def _end_behind(indexer: RecordIndexer, folder: SegmentFolder, first: int) -> int | None:
-    end_lsn = indexer.next_lsn
-    return end_lsn if end_lsn > folder.start_lsn(first) else None
+            if indexer.failure is not None:
+                return indexer, segno
+    return indexer, last

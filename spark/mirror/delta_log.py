@@ -9,10 +9,8 @@
     shop.orders/_delta_log/_last_checkpoint
     _mirror/delta.json                                            the last version that is published
 
-Laws. The log follows from the versions of the mirror: a version is created first, then published.
-If a process is killed in between, the next one publishes it, and each table has it once, because
-its last commit names the version. A commit is created, never replaced. A dropped table becomes an
-empty one. Source: Delta transaction log protocol (PROTOCOL.md of delta-io/delta).
+Laws: those of `TableLog`. A version is committed once, because the last commit names it. A commit
+is created, never replaced. Source: Delta transaction log protocol (PROTOCOL.md of delta-io/delta).
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from uuid import NAMESPACE_URL, uuid5
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quorum_wal.objectstore.errors import ObjectNotFound
 from quorum_wal.objectstore.store import ObjectStore
 from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror.table_columns import columns_of, schema_of
+from quorum_wal.spark.mirror.table_log import TableLog, check_order
 from quorum_wal.spark.mirror.version import MirrorFile, MirrorTable, Version, Versions
 
 PUBLISHED = "_mirror/delta.json"
@@ -41,43 +39,26 @@ CHECKPOINT_EVERY = 50
 Action: TypeAlias = dict[str, dict[str, Any]]
 
 
-class DeltaLog:
+class DeltaLog(TableLog):
     """Used by one thread. Every method raises MirrorError, ObjectStoreError."""
 
     def __init__(self, versions: Versions) -> None:
-        self._versions = versions
-        self._store = versions.store
-        self._is_text = versions.job().is_text
-        self._published: Version | None = None
-
-    def publish(self, version: Version, now_ms: int) -> None:
-        """Commits what changed since the last version that was published. `now_ms` is the time of
-        the commits, in milliseconds since 1970."""
-        before = self._published or self._last()
-        old = {} if before is None else _by_name(before)
-        new = _by_name(version)
-        for name in sorted({*old, *new}):
-            if old.get(name) != new.get(name):
-                self._commit(name, old.get(name), new.get(name), version.number, now_ms)
-        if before is None or before.number != version.number:
-            self._store.put(PUBLISHED, json.dumps({"version": version.number}).encode())
-        self._published = version
-
-    def _last(self) -> Version | None:
-        try:
-            number = json.loads(self._store.get(PUBLISHED))["version"]
-        except ObjectNotFound:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise MirrorError(f'"{PUBLISHED}" is damaged: {error}') from error
-        return self._versions.numbered(number)
+        super().__init__(versions, PUBLISHED)
 
     def _commit(
-        self, name: str, old: MirrorTable | None, new: MirrorTable | None, number: int, now_ms: int
+        self,
+        name: str,
+        old: MirrorTable | None,
+        new: MirrorTable | None,
+        version: Version,
+        now_ms: int,
     ) -> None:
+        number = version.number
         folder = f"{quote(name, safe='.')}/_delta_log/"
         last = _last_commit(self._store, folder)
-        if last is not None and self._committed(folder, last) == number:
+        published = None if last is None else self._committed(folder, last)
+        check_order(name, published, version)
+        if published == number:
             return
         commit = 0 if last is None else last + 1
         table = new or MirrorTable(old.definition if old else {})
@@ -141,11 +122,6 @@ class DeltaLog:
         for info in list(self._store.list(folder)):
             if info.key < oldest and info.key.rpartition("/")[2][:1].isdigit():
                 self._store.delete(info.key)
-
-
-def _by_name(version: Version) -> dict[str, MirrorTable]:
-    """Partitions are tables of their own; partitioned tables are not written."""
-    return {table.name: table for table in version.tables if not table.is_partitioned}
 
 
 def _last_commit(store: ObjectStore, folder: str) -> int | None:

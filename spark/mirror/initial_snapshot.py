@@ -40,7 +40,7 @@ from quorum_wal.spark.jobs.table_base import passed_lsn
 from quorum_wal.spark.mirror.net_changes import row_of
 from quorum_wal.spark.mirror.selection import Selection
 from quorum_wal.spark.mirror.table_columns import array_of, columns_of, schema_of
-from quorum_wal.spark.mirror.table_files import COMPRESSION_LEVEL, TableFiles
+from quorum_wal.spark.mirror.table_files import PARQUET_OPTIONS, TableFiles
 from quorum_wal.spark.mirror.version import (
     ROWS_PER_BUCKET,
     MirrorFile,
@@ -306,9 +306,8 @@ class _BucketWriters:
         for bucket, taken in places.items():
             if bucket not in self._writers:
                 self._writers[bucket] = pq.ParquetWriter(
-                    self._local(bucket), schema, compression="zstd",
-                    compression_level=COMPRESSION_LEVEL,
-                )  # fmt: skip
+                    self._local(bucket), schema, **PARQUET_OPTIONS
+                )
             self._writers[bucket].write_table(rows.take(taken))
             self._counts[bucket] = self._counts.get(bucket, 0) + len(taken)
 

@@ -28,9 +28,9 @@ from quorum_wal.spark.errors import MirrorError, UndecodedChange
 from quorum_wal.spark.jobs.replay_table import is_unseen
 from quorum_wal.spark.jobs.table_base import Snapshot
 from quorum_wal.spark.mirror.batch_plan import Event, TablePlan, name_of, plan_batch
-from quorum_wal.spark.mirror.delta_log import DeltaLog
 from quorum_wal.spark.mirror.file_writer import FileWriter
 from quorum_wal.spark.mirror.selection import Selection
+from quorum_wal.spark.mirror.table_logs import open_log
 from quorum_wal.spark.mirror.version import (
     CLEAN_EVERY,
     MirrorTable,
@@ -77,7 +77,7 @@ class Mirror:
         self.versions = Versions(open_store(url, store_options))
         self._job = self.versions.job()
         self._selection = Selection(self._job.include, self._job.exclude)
-        self._delta = DeltaLog(self.versions) if self._job.is_delta else None
+        self._log = open_log(self.versions)
 
     def newest(self) -> Version:
         """The current version. Raises MirrorError."""
@@ -108,9 +108,9 @@ class Mirror:
         self._on_applied(applied)
 
     def publish(self, version: Version) -> None:
-        """Writes the logs of Delta, if the mirror has them. It does so only once for a version."""
-        if self._delta is not None:
-            self._delta.publish(version, int(datetime.now(UTC).timestamp() * 1000))
+        """Writes the logs of Delta or Iceberg, if the mirror has them, once for a version."""
+        if self._log is not None:
+            self._log.publish(version, int(datetime.now(UTC).timestamp() * 1000))
 
     def _applied(self, version: Version, rows: DataFrame, batch: int) -> AppliedBatch:
         summary = _Summary.of(rows)

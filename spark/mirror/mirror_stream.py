@@ -24,7 +24,14 @@ from quorum_wal.spark.errors import MirrorError, OptionError
 from quorum_wal.spark.mirror.initial_snapshot import InitialSnapshot, Source
 from quorum_wal.spark.mirror.mirror import AppliedBatch, Mirror
 from quorum_wal.spark.mirror.selection import Selection
-from quorum_wal.spark.mirror.version import FORMAT, MirrorJob, Version, Versions
+from quorum_wal.spark.mirror.table_logs import check_format
+from quorum_wal.spark.mirror.version import (
+    FORMAT,
+    MirrorJob,
+    TableFormat,
+    Version,
+    Versions,
+)
 from quorum_wal.spark.sources.input_options import InputOptions
 from quorum_wal.spark.sources.pg_changes_options import parse_input_options
 
@@ -51,7 +58,7 @@ class MirrorSettings:
     selection: Selection = Selection()  # noqa: RUF009
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_text: bool = False
-    is_delta: bool = False
+    table_format: TableFormat = TableFormat.PARQUET
 
     def __post_init__(self) -> None:
         for name in self.source:
@@ -70,6 +77,7 @@ class MirrorStream:
         self._settings = settings
         self._options: InputOptions = parse_input_options(settings.source, is_stream=True)
         self._versions = Versions(open_store(settings.url, dict(settings.store_options)))
+        check_format(settings.table_format, self._versions.store)
 
     def begin(self) -> tuple[Version, bool]:
         """The current version, and whether it is the initial snapshot that was just taken."""
@@ -108,8 +116,10 @@ class MirrorStream:
             on_applied(batch)
             self._advanced(batch.version)
 
-        version = self._advanced(self.begin()[0])
+        version = self.begin()[0]
         mirror = Mirror(session, self._settings.url, dict(self._settings.store_options), applied)
+        mirror.publish(version)
+        version = self._advanced(version)
         with tempfile.TemporaryDirectory(prefix="sk-mirror-") as scratch:
             catalog = Path(scratch) / "catalog.json"
             catalog.write_bytes(self._versions.get_catalog(version).to_json())
@@ -156,7 +166,7 @@ class MirrorStream:
         settings = self._settings
         return MirrorJob(
             FORMAT, system_id, database, settings.selection.include, settings.selection.exclude,
-            settings.is_text, settings.is_delta,
+            settings.is_text, settings.table_format,
         )  # fmt: skip
 
     def _advanced(self, version: Version) -> Version:

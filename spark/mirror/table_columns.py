@@ -32,6 +32,8 @@ _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
 _TIMESTAMP = re.compile(r"timestamp(\(\d\))? (with|without) time zone")
 _PRECISION_MAX = 38
 _SEPARATOR = "\x1f"
+#: as pyarrow names it in the metadata of a field
+FIELD_ID = "PARQUET:field_id"
 
 _TYPES = {
     "boolean": pa.bool_(),
@@ -74,7 +76,12 @@ def _text_type(column: dict[str, Any]) -> str:
 
 
 def schema_of(columns: Iterable[MirrorColumn]) -> pa.Schema:
-    return pa.schema([pa.field(each.name, each.arrow_type) for each in columns])
+    """The number of a column is its field id in Parquet files. Readers of Iceberg need it."""
+    return pa.schema([_field(each) for each in columns])
+
+
+def _field(column: MirrorColumn) -> pa.Field:
+    return pa.field(column.name, column.arrow_type, metadata={FIELD_ID: str(column.number)})
 
 
 def arrow_type(type_name: str) -> pa.DataType:

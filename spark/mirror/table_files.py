@@ -31,7 +31,12 @@ from quorum_wal.spark.mirror.table_columns import (
 )
 from quorum_wal.spark.mirror.version import NUMBER_DIGITS, MirrorFile
 
-COMPRESSION_LEVEL = 1
+#: of all Parquet files. Iceberg requires that decimals of up to 18 digits are integers.
+PARQUET_OPTIONS = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "store_decimal_as_integer": True,
+}
 
 #: net changes of one bucket: keys are texts of `table_columns.py`, a row is JSON; `row` is null if
 #: the key has no row any more
@@ -226,5 +231,5 @@ def _missing_row(name: str, key: str) -> MirrorError:
 
 def _parquet(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd", compression_level=COMPRESSION_LEVEL)
+    pq.write_table(rows, sink, **PARQUET_OPTIONS)
     return bytes(sink.getvalue())

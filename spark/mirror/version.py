@@ -19,6 +19,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
@@ -47,6 +49,14 @@ _DATA_FILE = re.compile(rf"[^/]+/([0-9]{{{NUMBER_DIGITS}}})-[0-9]{{4,}}-[0-9a-z]
 T = TypeVar("T")
 
 
+class TableFormat(StrEnum):
+    """What other programs can read the tables as. The files are always Parquet."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
 @dataclass(frozen=True, slots=True)
 class MirrorJob:
     """What a mirror has. `is_text`: all columns are strings."""
@@ -57,7 +67,7 @@ class MirrorJob:
     include: tuple[str, ...]
     exclude: tuple[str, ...]
     is_text: bool
-    is_delta: bool
+    table_format: TableFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,12 @@ class MirrorFile:
     bucket: int
     rows: int
     bytes: int
+
+    @property
+    def version(self) -> int:
+        """The version for which it was written."""
+        found = _DATA_FILE.fullmatch(self.path)
+        return 0 if found is None else int(found[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +175,12 @@ class Versions:
         if self.store.create(JOB, msgspec.json.encode(job)):
             return
         found = self.job()
+        if found == replace(job, table_format=found.table_format) != job:
+            raise MirrorError(
+                f"the mirror in {self.store.url} has the format {found.table_format}, "
+                f"not {job.table_format}",
+                hint=f"Use --format {found.table_format}, or name another folder.",
+            )
         if found != job:
             raise MirrorError(
                 f"{self.store.url} is another mirror: expected {job}, found {found}",
@@ -190,7 +212,8 @@ class Versions:
         """Deletes older versions, and the files that only they have. `now` is the current time by
         the store's clock, approximately; files are kept longer, not shorter, if it is early."""
         infos = list(self.store.list(VERSIONS))
-        old = [info for info in infos[:-1] if info.modified_at < now - KEPT]
+        # A version is old since the next one exists, however long it was the current one.
+        old = [info for info, later in pairwise(infos) if later.modified_at < now - KEPT]
         if not old:
             return
         kept = [self._read(info.key, Version) for info in infos[len(old) :]]

@@ -100,6 +100,8 @@ def test_damage_is_found_named_and_repaired(pages: Pages, tmp_path: Path) -> Non
     sound = sk("page", "check", primary.dsn(), *where, "--relation", "public.t")
     assert sound.returncode == 0, sound.stdout + sound.stderr
     assert " 0 damaged" in sound.stdout
+    early = sk("page", "check", primary.data_dir, *where)
+    assert_refused(early, 1, "before the first cut", "comparable after a later checkpoint")
     running = sk("page", "repair", primary.data_dir, table, block, *where, "--yes")
     assert_refused(running, 1, "a server is running in", "pg_ctl stop")
     primary.stop()

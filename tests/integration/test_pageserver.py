@@ -67,11 +67,11 @@ class Pages:
         """Make a checkpoint, which ends a cut at its position or later."""
         self.primary.execute("CHECKPOINT")
         ((lsn,),) = self.primary.execute("SELECT redo_lsn::text FROM pg_control_checkpoint()")
-        self.primary.execute("SELECT pg_switch_wal()")  # so that the last page is full
         return int(Lsn.parse(lsn))
 
     def cut(self, pageserver: PageserverProcess) -> dict[str, Any]:
         self.write()
+        self.primary.execute("SELECT pg_switch_wal()")  # at least --cut-bytes
         return pageserver.wait_cut(self.checkpoint(), TIMEOUT)
 
     def rows(self) -> list[Any]:
@@ -85,6 +85,23 @@ def pages(quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path) -> Pages
     return Pages(cluster, archive, tmp_path)
 
 
+def a_disk_that_fails(pages: Pages, pageserver: PageserverProcess) -> None:
+    """WAL cannot be written: the status says so, and it continues when the reason is gone."""
+    ((name,),) = pages.primary.execute(
+        "SELECT pg_walfile_name(pg_current_wal_insert_lsn() + %s)", (SEGMENT_BYTES,)
+    )
+    (folder,) = pageserver.data_dir.glob("*/*/wal")
+    (folder / name).mkdir()
+    pages.write()
+    pages.write()
+    problem = f'could not write WAL into "{folder}": Is a directory'
+    pageserver.wait_until(
+        lambda: pageserver.timeline()["problem"] == problem, TIMEOUT, "the problem"
+    )
+    (folder / name).rmdir()
+    pageserver.wait_until(lambda: not pageserver.timeline()["problem"], TIMEOUT, "WAL again")
+
+
 def test_cuts_go_on_after_a_kill_and_a_restore_begins_with_one(
     pages: Pages, tmp_path: Path
 ) -> None:
@@ -96,6 +113,7 @@ def test_cuts_go_on_after_a_kill_and_a_restore_begins_with_one(
         second = pages.cut(pageserver)
         assert second["suffix"] > first["suffix"]
         assert (second["cuts"], second["problem"]) == (2, "")
+        a_disk_that_fails(pages, pageserver)
         code, page = http_get(pageserver.http_address, "/")
         assert code == HTTPStatus.OK
         assert "1 timeline: pages are made" in page

@@ -19,9 +19,11 @@ from quorum_wal.objectstore.local import LocalStore
 from quorum_wal.pageserver.attached_timeline import AttachedTimeline
 from quorum_wal.pageserver.attachments.attachment import Phase
 from quorum_wal.pageserver.attachments.attachment_events import Mode
+from quorum_wal.pageserver.attachments.attachment_shell import missing_text
 from quorum_wal.pageserver.attachments.event_loop import EventLoop
 from quorum_wal.pageserver.config import ProcessConfig
 from quorum_wal.pageserver.cuts.cut_pages import open_layers
+from quorum_wal.pageserver.cuts.page_audit import PageAudit
 from quorum_wal.pageserver.cuts.page_objects import PageObjects
 from quorum_wal.pageserver.epochs.redo import RedoServer
 from quorum_wal.pageserver.ingest.cut_rule import CutRule
@@ -179,6 +181,35 @@ def test_objects_without_an_index_are_deleted_and_the_rest_stays(world: World) -
         assert world.ends(LayerName) == [100, 200, 300, 400, 500]
         names = {ref.name for ref in (*world.index().layers, *world.index().frames)}
         assert names <= set(world.objects.pages())
+
+
+def test_objects_that_are_lost_or_damaged_are_reported(world: World) -> None:
+    """The scrub lists them, without reading them; an audit reads them."""
+    world.attach()
+    with world.process() as node:
+        node.add_cut(100, now() - 1)
+        node.add_cut(200, now())
+        shell = node.attached().shell
+        key = world.objects.keys.key(world.index().layers[0].name)
+        content = world.store.get(key)
+        world.store.delete(key)
+        missing = wait_until(lambda: shell.missing, TIMEOUT, "the scrub")
+        assert "1 objects of its cuts are missing in the archive, the first is layers/" in (
+            missing_text(missing)
+        )
+        audit = PageAudit(world.store, TIMELINE)
+        for is_fast in (True, False):
+            (damage,) = audit.run(is_fast=is_fast)
+            assert (damage.key, "does not exist" in damage.reason) == (key, True)
+        world.store.put(key, content[:20] + bytes([content[20] ^ 1]) + content[21:])
+        wait_until(lambda: not shell.missing, TIMEOUT, "the scrub")
+        assert audit.run(is_fast=True) == ()
+        assert [each.key for each in audit.run(is_fast=False)] == [key]
+        world.store.put(key, content)
+        assert audit.run(is_fast=False) == ()
+        assert (audit.objects, audit.content_bytes) == (4, sum(
+            ref.size_bytes for ref in (*world.index().layers, *world.index().frames)
+        ))  # fmt: skip
 
 
 FORK = Fork(1663, 5, 16384, ForkKind.MAIN)

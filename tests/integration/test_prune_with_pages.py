@@ -14,7 +14,8 @@ from quorum_wal.generations.suffix import Suffix
 from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
 from quorum_wal.objectstore.keys import ArchivedWal
 from quorum_wal.objectstore.local import LocalStore
-from quorum_wal.pageserver.objects.page_index import Cut, PageIndex, encode_index
+from quorum_wal.pageserver.cuts.page_objects import PageObjects
+from quorum_wal.pageserver.objects.page_index import Cut, LayerRef, PageIndex, encode_index
 from quorum_wal.pageserver.objects.page_keys import IndexName, PageKeys
 from quorum_wal.pgwal.lsn import Lsn
 
@@ -71,3 +72,24 @@ def test_wal_below_the_oldest_cut_is_removed_and_nothing_that_an_index_needs(
     assert "removed 5 segments below 0/700000" in done.stdout, done.stderr
     assert [wal.segno for wal in archive.wal(1)] == [*range(7, 12)]
     assert sk_json("archive", "verify", where, "--fast")["begin_lsn"] == "0/700000"
+
+
+def test_verify_reads_the_pages_too(tmp_path: Path) -> None:
+    archive, where = archive_of(tmp_path), f"--archive={tmp_path}"
+    assert "pageserver" not in sk("archive", "verify", where, "--fast").stdout
+    file, suffix = tmp_path / "layer", Suffix.pack(1, 1, 1)
+    file.write_bytes(b"pages" * 100)
+    layer = LayerRef(4 * MB + 200, 0, suffix, 1, 500)
+    PageObjects(archive.store, TIMELINE).upload(layer, file)
+    cut = Cut(4 * MB, 4 * MB + 100, 4 * MB + 200, 1, 0)
+    index = PageIndex(0, (cut,), (layer,), base_backup_id=BASE_ID)
+    archive.store.create(PageKeys(TIMELINE).key(IndexName(suffix, 2)), encode_index(index))
+    sound = sk("archive", "verify", where, "--fast")
+    assert (sound.returncode, "complete: 1 objects of a pageserver" in sound.stdout) == (0, True)
+    key = PageKeys(TIMELINE).key(layer.name)
+    archive.store.delete(key)
+    lost = sk("archive", "verify", where, "--fast")
+    assert (lost.returncode, f'damaged: object "{key}" does not exist' in lost.stdout) == (1, True)
+    assert "NOT SOUND: 1 damaged objects" in lost.stdout
+    found = sk_json("archive", "verify", where, "--fast")
+    assert (found["sound"], found["pages"]["sound"], found["damaged"]) == (False, False, [])

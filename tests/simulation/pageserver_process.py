@@ -346,6 +346,9 @@ class Process:
             case scrubbing.Orphans(names):
                 self.world.count("orphans", len(names))
                 self.step_attached(there, attaching.OrphansFound(names))
+            case scrubbing.Missing(names):
+                lost = set(names) & there.core.index.names
+                assert not lost, f"the index names {lost}, which the store does not have"
             case scrubbing.ScrubEnded(problem):
                 self.world.count("scrubs broken off" if problem else "scrubs")
 

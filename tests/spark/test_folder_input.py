@@ -18,8 +18,10 @@ from wal_rows import flip, lsns, name_of, rows_of, segment
 
 from quorum_wal.pgwal.history import TimelineHistory, TimelineSwitch
 from quorum_wal.pgwal.lsn import Lsn, format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
 from quorum_wal.spark.errors import WalInputError
 from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.inputs.segment_folder import SegmentFolder
 from quorum_wal.spark.inputs.wal_input import LostWal
 from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
@@ -142,6 +144,28 @@ def test_damage_in_the_last_segment_is_not_its_end(wal_folder: Path) -> None:
     flip(last, 50_000)
     with pytest.raises(LostWal, match=str(last)):
         reads(wal_folder)
+
+
+def test_wal_that_is_written_meanwhile_is_no_damage(
+    wal_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres writes on between the search for the end and the look at later pages."""
+    end_lsn = FolderInput(str(wal_folder)).newest_lsn()
+    last = wal_folder / name_of((end_lsn - 1) // MIB)
+    content, written = last.read_bytes(), end_lsn % MIB - 4 * WAL_PAGE_SIZE
+    assert written > WAL_PAGE_SIZE
+    last.write_bytes(content[:written] + bytes(MIB - written))
+    before_lsn = FolderInput(str(wal_folder)).newest_lsn()
+    look = SegmentFolder.continues_after
+
+    def written_meanwhile(self: SegmentFolder, lsn: int) -> bool:
+        last.write_bytes(content)
+        return look(self, lsn)
+
+    monkeypatch.setattr(SegmentFolder, "continues_after", written_meanwhile)
+    last.write_bytes(content[:written] + bytes(MIB - written))
+    assert FolderInput(str(wal_folder)).newest_lsn() == before_lsn < end_lsn
+    assert FolderInput(str(wal_folder)).newest_lsn() == end_lsn
 
 
 def test_the_same_segment_twice(wal_folder: Path, whole: pa.Table) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
+from iceberg_tables import assert_iceberg_tables
 from mirror_world import Workload, create_tables, mirrored_rows, rows_in_postgres
 from pyspark.errors import StreamingQueryException
 
@@ -29,7 +30,7 @@ from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror.mirror_stream import MirrorSettings, MirrorStream
 from quorum_wal.spark.mirror.reader import read_mirror
 from quorum_wal.spark.mirror.selection import Selection
-from quorum_wal.spark.mirror.version import Versions
+from quorum_wal.spark.mirror.version import TableFormat, Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,10 +50,10 @@ def settings(postgres: Postgres, url: Path, **more: object) -> MirrorSettings:
     )
 
 
-def run_once(session: SparkSession, postgres: Postgres, url: Path) -> int:
+def run_once(session: SparkSession, postgres: Postgres, url: Path, **more: object) -> int:
     """Returns how many changes were applied."""
     counts: list[int] = []
-    MirrorStream(settings(postgres, url)).run(
+    MirrorStream(settings(postgres, url, **more)).run(
         session,
         interval=None,
         on_applied=lambda applied: counts.append(applied.rows),
@@ -105,19 +106,22 @@ def test_random_changes_while_it_is_taken_and_later(
 def test_changed_definitions(
     session: SparkSession, wal_server: Callable[..., Postgres], tmp_path: Path
 ) -> None:
-    """Of existing, new, renamed and dropped tables, between changes of rows."""
+    """Of existing, new, renamed and dropped tables, between changes of rows. The tables are also
+    Iceberg tables."""
     mirror = tmp_path / "mirror"
+    iceberg = {"table_format": TableFormat.ICEBERG}
     with wal_server(tmp_path / "data") as postgres:
         create_tables(postgres)
         Workload(postgres, Random(1)).run(40)
-        MirrorStream(settings(postgres, mirror)).begin()
+        MirrorStream(settings(postgres, mirror, **iceberg)).begin()
         for statement in DDL:
             postgres.execute(statement)
-        run_once(session, postgres, mirror)
+        run_once(session, postgres, mirror, **iceberg)
         tables = (*MIRRORED, "shop.newer", "shop.renamed", "shop.parts_w")
         for table in tables:
             if table not in ("shop.items", "shop.parts_s"):
                 assert mirrored_rows(mirror, table) == rows_in_postgres(postgres, table), table
+        assert_iceberg_tables(mirror)
         version = Versions(open_store(str(mirror))).newest()
         assert version is not None
         names = {each.name for each in version.tables}
@@ -129,7 +133,7 @@ def test_changed_definitions(
         assert frame.selectExpr("sum(weight)").collect()[0][0] == total
         postgres.execute("ALTER TABLE shop.tmp_x RENAME TO wanted")
         with pytest.raises(StreamingQueryException, match=r"shop\.wanted at .* is now one of"):
-            run_once(session, postgres, mirror)
+            run_once(session, postgres, mirror, **iceberg)
         assert Versions(open_store(str(mirror))).newest() == version
 
 
@@ -166,7 +170,7 @@ DDL = (
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--format", "iceberg"), "the format iceberg is not supported yet"),
+        (("--format", "iceberg", "--into", "memory://"), 'Iceberg tables cannot be in "memory://"'),
         ((), "there is no mirror in"),
         (("--table", "orders"), 'the pattern "orders" has no schema'),
         (("--option", "on_unknown=pass"), "option on_unknown is not for a mirror"),

@@ -2,80 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from file_mirror import NOW_MS, TYPES, FileMirror, definition
 
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror.delta_log import CHECKPOINT_EVERY, PUBLISHED, DeltaLog
 from quorum_wal.spark.mirror.table_columns import array_of, columns_of, schema_of
-from quorum_wal.spark.mirror.table_files import TableFiles
-from quorum_wal.spark.mirror.version import (
-    FORMAT,
-    MirrorJob,
-    MirrorTable,
-    SeenTransactions,
-    Version,
-    Versions,
-)
-
-TYPES = {
-    "id": ("bigint", b"1"),
-    "flag": ("boolean", b"true"),
-    "small": ("smallint", b"2"),
-    "n": ("integer", b"3"),
-    "ratio": ("real", b"0.5"),
-    "double": ("double precision", b"0.25"),
-    "total": ("numeric(12,2)", b"12.50"),
-    "day": ("date", b'"2026-11-26"'),
-    "at": ("timestamp with time zone", b'"2026-11-26T09:00:00+00:00"'),
-    "plain": ("timestamp without time zone", b'"2026-11-26T09:00:00"'),
-    "raw": ("bytea", rb'"\\x00ff"'),
-    "täxt": ("text", '"ü"'.encode()),
-}
-NOW_MS = 1_790_000_000_000
+from quorum_wal.spark.mirror.version import TableFormat
 
 
-def definition(name: str, *columns: str) -> dict[str, Any]:
-    return {
-        "schema": "s", "table": name, "kind": "table", "key": ["id"],
-        "columns": [
-            {"number": number, "name": column, "type": TYPES[column][0]}
-            for number, column in enumerate(columns, 1)
-        ],
-    }  # fmt: skip
-
-
-class World:
-    """A mirror without a source."""
-
+class World(FileMirror):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.versions = Versions(open_store(str(folder)))
-        self.versions.begin(MirrorJob(FORMAT, 1, "db", (), (), is_text=False, is_delta=True))
-        self.version = Version(0, 0, None, None, "", SeenTransactions(0, 0, 1, ()), ())
-
-    def table(self, name: str, *columns: str, rows: int = 1, version: int = 1) -> MirrorTable:
-        """One with a file of equal rows."""
-        defined = definition(name, *columns)
-        found = columns_of(defined)
-        files = TableFiles(
-            str(self.folder), (), f"s.{name}", found, ("id",), 1, (), version, f"{version:08}"
-        )
-        arrays = [array_of([TYPES[column][1]] * rows, of) for column, of in
-                  zip(columns, found, strict=True)]  # fmt: skip
-        table = pa.Table.from_arrays(arrays, schema=schema_of(found))
-        return MirrorTable(defined, 1, (files.write(self.versions.store, 0, table),))
-
-    def create(self, *tables: MirrorTable) -> Version:
-        self.version = replace(self.version, number=self.version.number + 1, tables=tables)
-        self.versions.create(self.version)
-        return self.version
+        super().__init__(open_store(str(folder)), TableFormat.DELTA)
 
     def delta(self, name: str) -> pa.Table:
         return pa.table(DeltaTable(self.folder / f"s.{name}").to_pyarrow_table())
@@ -121,6 +65,15 @@ def test_a_process_that_was_killed_before_it_published_all(
     DeltaLog(world.versions).publish(version, NOW_MS)
     assert DeltaTable(tmp_path / "s.a").version() == 1
     assert world.delta("a").num_rows == 2
+
+
+def test_another_process_has_published_a_later_version(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first = world.create(world.table("a", "id"))
+    second = world.create(world.table("a", "id", rows=2, version=2))
+    DeltaLog(world.versions).publish(second, NOW_MS)
+    with pytest.raises(MirrorError, match=r"log of s\.a has version 2 already"):
+        DeltaLog(world.versions).publish(first, NOW_MS)
 
 
 def test_checkpoints_replace_old_commits(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -317,3 +318,51 @@ def test_wal_that_is_missing_in_the_store_is_uploaded_again(world: World) -> Non
     assert world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
     with pytest.raises(ObjectNotFound):
         archive.history(2)
+
+
+def test_an_archive_that_is_not_mounted_gets_no_wal(world: World) -> None:
+    """An empty folder is there instead: nothing is written into it, also not after a restart."""
+    world.commit(2)
+    assert world.take_turn()
+    archived_lsn = world.progress.archived_lsn
+    world.timeline.maintain_files()  # saves how far it was archived
+    away = world.store.root.rename(world.store.root.with_name("away"))
+    world.store.root.mkdir()
+    end_lsn = world.commit(2)
+    for archiver in (world.archiver, world.new_archiver()):
+        world.archiver = archiver
+        assert not world.take_turn()
+        assert "is its file system mounted" in world.progress.error
+        assert list(world.store.root.iterdir()) == []
+        assert world.progress.archived_lsn <= archived_lsn
+        world.seconds += INTERVAL_SECONDS
+    world.store.root.rmdir()
+    away.rename(world.store.root)
+    assert world.take_turn()
+    assert world.progress.error == ""
+    assert world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
+
+
+def test_the_operator_may_begin_another_archive(world: World, tmp_path: Path) -> None:
+    end_lsn = world.commit(2)
+    world.step()
+    world.timeline.maintain_files()
+    world.store = BrokenStore(str(tmp_path / "another"))
+    world.archiver = world.new_archiver()
+    with pytest.raises(ArchiveError, match="does not have the archive of timeline"):
+        world.step()
+    world.progress.settings = replace(world.progress.settings, may_begin=True)
+    world.step()
+    assert world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
+
+
+def test_a_first_archive_may_begin_after_a_restart(world: World) -> None:
+    """The store failed, and the safekeeper restarted: nothing was archived yet."""
+    end_lsn = world.commit(2)
+    world.store.is_broken = True
+    assert not world.take_turn()
+    world.timeline.maintain_files()
+    world.store.is_broken = False
+    world.archiver = world.new_archiver()
+    assert world.take_turn()
+    assert world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE

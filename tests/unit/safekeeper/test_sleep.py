@@ -466,6 +466,7 @@ def test_the_saved_archive_position_is_trusted_until_it_matters(
     pusher = leading_pusher(tmp_path)
     fill(pusher.log, WAL_SEG_SIZE)
     pusher.timeline.archive = ArchiveProgress(ArchiveSettings("memory://", {}), pusher.log.lsn)
+    pusher.timeline.archive.is_open = True
     pusher.push()
     pusher.push(commit_lsn=pusher.log.lsn)
     pusher.timeline.close("the test goes on")

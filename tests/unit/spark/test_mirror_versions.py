@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from quorum_wal.spark.mirror.version import (
     MirrorJob,
     MirrorTable,
     SeenTransactions,
+    TableFormat,
     Version,
     Versions,
 )
@@ -33,7 +35,7 @@ DEFINITION: dict[str, Any] = {
     "columns": [{"number": 1, "name": "id", "type": "integer"},
                 {"number": 2, "name": "big", "type": "text"}],
 }  # fmt: skip
-JOB = MirrorJob(FORMAT, 7, "db", ("s.*",), (), is_text=False, is_delta=False)
+JOB = MirrorJob(FORMAT, 7, "db", ("s.*",), (), is_text=False, table_format=TableFormat.PARQUET)
 
 
 def files(folder: Path, version: int = 1, buckets: int = 1, *found: MirrorFile) -> TableFiles:
@@ -149,6 +151,8 @@ def test_a_mirror_of_something_else(tmp_path: Path) -> None:
     versions.begin(JOB)
     with pytest.raises(MirrorError, match="is another mirror"):
         versions.begin(replace(JOB, system_id=8))
+    with pytest.raises(MirrorError, match="has the format parquet, not iceberg"):
+        versions.begin(replace(JOB, table_format=TableFormat.ICEBERG))
     versions.store.put(f"{VERSIONS}000000000001.json", b'{"number":"one"}')
     with pytest.raises(MirrorError, match="is not of a mirror"):
         versions.newest()
@@ -173,6 +177,23 @@ def test_files_of_old_versions_are_deleted_later(tmp_path: Path) -> None:
     assert {info.key for info in store.list("s.a/")} == {*paths[1:], *foreign}
     assert [info.key for info in store.list(VERSIONS)] == [f"{VERSIONS}000000000003.json"]
     assert [info.key for info in store.list("_mirror/catalogs/")] == ["_mirror/catalogs/1.json"]
+
+
+def test_a_version_that_was_current_for_a_long_time(tmp_path: Path) -> None:
+    """Its files stay for as long after it as those of any other version."""
+    store = open_store(str(tmp_path))
+    versions = Versions(store)
+    paths = [f"s.a/{number:012}-0000-00000000.parquet" for number in (1, 2)]
+    for number, path in enumerate(paths, 1):
+        store.put(path, b"x")
+        versions.create(version(number, MirrorFile(path, 0, 1, 1)))
+    now = datetime.now(UTC)
+    for path in (paths[0], f"{VERSIONS}000000000001.json"):
+        os.utime(tmp_path / path, ((now - 2 * KEPT).timestamp(),) * 2)
+    versions.clean(version(2), now)
+    assert [info.key for info in store.list("s.a/")] == paths
+    versions.clean(version(2), now + 2 * KEPT)
+    assert [info.key for info in store.list("s.a/")] == paths[1:]
 
 
 def test_partitions(tmp_path: Path) -> None:
