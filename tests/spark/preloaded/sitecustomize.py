@@ -1,5 +1,5 @@
-"""Python imports this module when it starts, if its folder is in PYTHONPATH: that of the tests' Java
-and its children is, see conftest.py.
+"""Python imports this module when it starts, if its folder is in PYTHONPATH. conftest.py adds the
+folder for the tests' Java and its children.
 
 Spark's daemons of Python workers then import the modules of our sources before they fork a worker
 for a task, and for each step of a plan. To import them takes 1 s of a processor in each, which is
