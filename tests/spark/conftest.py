@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 from failover_world import SETTINGS as FAILOVER_SETTINGS
 from failover_world import FailoverWorld
@@ -46,21 +47,30 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def class_archive(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Each later Java maps the classes of Spark from one file, as the first one has loaded them.
-    To load and verify them is a third of what a short driver costs. Java ignores a file that does
-    not fit, as that of another Java."""
-    prepare_environment()
-    folder = tmp_path_factory.mktemp("classes")
-    archive = folder / "spark.jsa"
-    first = f"{os.environ[JAVA_VARIABLES[0]]} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
+def class_archive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each Java maps the classes of Spark from one file, as a first one has loaded them. To load
+    them is half of what a short driver costs. The file is kept for later runs. Java ignores a file
+    that does not fit, as that of another Java."""
+    folder = request.config.cache.mkdir("spark-classes")
+    archive = folder / f"{pyspark.__version__}.jsa"
+    if not archive.exists():
+        prepare_environment()
+        unfinished = archive.with_suffix(f".{os.getpid()}")
+        archive_classes(tmp_path_factory.mktemp("classes"), unfinished)
+        unfinished.rename(archive)
+    for variable in JAVA_VARIABLES:
+        os.environ[variable] += f" -XX:SharedArchiveFile={archive} -Xlog:disable"
+
+
+def archive_classes(folder: Path, archive: Path) -> None:
+    """Runs a driver in `folder` that uses what most queries use."""
+    variable = JAVA_VARIABLES[0]
+    options = f"{os.environ[variable]} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
     # The output ends when Java does, which is after the driver.
     subprocess.run(
         [sys.executable, CLASS_DRIVER, folder],
-        env={**os.environ, JAVA_VARIABLES[0]: first}, capture_output=True, check=True,
+        env={**os.environ, variable: options}, capture_output=True, check=True,
     )  # fmt: skip
-    for variable in JAVA_VARIABLES:
-        os.environ[variable] += f" -XX:SharedArchiveFile={archive} -Xlog:disable"
 
 
 @pytest.fixture(scope="session")
