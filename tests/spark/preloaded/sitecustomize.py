@@ -15,7 +15,8 @@ DAEMON = "pyspark.daemon"
 MODULES = (
     "pyspark_pg_wal",
     "pyspark_pg_changes",
-    "quorum_wal.spark.sources.pg_changes_readers",
+    "quorum_wal.spark.sources.change_batch",
+    "quorum_wal.spark.sources.change_stream",
     "quorum_wal.spark.sources.wal_batch",
     "quorum_wal.spark.inputs.safekeeper_input",
 )
