@@ -11,7 +11,7 @@ from importlib.resources import as_file, files
 from typing import TYPE_CHECKING
 
 from quorum_wal.cli.output import CommandError
-from quorum_wal.spark.reported_errors import reported_error
+from quorum_wal.spark.reported_errors import reported_error, spark_errors
 from quorum_wal.spark.session import new_session
 
 if TYPE_CHECKING:
@@ -24,15 +24,13 @@ SETTINGS = {"spark.sql.shuffle.partitions": "8"}
 @contextmanager
 def command_session(name: str, master: str) -> Iterator[SparkSession]:
     """Raises NoJava, and CommandError for an error of Spark inside the block."""
-    from pyspark.errors import PySparkException
-
     with as_file(files("quorum_wal.spark") / "quiet_log4j2.properties") as quiet:
         options = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
         settings = {**SETTINGS, "spark.driver.extraJavaOptions": options}
         session = new_session(name, master, settings)
     try:
         yield session
-    except PySparkException as error:
+    except spark_errors() as error:
         raise command_error_of(error) from error
     finally:
         session.stop()

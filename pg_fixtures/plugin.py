@@ -24,6 +24,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from fcntl import LOCK_EX, flock
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from quorum_wal.pg_server.binaries import PostgresBinaries
 
 REQUIRE_ALL_VARIABLE = "SK_REQUIRE_ALL"
+XDIST_VARIABLE = "PYTEST_XDIST_WORKER"
 
 TemplateOf = Callable[["PostgresBinaries", int], Path]
 
@@ -84,18 +87,25 @@ def pg_binaries(request: pytest.FixtureRequest) -> PostgresBinaries:
 
 @pytest.fixture(scope="session")
 def initdb_template(tmp_path_factory: pytest.TempPathFactory) -> TemplateOf:
-    """A data folder to copy, created by initdb once per server and segment size."""
+    """A data folder to copy, created by initdb once per server and segment size. The processes of
+    pytest-xdist share them."""
     from quorum_wal.pg_fixtures.data_directory import DataDirectory
 
-    made: dict[tuple[PostgresBinaries, int], Path] = {}
+    root = tmp_path_factory.getbasetemp()
+    if XDIST_VARIABLE in os.environ:
+        root = root.parent
 
+    @cache
     def template_of(binaries: PostgresBinaries, wal_seg_size: int) -> Path:
-        key = (binaries, wal_seg_size)
-        if key not in made:
-            template = DataDirectory(tmp_path_factory.mktemp("initdb") / "template", binaries)
-            template.initdb(wal_seg_size=wal_seg_size)
-            made[key] = template.path
-        return made[key]
+        folder = root / f"initdb-{binaries.version}-{wal_seg_size >> 20}"
+        folder.mkdir(exist_ok=True)
+        complete, template = folder / "complete", DataDirectory(folder / "template", binaries)
+        with (folder / "lock").open("w") as lock:
+            flock(lock, LOCK_EX)  # until the file is closed
+            if not complete.exists():
+                template.initdb(wal_seg_size=wal_seg_size)
+                complete.touch()
+        return template.path
 
     return template_of
 

@@ -42,23 +42,38 @@ class ProcessEntry:
 def read_entry(pid: int) -> ProcessEntry | None:
     """The entry of `pid`, or None if there is no such process."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # pid (name) state ppid pgrp session ... starttime (the 22nd); a name may contain ")" and spaces
-    fields = text[text.rindex(")") + 2 :].split()
-    return ProcessEntry(pid, int(fields[1]), int(fields[3]), fields[0], int(fields[19]))
+    fields = text[text.rindex(b")") + 2 :].split()
+    state = fields[0].decode()
+    return ProcessEntry(pid, int(fields[1]), int(fields[3]), state, int(fields[19]))
 
 
 def process_table() -> list[ProcessEntry]:
     """All processes, including zombies."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [entry for pid in pids if (entry := read_entry(pid)) is not None]
+    return [entry for pid in all_pids() if (entry := read_entry(pid)) is not None]
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def session_members(session_id: int) -> list[ProcessEntry]:
-    """The running processes of a session."""
-    return [e for e in process_table() if e.session_id == session_id and not e.dead]
+    """The running processes of a session. Only their entries are read: getsid(2) takes a hundredth
+    of that."""
+    found = [read_entry(pid) for pid in all_pids() if session_of(pid) == session_id]
+    return [e for e in found if e is not None and e.session_id == session_id and not e.dead]
+
+
+def session_of(pid: int) -> int | None:
+    """None if there is no such process."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def family(pid: int) -> list[ProcessEntry]:

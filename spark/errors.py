@@ -10,6 +10,8 @@ SparkWalError
 |-- DeadLetterError       rows that could not be written to the dead letter
 |-- SpillError            changes that could not be stored in a temporary file
 |-- LakeError             a lake of another job, or a damaged one
+|-- MissingPackage        a machine of a cluster lacks a package
+|-- UnsupportedSpark      a version of Spark, or a kind of session, that lacks a feature
 `-- MirrorError           a mirror that does not fit its WAL, or a change that it cannot store
 """
 
@@ -62,6 +64,14 @@ class SpillError(SparkWalError):
 
 class LakeError(SparkWalError):
     """A lake of another job, or a damaged one."""
+
+
+class MissingPackage(SparkWalError):
+    """A machine of a cluster lacks a package."""
+
+
+class UnsupportedSpark(SparkWalError):
+    """A version of Spark, or a kind of session, that lacks a feature."""
 
 
 class MirrorError(SparkWalError):

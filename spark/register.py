@@ -9,25 +9,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quorum_wal.spark.requirements import check_sources, is_connect
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def register(session: SparkSession) -> None:
-    """Makes `format("pg_wal")` and `format("pg_changes")` available."""
+    """Makes `format("pg_wal")` and `format("pg_changes")` available. Raises UnsupportedSpark."""
+    check_sources()
+    from pyspark.errors import AnalysisException
+
     from quorum_wal.spark.sources.pg_changes import PgChangesDataSource
     from quorum_wal.spark.sources.pg_wal import PgWalDataSource
 
     for source in (PgWalDataSource, PgChangesDataSource):
         if not _is_found(session, source.name()):
-            session.dataSource.register(source)
+            try:
+                session.dataSource.register(source)
+            except AnalysisException as error:
+                # A server of Spark Connect 4.0 refuses a source that it has found; newer ones
+                # replace it.
+                if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                    raise
 
 
 def _is_found(session: SparkSession, name: str) -> bool:
     """Whether Spark has a source of this name. A session of Spark Connect cannot ask its server:
     the answer is no, and the server may log its warning."""
-    try:
-        state = session._jsparkSession.sessionState()
-    except AttributeError:
+    if is_connect(session):
         return False
+    state = session._jsparkSession.sessionState()
     return bool(state.dataSourceManager().dataSourceExists(name))

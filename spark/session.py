@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING
 
 from quorum_wal.spark.errors import SparkWalError
 from quorum_wal.spark.register import register
+from quorum_wal.spark.requirements import check_master, check_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL_MASTER = "local[*]"
 SETTINGS: Mapping[str, str] = {
+    "spark.api.mode": "classic",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     # an error of an executor is its message, without a traceback of Python
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
 }
@@ -51,7 +52,9 @@ class NoJava(SparkWalError):
 def new_session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session with our sources registered. Raises NoJava."""
+    """A session with our sources registered. Raises NoJava, UnsupportedSpark."""
+    check_sources()
+    check_master(master or LOCAL_MASTER)
     prepare_environment()
     from pyspark.sql import SparkSession
 

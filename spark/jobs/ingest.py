@@ -19,6 +19,7 @@ from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.errors import LakeError
 from quorum_wal.spark.jobs.lake import Batch, CommittedBatch, Job, Lake, LakeFile
 from quorum_wal.spark.jobs.lake_writer import write_range
+from quorum_wal.spark.requirements import check_classic
 from quorum_wal.spark.sources.shown_errors import shown_errors
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Ingest:
     def __init__(
         self, session: SparkSession, rows: IngestedRows, lake_url: str, lake_options: dict[str, str]
     ) -> None:
+        """Raises UnsupportedSpark."""
+        check_classic(session, "an ingest")
         self._session = session
         self._rows = rows
         self._lake_url = lake_url

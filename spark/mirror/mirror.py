@@ -38,6 +38,7 @@ from quorum_wal.spark.mirror.version import (
     Versions,
     following,
 )
+from quorum_wal.spark.requirements import check_classic
 from quorum_wal.spark.sources.shown_errors import shown_errors
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Mirror:
         store_options: dict[str, str] | None = None,
         on_applied: Callable[[AppliedBatch], None] = lambda _: None,
     ) -> None:
+        """Raises UnsupportedSpark."""
+        check_classic(session, "a mirror")
         self._session = session
         self._url = url
         self._store_options = tuple(sorted((store_options or {}).items()))

@@ -34,6 +34,7 @@ from quorum_wal.spark.mirror.version import (
     Version,
     Versions,
 )
+from quorum_wal.spark.requirements import check_streams
 from quorum_wal.spark.sources.input_options import InputOptions
 from quorum_wal.spark.sources.pg_changes_options import parse_input_options
 
@@ -78,6 +79,8 @@ class MirrorStream:
     ObjectStoreError."""
 
     def __init__(self, settings: MirrorSettings, report_seconds: float = REPORT_SECONDS) -> None:
+        """Raises UnsupportedSpark before a snapshot is taken."""
+        check_streams()
         self._settings = settings
         self._report_seconds = report_seconds
         self._options: InputOptions = parse_input_options(settings.source, is_stream=True)

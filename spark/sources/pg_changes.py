@@ -16,10 +16,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from quorum_wal.spark.requirements import check_streams
 from quorum_wal.spark.sources.shown_errors import shown_errors
 
 if TYPE_CHECKING:
-    from quorum_wal.spark.sources.pg_changes_readers import ChangeStreamReader
+    from quorum_wal.spark.sources.change_stream import ChangeStreamReader
 
 
 class PgChangesDataSource(DataSource):
@@ -42,12 +43,12 @@ class PgChangesDataSource(DataSource):
             return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from quorum_wal.spark.sources.change_batch import ChangeBatchReader
         from quorum_wal.spark.sources.pg_changes_options import (
             parse_change_options,
             parse_envelope,
             parse_input_options,
         )
-        from quorum_wal.spark.sources.pg_changes_readers import ChangeBatchReader
 
         with shown_errors():
             options = parse_input_options(self.options)
@@ -56,14 +57,15 @@ class PgChangesDataSource(DataSource):
             return ChangeBatchReader(options, changes, envelope)
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader:
-        from quorum_wal.spark.sources.pg_changes_options import (
-            parse_change_options,
-            parse_envelope,
-            parse_input_options,
-        )
-        from quorum_wal.spark.sources.pg_changes_readers import ChangeStreamReader
-
         with shown_errors():
+            check_streams()
+            from quorum_wal.spark.sources.change_stream import ChangeStreamReader
+            from quorum_wal.spark.sources.pg_changes_options import (
+                parse_change_options,
+                parse_envelope,
+                parse_input_options,
+            )
+
             options = parse_input_options(self.options, is_stream=True)
             changes = parse_change_options(self.options)
             envelope = parse_envelope(self.options, changes.catalog.database_name)

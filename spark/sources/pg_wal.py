@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from quorum_wal.spark.records.wal_schema import schema_of
+from quorum_wal.spark.requirements import check_streams
 from quorum_wal.spark.sources.column_option import parse_columns
 from quorum_wal.spark.sources.shown_errors import shown_errors
 
@@ -43,8 +44,9 @@ class PgWalDataSource(DataSource):
             return WalBatchReader(parse_options(self.options))
 
     def streamReader(self, schema: StructType) -> WalStreamReader:
-        from quorum_wal.spark.sources.input_options import parse_options
-        from quorum_wal.spark.sources.wal_stream import WalStreamReader
-
         with shown_errors():
+            check_streams()
+            from quorum_wal.spark.sources.input_options import parse_options
+            from quorum_wal.spark.sources.wal_stream import WalStreamReader
+
             return WalStreamReader(parse_options(self.options, is_stream=True))

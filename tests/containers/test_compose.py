@@ -84,7 +84,7 @@ def test_only_postgres_is_published_and_only_on_this_machine(
     assert {name: ports for name, ports in bound.items() if ports} == {"postgres": {"5432/tcp": at}}
 
 
-@pytest.mark.parametrize("name", ["safekeeper-1", "safekeeper-2", "safekeeper-3", "proposer"])
+@pytest.mark.parametrize("name", ["safekeeper-1", "proposer"])
 def test_a_service_that_dies_is_started_again(
     stack: ComposeStack, ledger: Ledger, name: str
 ) -> None:

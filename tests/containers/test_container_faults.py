@@ -18,8 +18,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize(("index", "fault"), list(enumerate(FAULTS)))
 def test_one_safekeeper_delays_no_commit_and_catches_up(
     cluster: ContainerCluster, ledger: Ledger, fault: str, index: int
 ) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from runbook_page import read_entries
 
 from quorum_wal.pg_fixtures.postgres import Postgres
-from quorum_wal.pg_fixtures.processes import ServiceProcess
+from quorum_wal.pg_fixtures.processes import ServiceProcess, run_sk
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.errors import DeadlineExceeded
 
@@ -29,6 +29,8 @@ POSTGRES_UNIT = "postgresql@15-main"
 #: They report a fault by exit code 3; curl reports a port that does not answer by 7.
 REPORTS = ("sk status", "sk check", "sk qsync status", "sk qsync check")
 HEALTH = "curl -s $HTTP/healthz"
+#: A line with one of these is more than one command.
+OPERATORS = set("|&;<>`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,16 @@ class RunbookShell:
         return ""
 
     def _bash(self, line: str) -> subprocess.CompletedProcess[str]:
+        """bash runs the line. If it is one command of sk, bash only makes its words, and the
+        process is forked: a wait for a verdict repeats `sk status` many times."""
+        if not line.startswith("sk ") or OPERATORS & set(line):
+            return self._executed(line)
+        words = self._executed(f"set -- {line}\nprintf '%s\\0' \"$@\"").stdout.split("\0")
+        return run_sk(*words[1:-1], env=self.env, timeout=COMMAND_TIMEOUT)
+
+    def _executed(self, script: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", "-c", line],
+            ["bash", "-c", script],
             env=self.env,
             stdin=subprocess.DEVNULL,
             capture_output=True,

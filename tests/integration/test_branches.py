@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 from click.testing import CliRunner
+from pg_versions import oldest_and_newest
 from restored import SEGMENT_BYTES, TIMEOUT, archiving, new_folder
 from sk_command import Done, assert_refused, sk
 from test_pageserver import Pages, archived
@@ -29,7 +30,7 @@ from quorum_wal.pg_fixtures.ports import free_port
 from quorum_wal.pg_fixtures.processes import SK
 from quorum_wal.pg_fixtures.small_disk import SmallDisk
 from quorum_wal.pg_fixtures.waiting import wait_until
-from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres, find_postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 from quorum_wal.pgwal.lsn import Lsn
 
 ROWS = "SELECT count(*), md5(string_agg(m, '' ORDER BY g, m)) FROM t"
@@ -268,7 +269,7 @@ def assert_not_the_primary(past: Past, branch: Branch) -> None:
     past.primary.execute("CREATE TABLE commits_go_on ()")
 
 
-@pytest.mark.parametrize("pg_binaries", all_postgres()[1:], ids=str, indirect=True)
+@pytest.mark.parametrize("pg_binaries", oldest_and_newest()[1:], ids=str, indirect=True)
 def test_of_other_versions(past: Past, pg_binaries: PostgresBinaries) -> None:
     branch = past.created("one", "--at", past.at.isoformat())
     assert branch.execute(ROWS) == past.second

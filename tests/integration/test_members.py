@@ -25,6 +25,7 @@ from members_world import (
     change_state,
     longest_wait,
 )
+from pg_versions import oldest_and_newest
 from replication_client import ReplicationClient, ServerError
 from sk_command import sk, sk_json
 
@@ -36,7 +37,7 @@ from quorum_wal.pg_fixtures.ledger import Ledger
 from quorum_wal.pg_fixtures.processes import ServiceProcess
 from quorum_wal.pg_fixtures.standby import make_standby, replica_conninfo, wait_replayed
 from quorum_wal.pg_fixtures.waiting import wait_until
-from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
+from quorum_wal.pg_server.binaries import PostgresBinaries
 
 SEGMENT_BYTES = 1 << 20
 ROWS = 50
@@ -356,7 +357,7 @@ def test_a_safekeeper_that_has_left_serves_no_client_and_names_the_members(
     world.reckon(ledger, 1, 2, 3, 4)
 
 
-@pytest.mark.parametrize("binaries", all_postgres(), ids=lambda each: each.version)
+@pytest.mark.parametrize("binaries", oldest_and_newest(), ids=lambda each: each.version)
 def test_a_stock_standby_of_a_safekeeper_that_has_left_connects_to_a_member(
     quorum_cluster: Callable[..., QuorumCluster],
     ledger_of: LedgerOf,

@@ -74,7 +74,7 @@ class Killer:
 def test_nothing_is_lost_by_kill_9_of_any_process_or_pair(
     quorum_cluster: Callable[..., QuorumCluster], ledger_of: Callable[..., Ledger]
 ) -> None:
-    seconds = float(os.environ.get(SECONDS_VARIABLE) or 30)
+    seconds = float(os.environ.get(SECONDS_VARIABLE) or 20)
     seed = int(os.environ.get(SEED_VARIABLE) or secrets.randbelow(1 << 32))
     print(f"{SEED_VARIABLE}={seed}")
     random = Random(seed)

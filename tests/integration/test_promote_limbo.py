@@ -16,6 +16,7 @@ import pytest
 from failover_world import TIMEOUT, FailoverWorld, Loss
 from limbo import prepare, prepared_gids
 from pending_commit import PendingCommit
+from pg_versions import oldest_and_newest
 from sk_command import sk
 
 from quorum_wal.pg_fixtures.postgres import Postgres
@@ -23,7 +24,6 @@ from quorum_wal.pg_fixtures.processes import ServiceProcess
 from quorum_wal.pg_fixtures.proposer import ProposerProcess
 from quorum_wal.pg_fixtures.standby import wait_replayed
 from quorum_wal.pg_fixtures.waiting import wait_until
-from quorum_wal.pg_server.binaries import all_postgres
 from quorum_wal.qsync.gid import Policy
 from quorum_wal.walproposer.failover.promotion import Step
 
@@ -107,7 +107,7 @@ def assert_resolved(world: FailoverWorld, gids: Sequence[str], visitor: Visitor)
 
 @pytest.mark.parametrize(
     ("pg_binaries", "loss"),
-    [(binaries, Loss.MACHINE) for binaries in all_postgres()] + [(None, Loss.CUT_OFF)],
+    [(binaries, Loss.MACHINE) for binaries in oldest_and_newest()] + [(None, Loss.CUT_OFF)],
     ids=lambda value: getattr(value, "version", getattr(value, "name", "default")),
     indirect=["pg_binaries"],
 )

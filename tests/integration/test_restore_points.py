@@ -16,6 +16,7 @@ from quorum_wal.pg_fixtures.cluster import QuorumCluster
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_server.binaries import PostgresBinaries
 
+CHOSEN = ("before lsn", "before time", "before xid", "behind lsn", "behind time", "behind xid")
 FILL = "INSERT INTO t SELECT {n}, repeat(md5(g::text), 4) FROM generate_series(1, 300) g"
 
 
@@ -74,18 +75,9 @@ def history_of_two_timelines(
         yield before, behind
 
 
-@pytest.mark.parametrize(
-    ("pg_binaries", "chosen"),
-    [
-        (15, ["before lsn", "before time", "before xid", "behind lsn", "behind time"]),
-        (18, ["before time", "before xid", "behind lsn", "behind xid"]),
-    ],
-    indirect=["pg_binaries"],
-    ids=["15", "18"],
-)
+@pytest.mark.parametrize("pg_binaries", [18], indirect=True)
 def test_a_restored_moment_equals_its_dump(
     pg_binaries: PostgresBinaries,
-    chosen: list[str],
     quorum_cluster: Callable[..., QuorumCluster],
     standby_factory: Callable[..., Postgres],
     tmp_path: Path,
@@ -99,7 +91,7 @@ def test_a_restored_moment_equals_its_dump(
     standby = standby_factory(cluster.postgres, "standby", cluster.replica_conninfo())
     safekeepers = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
     with history_of_two_timelines(cluster, archive, standby) as (before, behind):
-        for words in chosen:
+        for words in CHOSEN:
             made = before if words.startswith("before") else behind
             kind = words.split()[1]
             target = (f"--target-{kind}", made.names[kind], "--safekeepers", safekeepers)

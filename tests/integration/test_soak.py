@@ -79,10 +79,11 @@ def test_nothing_is_lost_while_the_members_change(soak: ServiceProcess) -> None:
 def test_visible_rows_remain_while_processes_are_killed_in_their_transactions(
     soak: ServiceProcess,
 ) -> None:
-    soak.program.append("--qsync")
+    """Of more faults than this run has time for, which is its only failure."""
+    soak.program += ["--qsync", "--faults", "300"]
     soak.start()
-    exit_code = soak.wait(TIMEOUT)
-    assert exit_code == 0, soak.log_text()
+    assert soak.wait(TIMEOUT) == 1, soak.log_text()
+    assert "FAILED: the run has not come to " in soak.log_text()
     found = figures(soak.log_text())
     assert found["violations"] == 0
     assert found["faults"] >= 1
@@ -109,13 +110,6 @@ def test_a_bug_of_transactions_that_commit_on_quorum_is_found(
     assert soak.wait(TIMEOUT) == 1, soak.log_text()
     assert seen in soak.log_text()
     assert "FAILED: " in soak.log_text()
-
-
-def test_an_incomplete_run_fails(soak: ServiceProcess) -> None:
-    soak.program += ["--qsync", "--minutes", "0.1", "--faults", "300", "--failovers", "30"]
-    soak.start()
-    assert soak.wait(TIMEOUT) == 1, soak.log_text()
-    assert "FAILED: the run has not come to " in soak.log_text()
 
 
 def test_ctrl_c_ends_it_with_the_verdict(soak: ServiceProcess) -> None:

@@ -16,7 +16,6 @@ from .bugs_of_proposer import votes_count_as_answers
 from .bugs_of_safekeeper import (
     answer_before_the_fsync,
     equal_term_granted_to_another_proposer,
-    no_truncation,
     vote_without_persisting,
 )
 from .faults import Plan
@@ -82,7 +81,6 @@ def test_a_planted_bug_is_caught(bug: Plant) -> None:
         (answer_before_the_fsync, exhaustive.SHARED),
         (vote_without_persisting, exhaustive.SHARED),
         (votes_count_as_answers, exhaustive.SUCCESSOR),
-        (no_truncation, exhaustive.SUCCESSOR),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )

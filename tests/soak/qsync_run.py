@@ -38,6 +38,8 @@ STEP_SECONDS = 5.0
 RECOVERY_SECONDS = 90.0
 #: Of transactions that only the coordinator can end.
 REST_SECONDS = 30.0
+#: With a planted bug, which shows when they do not end.
+PLANTED_REST_SECONDS = 10.0
 DOWN_SECONDS_MAX = 0.8
 #: Longer than the longest wait of a transaction, which is then reported as pending.
 LONG_DOWN_SECONDS = 2.5
@@ -313,7 +315,8 @@ class QsyncSoak:
                 raise DeadlineExceeded(f"client {client.number} does not come to its end")
             client.read_journal()
             client.forget("paused")
-        wait_until(lambda: not self.world.limbo(), REST_SECONDS, "the limbo to be empty")
+        seconds = PLANTED_REST_SECONDS if self.plan.plant else REST_SECONDS
+        wait_until(lambda: not self.world.limbo(), seconds, "the limbo to be empty")
         self._decide()
         with self.world.primary.postgres.connect(
             options="-c synchronous_commit=local"

@@ -5,6 +5,7 @@ The batch's LSNs go to WORK/batch, the stream's to WORK/lake, in batches of two 
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +17,9 @@ if TYPE_CHECKING:
 
 SETTINGS = {
     "spark.driver.memory": "512m",
-    "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": os.environ["SPARK_TEST_EXECUTOR_OPTS"],
     "spark.cores.max": "2",
 }
 

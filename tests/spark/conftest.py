@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 from failover_world import SETTINGS as FAILOVER_SETTINGS
 from failover_world import FailoverWorld
@@ -18,17 +21,21 @@ from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.proxy import TcpProxy
 from quorum_wal.pg_server.binaries import PostgresBinaries
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
-from quorum_wal.spark.session import new_session
+from quorum_wal.spark.session import new_session, prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEGMENT_BYTES = 1 << 20
 
+#: Options of Java for drivers, and for the processes of a standalone cluster.
+JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_TEST_EXECUTOR_OPTS")
 # Java's second compiler and its threads that collect garbage would take more time than they save:
 # no query runs for long.
-os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+for _variable in JAVA_VARIABLES:
+    os.environ[_variable] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+RING = Path(__file__).parent
+CLASS_DRIVER = RING / "class_driver.py"
 
 #: two workers, four tries of each task, only what a test needs
 SETTINGS = {
@@ -40,10 +47,41 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def class_archive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each Java maps the classes of Spark from one file, as a first one has loaded them. To load
+    them is half of what a short driver costs. The file is kept for later runs. Java ignores a file
+    that does not fit, as that of another Java."""
+    folder = request.config.cache.mkdir("spark-classes")
+    archive = folder / f"{pyspark.__version__}.jsa"
+    if not archive.exists():
+        prepare_environment()
+        unfinished = archive.with_suffix(f".{os.getpid()}")
+        archive_classes(tmp_path_factory.mktemp("classes"), unfinished)
+        unfinished.rename(archive)
+    for variable in JAVA_VARIABLES:
+        os.environ[variable] += f" -XX:SharedArchiveFile={archive} -Xlog:disable"
+
+
+def archive_classes(folder: Path, archive: Path) -> None:
+    """Runs a driver in `folder` that uses what most queries use."""
+    variable = JAVA_VARIABLES[0]
+    options = f"{os.environ[variable]} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
+    # The output ends when Java does, which is after the driver.
+    subprocess.run(
+        [sys.executable, CLASS_DRIVER, folder],
+        env={**os.environ, variable: options}, capture_output=True, check=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def session(
+    class_archive: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
-    made = new_session("tests", "local[2,4]", settings)
+    with pytest.MonkeyPatch.context() as environment:  # which Java and its children inherit
+        environment.setenv("PYTHONPATH", str(RING / "preloaded"), prepend=os.pathsep)
+        made = new_session("tests", "local[2,4]", settings)
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()

@@ -18,7 +18,7 @@ def written(lake: Path) -> list[int]:
 
 def committed_files(lake: Path) -> set[Path]:
     return {
-        Path(json.loads(line)["path"].removeprefix("file://"))
+        lake / Path(json.loads(line)["path"]).name  # another machine may mount it elsewhere
         for log in (lake / "_spark_metadata").iterdir()
         if not log.name.startswith(".")
         for line in log.read_text().splitlines()

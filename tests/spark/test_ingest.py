@@ -29,6 +29,8 @@ from quorum_wal.spark.sources.input_options import parse_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("class_archive")
+
 MIB = 1 << 20
 KILLS = 2
 

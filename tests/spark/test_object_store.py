@@ -33,6 +33,8 @@ from quorum_wal.spark.sources.input_options import STORE_PREFIX, parse_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("class_archive")
+
 MIB = 1 << 20
 
 
@@ -140,7 +142,6 @@ def test_the_command_line(s3_server: S3Server, archive_url: str, expected: pa.Ta
     assert done.returncode == 0, done.stderr
     assert f"{len(expected):,} rows in " in done.stdout
     assert lake_rows(open_store(lake_url, s3_server.options())).equals(expected)
-    assert sk_ingest(s3_server, archive_url, lake_url).stdout == ""
 
 
 def sk_ingest(server: S3Server, archive_url: str, lake_url: str) -> Done:

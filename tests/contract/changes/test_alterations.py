@@ -20,9 +20,10 @@ from quorum_wal.pg_server.binaries import PostgresBinaries, find_postgres
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.inputs.folder_input import FolderInput
+from quorum_wal.spark.sources.change_batch import ChangeBatchReader
+from quorum_wal.spark.sources.change_stream import ChangeStreamReader
 from quorum_wal.spark.sources.input_options import parse_options
 from quorum_wal.spark.sources.pg_changes_options import parse_change_options
-from quorum_wal.spark.sources.pg_changes_readers import ChangeBatchReader, ChangeStreamReader
 
 #: table: its column, a value before, what alters it, a value behind, and as what that is shown
 ALTERED = {

@@ -17,9 +17,10 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.errors import UndecodedChange
 from quorum_wal.spark.jobs.ingested_changes import IngestedChanges
+from quorum_wal.spark.sources.change_batch import ChangeBatchReader
+from quorum_wal.spark.sources.change_stream import ChangeStreamReader
 from quorum_wal.spark.sources.input_options import parse_options
 from quorum_wal.spark.sources.pg_changes_options import parse_change_options
-from quorum_wal.spark.sources.pg_changes_readers import ChangeBatchReader, ChangeStreamReader
 
 Consumer = Callable[[dict[str, str], dict[str, str]], Iterator[Row]]
 

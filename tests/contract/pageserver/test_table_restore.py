@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from pg_versions import oldest_and_newest
 from table_world import CHECKSUMS_MAJOR, CountedBase, LackingBase, TableWorld
 
 from quorum_wal.pageserver.errors import PageNotFound, PageserverError, SurveyError, TableIncomplete
@@ -22,7 +23,9 @@ from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
 from quorum_wal.pgwal.segment import parse_segment_name
 
-VERSIONS = pytest.mark.parametrize("binaries", all_postgres(), ids=lambda found: str(found.major))
+VERSIONS = pytest.mark.parametrize(
+    "binaries", oldest_and_newest(), ids=lambda found: str(found.major)
+)
 #: Where the versions do not differ.
 ONE_VERSION = pytest.mark.parametrize(
     "binaries", all_postgres()[:1], ids=lambda found: str(found.major)

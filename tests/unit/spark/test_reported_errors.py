@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
-from quorum_wal.spark.errors import SparkWalError, UndecodedChange
+from quorum_wal.spark.errors import MissingPackage, SparkWalError, UndecodedChange
 from quorum_wal.spark.reported_errors import reported_error, short_errors
 
 #: as PySpark shows it with spark.sql.execution.pyspark.udf.hideTraceback.enabled
@@ -45,7 +45,17 @@ def test_a_class_of_another_module() -> None:
     assert (str(error), error.hint) == ("it is lost", "")
 
 
+@pytest.mark.parametrize("name", ["quorum_wal", "quorum_wal.spark.sources.wal_task", "numba"])
+def test_a_package_that_an_executor_lacks(name: str) -> None:
+    text = f"Traceback (most recent call last):\nModuleNotFoundError: No module named '{name}'\n"
+    error = reported_error(Exception(f"An exception was thrown from the Python worker: {text}"))
+    assert type(error) is MissingPackage
+    assert str(error) == f"a Python process of Spark has no module {name}"
+
+
 def test_other_errors_stay() -> None:
+    with pytest.raises(PySparkException), short_errors():
+        raise PySparkException("ModuleNotFoundError: No module named 'theirs'")
     with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"), short_errors():
         raise PySparkException("[DIVIDE_BY_ZERO] Division by zero.")
     with pytest.raises(ZeroDivisionError), short_errors():

@@ -1,0 +1,51 @@
+"""A task of `pg_changes`: its description, and the function that runs it.
+
+The range of a task contains the commits; the task finds by itself where its transactions began
+(`change_reader.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
+from quorum_wal.spark.changes.debezium_envelope import DebeziumEnvelope
+from quorum_wal.spark.changes.earlier_changes import EarlierChanges, KnownChanges
+from quorum_wal.spark.inputs.wal_reader import WalRange
+from quorum_wal.spark.records.wal_filter import WalFilter
+from quorum_wal.spark.sources.input_options import InputOptions
+from quorum_wal.spark.sources.shown_errors import shown_errors
+from quorum_wal.spark.sources.wal_task import WalTask
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTask(WalTask):
+    """`known`: the changes of tables since the catalog."""
+
+    known: KnownChanges
+
+
+def change_tasks(parts: Sequence[WalRange], earlier: EarlierChanges) -> list[InputPartition]:
+    """One for each range. Raises WalInputError."""
+    return [
+        ChangeTask(part, WalFilter(), known)
+        for part, known in zip(parts, earlier.of_tasks(parts), strict=True)
+    ]
+
+
+def run_change_task(
+    options: InputOptions,
+    changes: ChangeOptions,
+    task: InputPartition,
+    envelope: DebeziumEnvelope | None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the task. Raises SparkWalError."""
+    assert isinstance(task, ChangeTask)
+    changes = task.known.options(changes)
+    with shown_errors():
+        rows = read_changes(options.wal_input, task.wal_range, changes, options.on_damage)
+        yield from rows if envelope is None else envelope.apply(rows)
