@@ -15,12 +15,12 @@ import pytest
 from two_phase import (
     LOCAL,
     MAJORS,
-    NOBODY,
     TIMEOUT,
     Waiting,
     commit_sql,
     finish_all,
     limbo,
+    make_commits_wait,
     prepare,
     sqlstate_of,
 )
@@ -106,7 +106,7 @@ def test_an_xid_of_the_tail_is_assigned_again_and_has_the_status_of_another_tran
 
 def test_finishing_before_the_proposer_is_attached_waits_unless_it_is_local(pair: Pair) -> None:
     """The new primary has the synchronous_standby_names of the old one, and no standby."""
-    pair.new.configure(synchronous_standby_names=NOBODY)
+    make_commits_wait(pair.new)
     try:
         prepare(pair.new, "waits")
         prepare(pair.new, "local")

@@ -13,13 +13,13 @@ from psycopg import sql
 from two_phase import (
     BUSY,
     LOCAL,
-    NOBODY,
     NOT_ALLOWED,
     TIMEOUT,
     UNKNOWN_GID,
     Waiting,
     commit_sql,
     limbo,
+    make_commits_wait,
     prepare,
     prepare_sql,
     primary_of,
@@ -193,7 +193,7 @@ class Finishing:
 
 
 def test_it_finishes_without_waiting_for_a_standby(server: Postgres) -> None:
-    server.configure(synchronous_standby_names=NOBODY)
+    make_commits_wait(server)
     finishing = Finishing(server)
     for gid, commit in (("a", True), ("it's b", False)):
         prepare(server, gid)
@@ -206,7 +206,7 @@ def test_it_finishes_without_waiting_for_a_standby(server: Postgres) -> None:
 
 
 def test_a_busy_one_is_reported_as_busy(server: Postgres) -> None:
-    server.configure(synchronous_standby_names=NOBODY)
+    make_commits_wait(server)
     waiting = Waiting(server, prepare_sql("g"), "BEGIN", "INSERT INTO t VALUES (1)")
     waiting.wait_for("SyncRep")
     finishing = Finishing(server)

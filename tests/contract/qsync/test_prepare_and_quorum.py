@@ -7,10 +7,10 @@ import pytest
 from two_phase import (
     BUSY,
     LOCAL,
-    NOBODY,
     Waiting,
     commit_sql,
     limbo,
+    make_commits_wait,
     prepare,
     prepare_sql,
     rollback_sql,
@@ -25,7 +25,7 @@ TIMED_OUT = "57014"
 
 @pytest.fixture
 def no_quorum(server: Postgres) -> Postgres:
-    server.configure(synchronous_standby_names=NOBODY)
+    make_commits_wait(server)
     return server
 
 

@@ -16,11 +16,11 @@ from control_messages import (
 )
 from two_phase import (
     LOCAL,
-    NOBODY,
     TIMEOUT,
     Waiting,
     commit_sql,
     limbo,
+    make_commits_wait,
     prepare,
     prepare_sql,
     rollback_sql,
@@ -74,7 +74,7 @@ def test_a_publication_of_no_table_gives_control_messages_of_all_prepared_ones(
 
 def test_prepare_is_reported_before_any_standby_has_it(server: Postgres, slot: str) -> None:
     """So the stream never decides; the gid is still busy."""
-    server.configure(synchronous_standby_names=NOBODY)
+    make_commits_wait(server)
     waiting = Waiting(server, prepare_sql("g"), "BEGIN", "INSERT INTO t VALUES (1)")
     waiting.wait_for("SyncRep")
     assert [message.kind for message in read_control(server, slot)] == ["b", "P"]

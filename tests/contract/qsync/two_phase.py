@@ -43,6 +43,23 @@ def primary_of(server: Postgres) -> Primary:
     return Primary(facts, TimelineHistory(1), 0, 0, start_us)
 
 
+def make_commits_wait(server: Postgres) -> None:
+    """Until they are cancelled. Returns when the checkpointer has the setting, some time after the
+    sessions have it."""
+    server.configure(synchronous_standby_names=NOBODY)
+    wait_until(lambda: _does_a_commit_wait(server), TIMEOUT, "a commit that waits")
+
+
+def _does_a_commit_wait(server: Postgres) -> bool:
+    waiting = Waiting(server, "SELECT pg_logical_emit_message(true, 'wait', '')")
+    wait_until(lambda: waiting.has_ended or waiting.wait_event == "SyncRep", TIMEOUT, "its end")
+    if waiting.has_ended:
+        return False
+    waiting.cancel()
+    waiting.wait_ended()
+    return True
+
+
 def prepare(postgres: Postgres, gid: str, statement: str = "INSERT INTO t VALUES (1)") -> None:
     """Prepare without waiting for a standby."""
     with postgres.connect(options=LOCAL) as connection:
@@ -129,6 +146,10 @@ class Waiting:
         return self.error.sqlstate if self.error is not None else None
 
     @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
     def wait_event(self) -> str | None:
         rows = self._postgres.execute(
             "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", (self.pid,)
@@ -137,7 +158,7 @@ class Waiting:
 
     def wait_for(self, event: str) -> None:
         """Return when it waits for that."""
-        wait_until(lambda: not self._thread.is_alive() or self.wait_event == event, TIMEOUT, event)
+        wait_until(lambda: self.has_ended or self.wait_event == event, TIMEOUT, event)
         assert self._thread.is_alive(), (self.tag, self.error)
 
     def wait_lasting(self, seconds: float) -> None:
