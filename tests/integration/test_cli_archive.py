@@ -119,6 +119,8 @@ def check_verify(world: ArchivedCluster, end_lsn: int) -> None:
         code, text = verdict(world, end_lsn, *options)
         assert code == 0, text
         assert f"sound: the log from {Lsn(start_lsn)} to {Lsn(end_lsn)}" in text
+    for safekeeper in world.cluster.safekeepers:
+        safekeeper.kill()  # they would upload the hidden segment again
     key = world.archive().keys.segment
     hidden, damaged = (world.folder / key(1, first + number) for number in (2, 4))
     content = hidden.read_bytes()
