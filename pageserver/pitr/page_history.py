@@ -35,7 +35,7 @@ from quorum_wal.pgwal.versions import wal_version
 from quorum_wal.walrecords.filter_tables import pass_all
 from quorum_wal.walrecords.loads import load_u32
 from quorum_wal.walrecords.operation import operation_name
-from quorum_wal.walrecords.record_index import RecordIndex
+from quorum_wal.walrecords.record_index import RecordIndex, as_boundary
 from quorum_wal.walrecords.record_survey import RecordSurvey, RecordSurveyor
 from quorum_wal.walrecords.transaction import (
     ENDS,
@@ -144,8 +144,11 @@ class HistoryReader:
                 scan.feed(index)
             if scan.is_done:
                 return
-        if epoch.end_lsn is not None and reached_lsn < epoch.end_lsn:
-            scan.history.missing.append((reached_lsn, epoch.end_lsn))
+        if epoch.end_lsn is not None:
+            # The redo position may be behind a page header, where no record ends.
+            end_lsn = as_boundary(epoch.end_lsn, self._archive.facts.wal_seg_size)
+            if reached_lsn < end_lsn:
+                scan.history.missing.append((reached_lsn, end_lsn))
         scan.skip_epoch()
 
 
