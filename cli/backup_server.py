@@ -11,10 +11,7 @@ tablespaces is refused, because they would be written to their places on this ma
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
 from quorum_wal.backup.recovery_settings import AUTO_CONF, SignalFile, quoted
 from quorum_wal.backup.restore_plan import RestorePlan
@@ -35,11 +32,10 @@ from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.pageserver.epochs.redo import CONF_FOLDER, RedoServer
 from quorum_wal.pg_server.account import account_of
 from quorum_wal.pg_server.binaries import PostgresBinaries
-from quorum_wal.pg_server.program import launcher_argv, run_program
+from quorum_wal.pg_server.private_server import HBA, PrivateServer
+from quorum_wal.pg_server.program import run_program
 
-PORT = 5432  # only part of the socket's file name; the folder has no other socket
 RECOVERY_SECONDS_MAX = 7 * 24 * 3600.0
-STOP_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.05
 
 #: A standby needs at least the values of the primary: field of pg_controldata -> setting.
@@ -50,8 +46,6 @@ LIMITS = {
     "max_prepared_xacts setting": "max_prepared_transactions",
     "max_locks_per_xact setting": "max_locks_per_transaction",
 }
-#: The command line of its clients, which only read.
-SESSION_OPTIONS = "-c session_preload_libraries= -c local_preload_libraries="
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +83,14 @@ class BackupServer:
     @property
     def dsn(self) -> str:
         """Of the running server."""
-        return make_conninfo(
-            "", host=str(self._socket_folder), port=PORT, options=SESSION_OPTIONS,
-            sslmode="disable", gssencmode="disable", target_session_attrs="any",
-            **{name: text for name, text in self._given.items() if name in ("dbname", "user")},
-        )  # fmt: skip
+        names = {name: str(self._given[name]) for name in ("dbname", "user") if name in self._given}
+        return self._private.conninfo(**names)
 
     def __enter__(self) -> Self:
         """Returns when the server is paused. Raises CommandError, BackupError, ObjectStoreError,
         PgServerError."""
         self._work = Path(tempfile.mkdtemp(prefix="sk-mirror-", dir=self._source.work_dir))
-        self._socket_folder = Path(tempfile.mkdtemp(prefix="sk-"))  # socket paths are short
-        self._process: subprocess.Popen[bytes] | None = None
+        self._private = PrivateServer()
         try:
             self._start()
             self._wait_paused()
@@ -126,41 +116,27 @@ class BackupServer:
         (self._data_dir / AUTO_CONF).write_text("")
         binaries, account = request.binaries(plan), account_of(self._data_dir)
         assert binaries is not None
-        redo = RedoServer(binaries, account)
-        redo.give(self._socket_folder)
         settings = {
             **request.recovery_settings(plan),
             "recovery_target": "immediate",
             "recovery_target_action": "pause",
-            "unix_socket_directories": str(self._socket_folder),
-            "port": str(PORT),
             **_limits(binaries, self._data_dir),
         }
-        program = redo.configure(
+        quoted_settings = {name: quoted(value) for name, value in settings.items()}
+        program = RedoServer(binaries, account).configure(
             self._data_dir,
-            {name: quoted(value) for name, value in settings.items()},
+            quoted_settings | self._private.settings,
             signal_file=SignalFile.RECOVERY.value,
-            hba="local all all trust\n",
+            hba=HBA,
         )
-        with self._log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                launcher_argv(program, account, signal.SIGQUIT),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                env={**os.environ, "SK_ARCHIVE_OPTION": " ".join(self._source.archive_options)},
-            )
-
-    @property
-    def _log_path(self) -> Path:
-        return self._data_dir / CONF_FOLDER / "log"
+        options = " ".join(self._source.archive_options)
+        log_path = self._data_dir / CONF_FOLDER / "log"
+        self._private.start(program, account, log_path, env={"SK_ARCHIVE_OPTION": options})
 
     def _wait_paused(self) -> None:
         deadline = time.monotonic() + RECOVERY_SECONDS_MAX
-        assert self._process is not None
         while time.monotonic() < deadline:
-            if self._process.poll() is not None:
+            if self._private.process.poll() is not None:
                 raise self._failed("the server of the backup ended")
             try:
                 with closing(psycopg.connect(self.dsn, autocommit=True)) as connection:
@@ -177,10 +153,10 @@ class BackupServer:
         raise self._failed("the server of the backup did not become consistent")
 
     def _is_ready(self) -> bool:
-        return "ready to accept read-only connections" in self._log_path.read_text(errors="replace")
+        return "ready to accept read-only connections" in self._private.log_text()
 
     def _failed(self, sentence: str) -> CommandError:
-        lines = self._log_path.read_text(errors="replace").splitlines()
+        lines = self._private.log_text().splitlines()
         severe = [line for line in lines if "FATAL" in line or "PANIC" in line]
         return CommandError(
             f"{sentence}: {(severe or lines or ['it logged nothing'])[-1]}",
@@ -189,17 +165,8 @@ class BackupServer:
         )
 
     def _end(self) -> None:
-        """Stops the server at once, because its files are discarded."""
-        process = self._process
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGQUIT)
-            try:
-                process.wait(STOP_SECONDS_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        for folder in (self._work, self._socket_folder):
-            shutil.rmtree(folder, ignore_errors=True)
+        self._private.end()
+        shutil.rmtree(self._work, ignore_errors=True)
 
 
 def _is_paused(connection: psycopg.Connection[Any]) -> bool:

@@ -12,20 +12,15 @@ Source: Postgres `recoveryStopsAfter`, `PerformRecoveryXLogAction` in `xlog.c`, 
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-
-from psycopg.conninfo import make_conninfo
 
 from quorum_wal.pageserver.epochs.in_place_tablespaces import WAL_FOLDER
 from quorum_wal.pageserver.epochs.redo import (
@@ -38,14 +33,12 @@ from quorum_wal.pageserver.errors import RedoError
 from quorum_wal.pageserver.layers.control_file import CONTROL_FILE, ControlFile
 from quorum_wal.pageserver.layers.fork import Fork, ForkKind, parse_file
 from quorum_wal.pg_server.postmaster_file import read_postmaster_file
-from quorum_wal.pg_server.program import launcher_argv
+from quorum_wal.pg_server.private_server import HBA, PrivateServer
 from quorum_wal.pgwal.errors import TimelineHistoryError
 from quorum_wal.pgwal.history import TimelineHistory, history_file_name
 from quorum_wal.pgwal.lsn import format_lsn
 
-PORT = 5432  # only part of the socket's file name; the folder has no other socket
 POLL_SECONDS = 0.02
-STOP_SECONDS_MAX = 30.0
 SHUTDOWN_SECONDS_MAX = 3600.0
 #: A dump locks all tables of a database. The server allocates memory for all locks when it starts.
 #: One session can use the locks reserved for the others (more than ten sessions).
@@ -63,8 +56,6 @@ SETTINGS = {
     "lc_messages": "'C'",
     "log_error_verbosity": "terse",
 }
-#: Settings of a database or role may name a library that this machine does not have.
-SESSION_OPTIONS = "-c session_preload_libraries= -c local_preload_libraries="
 
 #: As written by `report_invalid_page` in xlogutils.c.
 _INVALID_PAGE = re.compile(r"page [0-9]+ of relation (\S+) (?:is uninitialized|does not exist)")
@@ -119,18 +110,13 @@ class PromotedServer:
 
     def __enter__(self) -> Self:
         """Returns when the server is promoted and has written all pages. Raises RedoError."""
-        self._socket_folder = Path(tempfile.mkdtemp(prefix="sk-"))  # socket paths are short
+        self._private = PrivateServer()
         try:
-            self._server.give(self._socket_folder)
             self._start()
-            try:
-                self._wait_promoted()
-                self._check_stop()
-            except BaseException:
-                self._end()
-                raise
+            self._wait_promoted()
+            self._check_stop()
         except BaseException:
-            shutil.rmtree(self._socket_folder, ignore_errors=True)
+            self._private.end()
             raise
         return self
 
@@ -140,8 +126,7 @@ class PromotedServer:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end()
-        shutil.rmtree(self._socket_folder, ignore_errors=True)
+        self._private.end()
 
     def invalid_relations(self) -> frozenset[Fork]:
         """Main forks in which the replay found missing pages, so that changes were lost. This is
@@ -151,23 +136,13 @@ class PromotedServer:
 
     def conninfo(self, database: str, user: str) -> str:
         """A complete connection string, so that environment variables have no effect."""
-        return make_conninfo(
-            "",
-            host=str(self._socket_folder),
-            port=PORT,
-            dbname=database,
-            user=user,
-            options=SESSION_OPTIONS,
-            sslmode="disable",
-            gssencmode="disable",
-            target_session_attrs="any",
-        )
+        return self._private.conninfo(dbname=database, user=user)
 
     def shut_down(self) -> None:
         """Shuts down with a checkpoint, so that the directory can be kept. Raises RedoError."""
-        self._process.send_signal(signal.SIGINT)
+        self._private.process.send_signal(signal.SIGINT)
         try:
-            returncode = self._process.wait(SHUTDOWN_SECONDS_MAX)
+            returncode = self._private.process.wait(SHUTDOWN_SECONDS_MAX)
         except subprocess.TimeoutExpired as error:
             raise self._failed("its shutdown timed out") from error
         if returncode != 0:
@@ -177,8 +152,7 @@ class PromotedServer:
         stop = self._stop
         settings = {
             **SETTINGS,
-            "port": str(PORT),
-            "unix_socket_directories": f"'{self._socket_folder}'",
+            **self._private.settings,
             **self._limits.settings(),
             # The record's start, inclusive. An exclusive target needs one more record after it.
             "recovery_target_lsn": f"'{format_lsn(stop.record_lsn)}'",
@@ -187,24 +161,17 @@ class PromotedServer:
         if self._server.binaries.major >= 17:
             settings["event_triggers"] = "off"  # login event triggers would run
         program = self._server.configure(
-            self.data_dir, settings, signal_file="recovery.signal", hba="local all all trust\n"
+            self.data_dir, settings, signal_file="recovery.signal", hba=HBA
         )
-        with self._log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                launcher_argv(program, self._server.account, signal.SIGQUIT, has_network=False),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-            )
+        self._private.start(program, self._server.account, self._log_path, has_network=False)
 
     def _wait_promoted(self) -> None:
-        begun = time.monotonic()
+        begun, process = time.monotonic(), self._private.process
         while True:
-            if self._process.poll() is not None:
-                raise self._failed(f"exit code {self._process.returncode}")
+            if process.poll() is not None:
+                raise self._failed(f"exit code {process.returncode}")
             state = read_postmaster_file(self.data_dir)
-            if state is not None and state.pid == self._process.pid and state.status == "ready":
+            if state is not None and state.pid == process.pid and state.status == "ready":
                 return
             if time.monotonic() - begun > REDO_SECONDS_MAX:
                 raise self._failed("the replay timed out")
@@ -223,20 +190,10 @@ class PromotedServer:
             raise self._failed(f"the replay stopped at {where}")
 
     def _failed(self, why: str) -> RedoError:
-        lines = self._log_path.read_text(errors="replace").splitlines()
+        lines = self._private.log_text().splitlines()
         severe = [line for line in lines if "PANIC" in line or "FATAL" in line]
         return RedoError(
             f"Postgres did not replay the WAL up to {format_lsn(self._stop.end_lsn)}: {why}: "
             f"{(severe or lines or ['the log is empty'])[0]}",
             hint="\n".join(lines[-LOG_TAIL_LINES:]),
         )
-
-    def _end(self) -> None:
-        """Stops the server at once, because its directory is discarded."""
-        if self._process.poll() is None:
-            os.kill(self._process.pid, signal.SIGQUIT)
-            try:
-                self._process.wait(STOP_SECONDS_MAX)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
