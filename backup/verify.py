@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,7 @@ from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.pgwal.page import WAL_PAGE_SIZE, parse_page_header
 from quorum_wal.pgwal.walker import NEED_DATA, RecordWalker
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 #: Segments given to a worker before their results are needed.
@@ -104,7 +105,7 @@ def verify(
     seams = _Seams(archive, log)
     with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=get_context("spawn")) as pool:
         check = partial(check_segment, address, log.history)
-        for stored, found in _in_order(pool, check, log.pieces, AHEAD * (jobs or 4)):
+        for stored, found in in_order(pool, check, log.pieces, AHEAD * (jobs or 4)):
             seams.add(stored, found)
             progress(stored.wal.end_lsn - stored.wal.segno * archive.facts.wal_seg_size)
     return _verdict(log, archive.facts.wal_seg_size, seams.damages)
@@ -120,7 +121,7 @@ def verify_fast(
     damages = []
     with ThreadPoolExecutor(FAST_THREADS) as pool:
         check = partial(_check_seal, store, wal_seg_size)
-        for stored, reason in _in_order(pool, check, log.pieces, FAST_THREADS * AHEAD):
+        for stored, reason in in_order(pool, check, log.pieces, FAST_THREADS * AHEAD):
             if reason:
                 damages.append(Damage(stored.info.key, reason))
             progress(stored.wal.end_lsn - stored.wal.segno * wal_seg_size)
@@ -134,13 +135,13 @@ def _verdict(log: ArchivedLog, seg_size: int, damages: Sequence[Damage]) -> Verd
     )
 
 
-def _in_order(
-    pool: Executor, check: Callable[[StoredWal], T], pieces: Sequence[StoredWal], ahead: int
-) -> Iterator[tuple[StoredWal, T]]:
-    """Results in log order. At most `ahead` of them wait."""
-    running: deque[tuple[StoredWal, Future[T]]] = deque()
-    for stored in pieces:
-        running.append((stored, pool.submit(check, stored)))
+def in_order(
+    pool: Executor, check: Callable[[P], T], pieces: Iterable[P], ahead: int
+) -> Iterator[tuple[P, T]]:
+    """Results in the order of `pieces`. At most `ahead` of them wait."""
+    running: deque[tuple[P, Future[T]]] = deque()
+    for piece in pieces:
+        running.append((piece, pool.submit(check, piece)))
         if len(running) >= ahead:
             done, future = running.popleft()
             yield done, future.result()

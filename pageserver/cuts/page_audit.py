@@ -12,13 +12,12 @@ Imports only packages that every installation has, as `needed_wal.py`.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from quorum_wal.backup.retry import with_retries
-from quorum_wal.backup.verify import Damage
+from quorum_wal.backup.verify import Damage, in_order
 from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound
 from quorum_wal.objectstore.sealed import SEAL, Seal, unseal_pieces
@@ -51,7 +50,8 @@ class PageAudit:
         object. Raises ObjectStoreError."""
         damaged = []
         with ThreadPoolExecutor(THREADS) as pool:
-            for ref, reason in _checked(pool, partial(self._damage, is_fast=is_fast), self._refs):
+            check = partial(self._damage, is_fast=is_fast)
+            for ref, reason in in_order(pool, check, self._refs, 2 * THREADS):
                 if reason:
                     damaged.append((ref, Damage(self._keys.key(ref.name), reason)))
                 progress(ref.size_bytes)
@@ -84,16 +84,3 @@ def _newest_index(store: ObjectStore, keys: PageKeys) -> PageIndex:
             return decode_index(store.get(keys.key(newest)), keys.key(newest))
         except ObjectNotFound:
             continue  # deleted after the listing, so a newer one exists
-
-
-def _checked(
-    pool: ThreadPoolExecutor, check: Callable[[Ref], str], refs: Iterable[Ref]
-) -> Iterator[tuple[Ref, str]]:
-    running: deque[tuple[Ref, Future[str]]] = deque()
-    for ref in refs:
-        running.append((ref, pool.submit(check, ref)))
-        if len(running) > 2 * THREADS:
-            done, future = running.popleft()
-            yield done, future.result()
-    for done, future in running:
-        yield done, future.result()
