@@ -19,13 +19,14 @@ and reported, like damage in the range. No reader gets rows past `undecoded_rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
 from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pgwal.errors import WalFormatError
@@ -51,6 +52,9 @@ from quorum_wal.spark.changes.heap_fields import NEW_AT, NEW_LENGTH
 from quorum_wal.spark.changes.heap_pages import HeapPages
 from quorum_wal.spark.changes.heap_scan import HeapScan, scan_heap
 from quorum_wal.spark.changes.logical_messages import with_messages
+from quorum_wal.spark.changes.page_file import PagesLost
+from quorum_wal.spark.changes.page_folder import KeptPages, PageFolder
+from quorum_wal.spark.changes.page_keeper import PageKeeper, check_wal
 from quorum_wal.spark.changes.schema_history import SchemaHistory
 from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.changes.table_versions import TableVersions
@@ -74,6 +78,8 @@ from quorum_wal.walrecords.record_index import Array, RecordIndex
 #: bytes of WAL that are decoded at once
 WINDOW_BYTES = 16 << 20
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
@@ -82,7 +88,8 @@ class ChangeOptions:
     the changes of tables up to the end of the range. `alterations` are those before the range: of a
     catalog without rows. `messages` adds those of the database, only without a `table`. `undecoded`
     decides about rows that could not be decoded. `memory_bytes` is for each of: the WAL of a
-    window, changes, and pages. What is more is read twice, or goes to temporary files."""
+    window, changes, and pages. What is more is read twice, or goes to temporary files. `folder` has
+    the pages of earlier batches; with `stores_pages`, those of this range are added."""
 
     catalog: Catalog
     table: Table | None = None
@@ -93,6 +100,8 @@ class ChangeOptions:
     messages: bool = False
     undecoded: UndecodedPolicy = field(default_factory=UndecodedPolicy)
     memory_bytes: int = MEMORY_BYTES
+    folder: PageFolder | None = None
+    stores_pages: bool = False
 
 
 def read_changes(
@@ -140,6 +149,20 @@ def _check_catalog(catalog: Catalog, facts: ServerFacts) -> None:
             f"{catalog.version_major}, expected {facts.system_id}, Postgres {facts.pg_major}",
             hint="Take one from this cluster with sk catalog snapshot.",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the changes of a window are: from `start_lsn` on, before the window and in `scans`.
+    `has_pages`: from there on, all pages that change are known. `open_lsn` is the first change of
+    the transactions that are open after the window, or its end."""
+
+    start_lsn: int
+    has_pages: bool
+    window: WalRange
+    scans: WindowScans
+    commits: Commits
+    open_lsn: int
 
 
 class _ChangeReader:
@@ -224,9 +247,18 @@ class _ChangeReader:
         if is_incomplete and not self._is_incomplete_reported:
             self._is_incomplete_reported = True
             yield self._report_incomplete(start_lsn)
-        pages_lsn = self._with_pages(start_lsn)
-        yield from self._report_gaps(min(start_lsn, self._open.since_lsn))
-        gathered = self._gather_known(pages_lsn, window, scans, commits)
+        kept = self._kept_pages(start_lsn)
+        begin = (kept.state.end_lsn, True) if kept is not None else self._with_pages(start_lsn)
+        open_lsn = self._open.first_open(summaries, window.end_lsn)
+        source = _Source(*begin, window, scans, commits, open_lsn)
+        since_lsn = min(start_lsn, self._open.since_lsn)
+        yield from self._report_gaps(since_lsn)
+        try:
+            gathered = self._gather_known(source, kept)
+        finally:
+            if kept is not None:
+                kept.close()
+        yield from self._report_gaps(since_lsn)
         scans.free()
         toast = self._toast(gathered)
         if isinstance(gathered, ChangeSpill):
@@ -247,13 +279,32 @@ class _ChangeReader:
         if found.running:
             backwards = self._backwards(found.since_lsn)
             first_lsn = last_list_without(found.running, backwards) or found.since_lsn
-        return self._with_pages(first_lsn)
+        return self._with_pages(first_lsn)[0]
 
-    def _with_pages(self, lsn: int) -> int:
-        """A position from which on every page that changes after `lsn` becomes known."""
-        if not self._follows_pages:
-            return lsn
-        return last_redo(self._backwards(lsn)) or lsn
+    def _with_pages(self, lsn: int) -> tuple[int, bool]:
+        """A position at or before `lsn`, and whether every page that changes after `lsn` becomes
+        known from there on."""
+        redo_lsn = last_redo(self._backwards(lsn)) if self._follows_pages else None
+        return (lsn, False) if redo_lsn is None else (redo_lsn, True)
+
+    def _kept_pages(self, lsn: int) -> KeptPages | None:
+        """The pages at or before `lsn` that an earlier batch has left, if they are of this WAL."""
+        folder = self._options.folder
+        if folder is None or self._gaps or not self._follows_pages:
+            return None
+        try:
+            kept = folder.newest(lsn, self._facts.system_id)
+            if kept is not None:
+                check_wal(kept, self._input, self._facts, self._range.limit_lsn)
+            return kept
+        except PagesLost as error:
+            self._forget(error)
+            return None
+
+    def _forget(self, error: PagesLost) -> None:
+        assert self._options.folder is not None
+        log.info("pages of an earlier batch are not used", reason=str(error))
+        self._options.folder.remove()
 
     def _look_back(self) -> OpenTransactions:
         place_lsn = self._range.start_lsn
@@ -382,14 +433,13 @@ class _ChangeReader:
 
     # ---- changes
 
-    def _gather_known(
-        self, start_lsn: int, window: WalRange, scans: WindowScans, commits: Commits
-    ) -> Gathered | ChangeSpill:
+    def _gather_known(self, source: _Source, kept: KeptPages | None) -> Gathered | ChangeSpill:
         """The changes; with a new catalog if this one lacks files and `refresh` can take one."""
-        gathered = self._gather(start_lsn, window, scans, commits)
+        gathered = self._gather(source, kept)
         refresh = None if self._is_refreshed else self._options.refresh
         if refresh is None:
             return gathered
+        commits = source.commits
         if not is_stale(_parts(gathered), self._tables) and not any(
             self._has_altered(part, commits) for part in _parts(gathered)
         ):
@@ -398,29 +448,54 @@ class _ChangeReader:
             gathered.close()
         self._is_refreshed = True
         self._use(self._catalog.merged(refresh()))
-        return self._gather(start_lsn, window, scans, commits)
+        return self._gather(source, kept)
 
-    def _gather(
-        self, start_lsn: int, window: WalRange, scans: WindowScans, commits: Commits
-    ) -> Gathered | ChangeSpill:
-        """The changes, in a temporary file if they are too many."""
+    def _gather(self, source: _Source, kept: KeptPages | None) -> Gathered | ChangeSpill:
+        """The changes, in a temporary file if they are too many. Reads older WAL if the kept pages
+        cannot be used."""
+        if kept is None:
+            return self._gather_from(source, None)
+        try:
+            return self._gather_from(source, kept)
+        except PagesLost as error:
+            self._forget(error)
+        start_lsn, has_pages = self._with_pages(source.start_lsn)
+        return self._gather_from(replace(source, start_lsn=start_lsn, has_pages=has_pages), None)
+
+    def _gather_from(self, source: _Source, kept: KeptPages | None) -> Gathered | ChangeSpill:
+        """Raises PagesLost, only with `kept`."""
         files, memory_bytes = FileMap(self._tables, self._options.table), self._options.memory_bytes
+        if kept is not None:
+            kept.check_files(files.followed)
+        commits, start_lsn, window = source.commits, source.start_lsn, source.window
         # It begins at a record or at a segment.
         is_boundary = start_lsn % self._facts.wal_seg_size != 0
         before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
-        spill: ChangeSpill | None = None
-        with closing(HeapPages(memory_bytes)) as pages:
-            changes = ChangeSet(files, commits, pages if self._follows_pages else None)
-            for scan in chain(self._scan(before, self._on_older), scans.again()):
+        with ExitStack() as stack, closing(HeapPages(memory_bytes, kept)) as pages:
+            spill: ChangeSpill | None = None
+            changes = ChangeSet(
+                files, commits, pages if self._follows_pages else None,
+                self._keeper(source, kept), None if kept is None else kept.state.last.lsn,
+            )  # fmt: skip
+            for scan in chain(self._scan(before, self._on_older), source.scans.again()):
                 changes.add(scan)
                 if changes.size_bytes > (memory_bytes // 2 if spill else memory_bytes):
-                    spill = spill or self._spill(commits)
+                    spill = spill or stack.enter_context(self._spill(commits))
                     spill.put(self._assigned(changes, commits))
-        rest = self._assigned(changes, commits)
-        if spill is None:
-            return rest
-        spill.put(rest)
-        return spill
+            changes.keep_pages()
+            rest = self._assigned(changes, commits)
+            if spill is None:
+                return rest
+            spill.put(rest)
+            stack.pop_all()
+            return spill
+
+    def _keeper(self, source: _Source, kept: KeptPages | None) -> PageKeeper | None:
+        folder = self._options.folder
+        if folder is None or not self._options.stores_pages or not source.has_pages:
+            return None
+        system_id = self._facts.system_id
+        return PageKeeper(folder, system_id, source.open_lsn, source.start_lsn, kept)
 
     def _spill(self, commits: Commits) -> ChangeSpill:
         """Its pieces are half as large, because several copies of one are in memory."""
