@@ -54,7 +54,7 @@ from quorum_wal.spark.changes.heap_scan import HeapScan, scan_heap
 from quorum_wal.spark.changes.logical_messages import with_messages
 from quorum_wal.spark.changes.page_file import PagesLost
 from quorum_wal.spark.changes.page_folder import KeptPages, PageFolder
-from quorum_wal.spark.changes.page_keeper import PageKeeper, check_wal
+from quorum_wal.spark.changes.page_keeper import PageKeeper
 from quorum_wal.spark.changes.schema_history import SchemaHistory
 from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.changes.table_versions import TableVersions
@@ -71,7 +71,7 @@ from quorum_wal.spark.changes.undecoded_rows import UndecodedPolicy
 from quorum_wal.spark.changes.wal_lookback import look_backwards
 from quorum_wal.spark.changes.window_scans import WindowScans
 from quorum_wal.spark.errors import CatalogError, WalInputError
-from quorum_wal.spark.inputs.wal_input import WalInput
+from quorum_wal.spark.inputs.wal_input import LostWal, WalInput
 from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 from quorum_wal.walrecords.record_index import Array, RecordIndex
 
@@ -154,7 +154,8 @@ def _check_catalog(catalog: Catalog, facts: ServerFacts) -> None:
 @dataclass(frozen=True, slots=True)
 class _Source:
     """Where the changes of a window are: from `start_lsn` on, before the window and in `scans`.
-    `has_pages`: from there on, all pages that change are known. `open_lsn` is the first change of
+    `has_pages`: all pages that change become known. With kept pages it is their last record, which
+    is followed again and has the same effect. `open_lsn` is the first change of
     the transactions that are open after the window, or its end."""
 
     start_lsn: int
@@ -248,7 +249,7 @@ class _ChangeReader:
             self._is_incomplete_reported = True
             yield self._report_incomplete(start_lsn)
         kept = self._kept_pages(start_lsn)
-        begin = (kept.state.end_lsn, True) if kept is not None else self._with_pages(start_lsn)
+        begin = (kept.state.last.lsn, True) if kept is not None else self._with_pages(start_lsn)
         open_lsn = self._open.first_open(summaries, window.end_lsn)
         source = _Source(*begin, window, scans, commits, open_lsn)
         since_lsn = min(start_lsn, self._open.since_lsn)
@@ -293,15 +294,12 @@ class _ChangeReader:
         if folder is None or self._gaps or not self._follows_pages:
             return None
         try:
-            kept = folder.newest(lsn, self._facts.system_id)
-            if kept is not None:
-                check_wal(kept, self._input, self._facts, self._range.limit_lsn)
-            return kept
+            return folder.newest(lsn, self._facts.system_id)
         except PagesLost as error:
             self._forget(error)
             return None
 
-    def _forget(self, error: PagesLost) -> None:
+    def _forget(self, error: Exception) -> None:
         assert self._options.folder is not None
         log.info("pages of an earlier batch are not used", reason=str(error))
         self._options.folder.remove()
@@ -457,7 +455,7 @@ class _ChangeReader:
             return self._gather_from(source, None)
         try:
             return self._gather_from(source, kept)
-        except PagesLost as error:
+        except (PagesLost, LostWal) as error:
             self._forget(error)
         start_lsn, has_pages = self._with_pages(source.start_lsn)
         return self._gather_from(replace(source, start_lsn=start_lsn, has_pages=has_pages), None)
@@ -475,7 +473,7 @@ class _ChangeReader:
             spill: ChangeSpill | None = None
             changes = ChangeSet(
                 files, commits, pages if self._follows_pages else None,
-                self._keeper(source, kept), None if kept is None else kept.state.last.lsn,
+                self._keeper(source, kept), None if kept is None else kept.state.last,
             )  # fmt: skip
             for scan in chain(self._scan(before, self._on_older), source.scans.again()):
                 changes.add(scan)

@@ -46,7 +46,8 @@ from quorum_wal.spark.changes.heap_follower import HeapFollower
 from quorum_wal.spark.changes.heap_page import is_heap_page, restore_page
 from quorum_wal.spark.changes.heap_pages import HeapPages
 from quorum_wal.spark.changes.heap_scan import HeapScan
-from quorum_wal.spark.changes.page_keeper import PageKeeper
+from quorum_wal.spark.changes.page_file import LastRecord, PagesLost
+from quorum_wal.spark.changes.page_keeper import PageKeeper, record_of
 from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.walrecords.byte_copy import copy_bytes
 from quorum_wal.walrecords.loads import Bytes, Int, Numbers
@@ -72,8 +73,8 @@ class Gathered:
 
 class ChangeSet:
     """Scans must be added in the order of the WAL. `pages` is None or collects their tuples, and
-    `keeper` stores them. The record before the first scan starts at `last_lsn`, if that is known.
-    """
+    `keeper` stores them. `first` is the first record, if it is known; `add` raises PagesLost if the
+    WAL has another one."""
 
     def __init__(
         self,
@@ -81,19 +82,20 @@ class ChangeSet:
         commits: Commits,
         pages: HeapPages | None,
         keeper: PageKeeper | None = None,
-        last_lsn: int | None = None,
+        first: LastRecord | None = None,
     ) -> None:
         self._files = files
         self._commits = commits
         self._pages = pages
         self._keeper = keeper
+        self._first = first
         self._parts: list[Array] = []
         self._buffers: list[Array] = []
         self._length = 0
         self._rows = 0
         self._notes: dict[int, str] = {}
         #: the start of the last record that was added
-        self._last_lsn = last_lsn
+        self._last_lsn: int | None = None
 
     def add(self, scan: HeapScan) -> None:
         self._forget_pages_at_gap(scan.index)
@@ -148,6 +150,8 @@ class ChangeSet:
         """Lost WAL, which the back link of the next record shows, may have changed any page."""
         header = index.data[index.at[0] :][: HEADER.size].tobytes()
         first = RecordHeader(*HEADER.unpack(header))
+        if self._last_lsn is None and self._first not in (None, record_of(index, 0)):
+            raise PagesLost("a file of pages is of other WAL")
         if self._pages is not None and self._last_lsn not in (None, first.prev_lsn):
             self._pages.clear()
         self._last_lsn = int(index.start_lsn[-1])

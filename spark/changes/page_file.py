@@ -78,7 +78,8 @@ def encode_page(page: StoredPage) -> bytes:
 
 def decode_page(data: bytes) -> StoredPage:
     """Of bytes whose checksum is right."""
-    return _PAGE.decode(data)
+    page: StoredPage = _PAGE.decode(data)
+    return page
 
 
 def name_of(page: PageName) -> int:

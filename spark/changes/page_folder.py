@@ -9,9 +9,9 @@ files it has them without reading that WAL again.
 
 Laws. The folder is only a cache, of a scratch folder: without it, or if anything in it is missing,
 damaged, or of other WAL, the WAL is read. A state is used only if its last record is in the WAL,
-with the same CRC and timeline, if the WAL goes on with the record after it, and if it followed all
-files that are followed now. The folder has at most BYTES_MAX: older files are removed when a newer
-checkpoint makes them unnecessary, and a larger state is not stored.
+with the same CRC and timeline, and if it followed all files that are followed now. Lost WAL after
+it is a reason to read the older WAL, too. The folder has at most BYTES_MAX: files are removed when
+a newer checkpoint makes them unnecessary, and a larger state is not stored.
 """
 
 from __future__ import annotations

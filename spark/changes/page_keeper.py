@@ -12,22 +12,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pgwal.record import HEADER, RecordHeader
 from quorum_wal.spark.changes.heap_pages import HeapPages
 from quorum_wal.spark.changes.heap_scan import HeapScan
-from quorum_wal.spark.changes.page_file import LastRecord, PagesLost, PageState
+from quorum_wal.spark.changes.page_file import LastRecord, PageState
 from quorum_wal.spark.changes.page_folder import KeptPages, PageFolder
 from quorum_wal.spark.changes.transaction_summary import redo_before
-from quorum_wal.spark.errors import WalInputError
-from quorum_wal.spark.inputs.wal_input import WalInput
-from quorum_wal.spark.inputs.wal_reader import WalRange, read_indexes
 from quorum_wal.walrecords.record_index import Array, RecordIndex
 
 
 class PageKeeper:
-    """`lsn` is the position of the state, `redo_lsn` the position from which on all pages that
-    change are followed. `before` is the state on which this one is based."""
+    """`lsn` is the position of the new state. `before` is the state on which it is based; without
+    one, all pages that change from `begin_lsn` on, the redo LSN of a checkpoint, are followed."""
 
     def __init__(
         self, folder: PageFolder, system_id: int, lsn: int, begin_lsn: int, before: KeptPages | None
@@ -35,11 +31,11 @@ class PageKeeper:
         self.lsn = lsn
         self._folder = folder
         self._system_id = system_id
-        self._begin_lsn = begin_lsn
+        self._begin_lsn = begin_lsn if before is None else before.state.end_lsn
         self._redo_lsn = begin_lsn if before is None else before.state.redo_lsn
         self._before = before
         self._last: LastRecord | None = None
-        self._is_done = lsn <= begin_lsn
+        self._is_done = lsn <= self._begin_lsn
 
     def add(self, scan: HeapScan) -> bool:
         """Whether the position is in this scan: then `put` must be called when the changes before
@@ -49,7 +45,7 @@ class PageKeeper:
         index = scan.index
         count = int(np.searchsorted(index.start_lsn, self.lsn))
         if count:
-            self._last = _record_of(index, count - 1)
+            self._last = record_of(index, count - 1)
         self._redo_lsn = redo_before(scan, self.lsn) or self._redo_lsn
         return count < len(index)
 
@@ -64,19 +60,8 @@ class PageKeeper:
         self._folder.put(state, files, pages.changed(), self._before)
 
 
-def check_wal(kept: KeptPages, wal_input: WalInput, facts: ServerFacts, limit_lsn: int) -> None:
-    """Whether the WAL has the last record of the state. Raises PagesLost."""
-    last = kept.state.last
-    record = WalRange(last.lsn, last.lsn + 1, limit_lsn, is_boundary=True)
-    try:
-        found = next(read_indexes(wal_input, facts, record), None)
-    except WalInputError as error:
-        raise PagesLost(f"the WAL before a file of pages cannot be read: {error}") from error
-    if not isinstance(found, RecordIndex) or _record_of(found, 0) != last:
-        raise PagesLost("a file of pages is of other WAL")
-
-
-def _record_of(index: RecordIndex, number: int) -> LastRecord:
+def record_of(index: RecordIndex, number: int) -> LastRecord:
+    """What identifies a record."""
     header = index.data[index.at[number] :][: HEADER.size].tobytes()
     crc = RecordHeader(*HEADER.unpack(header)).crc
     return LastRecord(int(index.start_lsn[number]), crc, int(index.tli[number]))
