@@ -19,14 +19,11 @@ and reported, like damage in the range. No reader gets rows past `undecoded_rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
-import structlog
 
 from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pgwal.errors import WalFormatError
@@ -43,18 +40,21 @@ from quorum_wal.spark.changes.arranged_changes import ChangeArranger
 from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_batches import ChangeBatches
 from quorum_wal.spark.changes.change_files import FileMap
+from quorum_wal.spark.changes.change_gatherer import (
+    ChangeGatherer,
+    PageStates,
+    Source,
+    Target,
+)
 from quorum_wal.spark.changes.change_rows import NO_TABLE, ChangeRows, is_stale
 from quorum_wal.spark.changes.change_schema import Note
-from quorum_wal.spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
+from quorum_wal.spark.changes.change_set import CODE, COMMIT, Gathered
 from quorum_wal.spark.changes.change_spill import MEMORY_BYTES, ChangeSpill
 from quorum_wal.spark.changes.datum_varlena import DatumError
 from quorum_wal.spark.changes.heap_fields import NEW_AT, NEW_LENGTH
-from quorum_wal.spark.changes.heap_pages import HeapPages
 from quorum_wal.spark.changes.heap_scan import HeapScan, scan_heap
 from quorum_wal.spark.changes.logical_messages import with_messages
-from quorum_wal.spark.changes.page_file import PagesLost
 from quorum_wal.spark.changes.page_folder import KeptPages, PageFolder
-from quorum_wal.spark.changes.page_keeper import PageKeeper
 from quorum_wal.spark.changes.schema_history import SchemaHistory
 from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.changes.table_versions import TableVersions
@@ -71,14 +71,12 @@ from quorum_wal.spark.changes.undecoded_rows import UndecodedPolicy
 from quorum_wal.spark.changes.wal_lookback import look_backwards
 from quorum_wal.spark.changes.window_scans import WindowScans
 from quorum_wal.spark.errors import CatalogError, WalInputError
-from quorum_wal.spark.inputs.wal_input import LostWal, WalInput
+from quorum_wal.spark.inputs.wal_input import WalInput
 from quorum_wal.spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 from quorum_wal.walrecords.record_index import Array, RecordIndex
 
 #: bytes of WAL that are decoded at once
 WINDOW_BYTES = 16 << 20
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,21 +149,6 @@ def _check_catalog(catalog: Catalog, facts: ServerFacts) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where the changes of a window are: from `start_lsn` on, before the window and in `scans`.
-    `has_pages`: all pages that change become known. With kept pages it is their last record, which
-    is followed again and has the same effect. `open_lsn` is the first change of
-    the transactions that are open after the window, or its end."""
-
-    start_lsn: int
-    has_pages: bool
-    window: WalRange
-    scans: WindowScans
-    commits: Commits
-    open_lsn: int
-
-
 class _ChangeReader:
     """Reads one range, once."""
 
@@ -192,6 +175,12 @@ class _ChangeReader:
         self._open = OpenTransactions(wal_range.start_lsn)
         self._alterations = Alterations(wal_range.start_lsn)
         self._history = options.history
+        folder = options.folder
+        states = None if folder is None else PageStates(folder, facts.system_id)
+        self._gatherer = ChangeGatherer(
+            lambda older: self._scan(older, self._on_older), self._with_pages, wal_range.limit_lsn,
+            facts.wal_seg_size, options.memory_bytes, states, stores_pages=options.stores_pages,
+        )  # fmt: skip
         self._use(options.catalog)
 
     def _use(self, catalog: Catalog) -> None:
@@ -248,10 +237,10 @@ class _ChangeReader:
         if is_incomplete and not self._is_incomplete_reported:
             self._is_incomplete_reported = True
             yield self._report_incomplete(start_lsn)
-        kept = self._kept_pages(start_lsn)
+        kept = None if self._gaps else self._gatherer.kept_pages(start_lsn)
         begin = (kept.state.last.lsn, True) if kept is not None else self._with_pages(start_lsn)
         open_lsn = self._open.first_open(summaries, window.end_lsn)
-        source = _Source(*begin, window, scans, commits, open_lsn)
+        source = Source(*begin, window, scans, commits, open_lsn)
         since_lsn = min(start_lsn, self._open.since_lsn)
         yield from self._report_gaps(since_lsn)
         try:
@@ -287,22 +276,6 @@ class _ChangeReader:
         known from there on."""
         redo_lsn = last_redo(self._backwards(lsn)) if self._follows_pages else None
         return (lsn, False) if redo_lsn is None else (redo_lsn, True)
-
-    def _kept_pages(self, lsn: int) -> KeptPages | None:
-        """The pages at or before `lsn` that an earlier batch has left, if they are of this WAL."""
-        folder = self._options.folder
-        if folder is None or self._gaps or not self._follows_pages:
-            return None
-        try:
-            return folder.newest(lsn, self._facts.system_id)
-        except PagesLost as error:
-            self._forget(error)
-            return None
-
-    def _forget(self, error: Exception) -> None:
-        assert self._options.folder is not None
-        log.info("pages of an earlier batch are not used", reason=str(error))
-        self._options.folder.remove()
 
     def _look_back(self) -> OpenTransactions:
         place_lsn = self._range.start_lsn
@@ -431,7 +404,7 @@ class _ChangeReader:
 
     # ---- changes
 
-    def _gather_known(self, source: _Source, kept: KeptPages | None) -> Gathered | ChangeSpill:
+    def _gather_known(self, source: Source, kept: KeptPages | None) -> Gathered | ChangeSpill:
         """The changes; with a new catalog if this one lacks files and `refresh` can take one."""
         gathered = self._gather(source, kept)
         refresh = None if self._is_refreshed else self._options.refresh
@@ -448,61 +421,12 @@ class _ChangeReader:
         self._use(self._catalog.merged(refresh()))
         return self._gather(source, kept)
 
-    def _gather(self, source: _Source, kept: KeptPages | None) -> Gathered | ChangeSpill:
-        """The changes, in a temporary file if they are too many. Reads older WAL if the kept pages
-        cannot be used."""
-        if kept is None:
-            return self._gather_from(source, None)
-        try:
-            return self._gather_from(source, kept)
-        except (PagesLost, LostWal) as error:
-            self._forget(error)
-        start_lsn, has_pages = self._with_pages(source.start_lsn)
-        return self._gather_from(replace(source, start_lsn=start_lsn, has_pages=has_pages), None)
-
-    def _gather_from(self, source: _Source, kept: KeptPages | None) -> Gathered | ChangeSpill:
-        """Raises PagesLost, only with `kept`."""
-        files, memory_bytes = FileMap(self._tables, self._options.table), self._options.memory_bytes
-        if kept is not None:
-            kept.check_files(files.followed)
-        commits, start_lsn, window = source.commits, source.start_lsn, source.window
-        # It begins at a record or at a segment.
-        is_boundary = start_lsn % self._facts.wal_seg_size != 0
-        before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
-        with ExitStack() as stack, closing(HeapPages(memory_bytes, kept)) as pages:
-            spill: ChangeSpill | None = None
-            changes = ChangeSet(
-                files, commits, pages if self._follows_pages else None,
-                self._keeper(source, kept), None if kept is None else kept.state.last,
-            )  # fmt: skip
-            for scan in chain(self._scan(before, self._on_older), source.scans.again()):
-                changes.add(scan)
-                if changes.size_bytes > (memory_bytes // 2 if spill else memory_bytes):
-                    spill = spill or stack.enter_context(self._spill(commits))
-                    spill.put(self._assigned(changes, commits))
-            changes.keep_pages()
-            rest = self._assigned(changes, commits)
-            if spill is None:
-                return rest
-            spill.put(rest)
-            stack.pop_all()
-            return spill
-
-    def _keeper(self, source: _Source, kept: KeptPages | None) -> PageKeeper | None:
-        folder = self._options.folder
-        if folder is None or not self._options.stores_pages or not source.has_pages:
-            return None
-        system_id = self._facts.system_id
-        return PageKeeper(folder, system_id, source.open_lsn, source.start_lsn, kept)
-
-    def _spill(self, commits: Commits) -> ChangeSpill:
-        """Its pieces are half as large, because several copies of one are in memory."""
-        return ChangeSpill(len(commits), self._toast_oids(), self._options.memory_bytes // 2)
-
-    def _assigned(self, changes: ChangeSet, commits: Commits) -> Gathered:
-        gathered = changes.gathered()
-        self._versions.assign(gathered.changes, commits)
-        return gathered
+    def _gather(self, source: Source, kept: KeptPages | None) -> Gathered | ChangeSpill:
+        target = Target(
+            FileMap(self._tables, self._options.table), self._toast_oids(), self._versions,
+            follows_pages=self._follows_pages,
+        )  # fmt: skip
+        return self._gatherer.gather(source, target, kept)
 
     def _toast(self, gathered: Gathered | ChangeSpill) -> ToastChunks:
         is_whole = not self._gaps
