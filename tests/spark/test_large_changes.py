@@ -97,6 +97,14 @@ def test_a_worker_that_is_killed(
     assert_same_rows(found, decoded_at_once(large_wal))
     assert latest(found) == large_wal.rows
     assert_many_batches(query, found)
+    assert kept_pages(session), "no batch left pages for the next one"
+
+
+def kept_pages(session: SparkSession) -> list[Path]:
+    """The files of pages in the local folders of Spark, which Spark removes."""
+    environment = session._jvm.org.apache.spark.SparkEnv.get()
+    folders = environment.blockManager().diskBlockManager().localDirsString()
+    return [file for folder in folders for file in Path(folder).glob("pages-*/*.pages")]
 
 
 def kill_gathering_worker(query: StreamingQuery) -> int | None:
