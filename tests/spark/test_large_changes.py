@@ -102,9 +102,9 @@ def test_a_worker_that_is_killed(
 
 def kept_pages(session: SparkSession) -> list[Path]:
     """The files of pages in the local folders of Spark, which Spark removes."""
-    environment = session._jvm.org.apache.spark.SparkEnv.get()
-    folders = environment.blockManager().diskBlockManager().localDirsString()
-    return [file for folder in folders for file in Path(folder).glob("pages-*/*.pages")]
+    one = session.sparkContext.parallelize([0], 1)
+    (folders,) = one.map(lambda _: os.environ["SPARK_LOCAL_DIRS"]).collect()
+    return list(Path(folders.split(",")[0]).glob("pages-*/*.pages"))
 
 
 def kill_gathering_worker(query: StreamingQuery) -> int | None:
