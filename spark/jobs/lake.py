@@ -16,6 +16,7 @@ begin with `_`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -83,6 +84,14 @@ class Lake:
         """The job of the lake: this one, or the same from an earlier start. Raises LakeError."""
         if self.store.create(JOB, msgspec.json.encode(job)):
             return job
+        return self._same(job)
+
+    def check(self, job: Job) -> None:
+        """Raises the errors of begin(), and writes nothing."""
+        with suppress(ObjectNotFound):
+            self._same(job)
+
+    def _same(self, job: Job) -> Job:
         found = self._read(JOB, Job)
         is_ours = (found.rows, found.system_id) == (job.rows, job.system_id)
         missing = [name for name in job.columns if name not in found.columns]
