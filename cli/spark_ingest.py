@@ -15,7 +15,7 @@ from quorum_wal.objectstore.store import open_store
 from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions
 from quorum_wal.spark.jobs import compaction
-from quorum_wal.spark.jobs.ingest import BATCH_BYTES_MAX, Ingest, IngestedRows, job_of
+from quorum_wal.spark.jobs.ingest import BATCH_BYTES_MAX, Ingest, IngestedRows, check_lake
 from quorum_wal.spark.jobs.ingested_changes import IngestedChanges
 from quorum_wal.spark.jobs.ingested_wal import IngestedWal
 from quorum_wal.spark.jobs.lake import CommittedBatch, Lake, describe
@@ -83,8 +83,8 @@ def ingest(
     url = lake if "://" in lake else str(Path(lake).absolute())
     lake_options = parse_store_options(lake_option)
     # Spark takes seconds to start: wrong settings are reported before.
-    Lake(open_store(url, lake_options)).check(job_of(rows))
-    with command_session("sk spark ingest", master) as session:
+    check_lake(Lake(open_store(url, lake_options)), rows)
+    with command_session("sk spark ingest", master, registers=False) as session:
         job = Ingest(session, rows, url, lake_options)
         compaction.finish_compactions(job.lake.store)
         while not stopping.is_set:

@@ -137,8 +137,9 @@ def _lengths(arrays: Sequence[Array]) -> Array:
 
 def _numbers(counts: Array) -> Array:
     """1 to the count, for each count."""
-    ends = np.cumsum(counts)
-    return np.arange(1, counts.sum() + 1) - np.repeat(ends - counts, counts)
+    begins = np.cumsum(counts) - counts
+    numbers: Array = np.arange(1, counts.sum() + 1) - np.repeat(begins, counts)
+    return numbers
 
 
 def _hash(numbers: Array) -> Array:

@@ -154,6 +154,14 @@ class Ingest:
         return sorted(files, key=lambda file: file.key)
 
 
+def check_lake(lake: Lake, rows: IngestedRows) -> None:
+    """Raises the errors of begin() without a session, and writes nothing."""
+    found = lake.job()
+    job = job_of(rows)
+    if found is not None:
+        lake.require_same(found, job)
+
+
 def job_of(rows: IngestedRows) -> Job:
     """Raises SparkWalError if the WAL cannot be read."""
     columns = tuple(name for name in rows.schema.names if name not in rows.dropped)

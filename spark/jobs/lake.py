@@ -16,7 +16,6 @@ begin with `_`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -84,15 +83,19 @@ class Lake:
         """The job of the lake: this one, or the same from an earlier start. Raises LakeError."""
         if self.store.create(JOB, msgspec.json.encode(job)):
             return job
-        return self._same(job)
-
-    def check(self, job: Job) -> None:
-        """Raises the errors of begin(), and writes nothing."""
-        with suppress(ObjectNotFound):
-            self._same(job)
-
-    def _same(self, job: Job) -> Job:
         found = self._read(JOB, Job)
+        self.require_same(found, job)
+        return found
+
+    def job(self) -> Job | None:
+        """The job of an earlier start. Raises LakeError."""
+        try:
+            return self._read(JOB, Job)
+        except ObjectNotFound:
+            return None
+
+    def require_same(self, found: Job, job: Job) -> None:
+        """Raises LakeError if the job of the lake is not this one."""
         is_ours = (found.rows, found.system_id) == (job.rows, job.system_id)
         missing = [name for name in job.columns if name not in found.columns]
         if is_ours and missing:
@@ -107,7 +110,6 @@ class Lake:
                 f"lake {self.store.url} is of another job: expected {job}, found {found}",
                 hint="A lake has the rows of one cluster, with one set of columns. Name another.",
             )
-        return found
 
     def last_commit(self) -> CommittedBatch | None:
         keys = [info.key for info in self.store.list(COMMITS)]

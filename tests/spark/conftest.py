@@ -80,11 +80,22 @@ def session(
     folder = tmp_path_factory.mktemp("spark")
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
     with pytest.MonkeyPatch.context() as environment:  # which Java and its children inherit
-        environment.setenv("PYTHONPATH", str(RING / "preloaded"), prepend=os.pathsep)
+        environment.setenv("PYTHONPATH", preloaded_path())
         made = new_session("tests", "local[2,4]", settings)
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
+
+
+def preloaded_path() -> str:
+    """PYTHONPATH of a driver whose daemons import the modules of our sources once."""
+    return os.pathsep.join(filter(None, (str(RING / "preloaded"), os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture(scope="session")
+def preloaded(class_archive: None) -> dict[str, str]:
+    """The environment of a driver that is a process of its own."""
+    return {**os.environ, "PYTHONPATH": preloaded_path(), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.fixture(scope="session")
@@ -168,7 +179,7 @@ def failover_world(
 def _write_wal(postgres: Postgres) -> None:
     """Some segments: a record over three of them, a switch, two phases, subtransactions."""
     postgres.execute("CREATE TABLE t (id serial PRIMARY KEY, payload text)")
-    fill = "INSERT INTO t (payload) SELECT repeat(md5(i::text), 4) FROM generate_series(1, 4000) i"
+    fill = "INSERT INTO t (payload) SELECT repeat(md5(i::text), 10) FROM generate_series(1, 2000) i"
     postgres.execute(fill)
     postgres.execute("UPDATE t SET payload = payload || 'x' WHERE id % 3 = 0")
     postgres.execute("SELECT pg_logical_emit_message(true, 'long', repeat('x', 2500000))")

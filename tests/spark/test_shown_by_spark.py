@@ -60,7 +60,11 @@ def test_the_error_of_a_batch(
 ) -> None:
     with pytest.raises(PySparkException) as shown:
         batch(session, server_wal, server_catalog).count()
-    assert "Traceback" not in str(shown.value)
+    text = str(shown.value)
+    assert "Traceback" not in text
+    assert "UndecodedChange: WAL at 0/" in text
+    assert "could not be decoded: the WAL begins at 0/" in text
+    assert "hint: Begin at least 15 seconds later, with start_lsn or start_time" in text
     with pytest.raises(UndecodedChange, match=UNDECODED) as raised, short_errors():
         batch(session, server_wal, server_catalog).count()
     assert raised.value.hint.startswith("Begin at least 15 seconds later")
