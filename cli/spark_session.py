@@ -23,8 +23,8 @@ SETTINGS = {"spark.sql.shuffle.partitions": "8"}
 
 @contextmanager
 def command_session(name: str, master: str, *, registers: bool = True) -> Iterator[SparkSession]:
-    """With our sources if it `registers` them. Raises NoJava, and CommandError for an error of Spark
-    inside the block."""
+    """With our sources if it `registers` them. Raises NoJava, and CommandError for an error of
+    Spark inside the block."""
     with as_file(files("quorum_wal.spark") / "quiet_log4j2.properties") as quiet:
         options = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
         settings = {**SETTINGS, "spark.driver.extraJavaOptions": options}
