@@ -106,7 +106,7 @@ def batches_of(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def test_messages_and_events(session: SparkSession, server_wal: Path, server_catalog: Path) -> None:
     options = {"on_unknown": "dead_letter", "dead_letter_path": str(server_wal.parent / "letters")}
-    rows = batch(session, server_wal, server_catalog, messages="true", **options)
+    rows = batch(session, server_wal, server_catalog, messages="true", **options).cache()
     (message,) = rows.where("operation = 'message'").collect()
     assert json.loads(message.new)["content"] == "x" * MESSAGE_BYTES
     options |= {"messages": "true", "envelope": "debezium", "topic_prefix": "shop"}
