@@ -80,22 +80,11 @@ def session(
     folder = tmp_path_factory.mktemp("spark")
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
     with pytest.MonkeyPatch.context() as environment:  # which Java and its children inherit
-        environment.setenv("PYTHONPATH", preloaded_path())
+        environment.setenv("PYTHONPATH", str(RING / "preloaded"), prepend=os.pathsep)
         made = new_session("tests", "local[2,4]", settings)
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
-
-
-def preloaded_path() -> str:
-    """PYTHONPATH of a driver whose daemons import the modules of our sources once."""
-    return os.pathsep.join(filter(None, (str(RING / "preloaded"), os.environ.get("PYTHONPATH"))))
-
-
-@pytest.fixture(scope="session")
-def preloaded(class_archive: None) -> dict[str, str]:
-    """The environment of a driver that is a process of its own."""
-    return {**os.environ, "PYTHONPATH": preloaded_path(), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.fixture(scope="session")

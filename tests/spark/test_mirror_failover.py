@@ -43,11 +43,7 @@ PAUSE_SECONDS = 0.1
 
 
 def test_kill_9_of_everything(
-    session: SparkSession,
-    preloaded: dict[str, str],
-    failover_world: FailoverWorld,
-    archive_folder: Path,
-    tmp_path: Path,
+    session: SparkSession, failover_world: FailoverWorld, archive_folder: Path, tmp_path: Path
 ) -> None:
     """Its tables are Delta tables."""
     seed = secrets.randbits(32)
@@ -59,7 +55,7 @@ def test_kill_9_of_everything(
     wait_until(lambda: find_timelines(LocalStore(str(archive_folder))), TIMEOUT, "the archive")
     with Clients(Workload(primary, Random(seed + 1), world.clients_dsn)) as clients:
         command = command_of(world, archive_folder, mirror)
-        with running(command, preloaded, tmp_path / "log") as process:
+        with running(command, tmp_path / "log") as process:
             next_line(process, "snapshot", tmp_path / "log")
             next_line(process, "version", tmp_path / "log")
             for pid in python_workers(process.pid):
@@ -206,15 +202,12 @@ class Clients:
 
 
 @contextmanager
-def running(
-    command: list[str], environment: dict[str, str], log: Path
-) -> Iterator[subprocess.Popen[str]]:
+def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
     """Killed with all of its processes at the end, at a random moment of a batch."""
     with log.open("w") as errors:
         process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True,
-            start_new_session=True,
-        )  # fmt: skip
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        )
     try:
         yield process
     finally:

@@ -24,6 +24,8 @@ from quorum_wal.spark.inputs.folder_input import FolderInput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("class_archive")
+
 MIB = 1 << 20
 LONG_RECORD = 2_500_000
 KILLED_DRIVER = Path(__file__).parent / "streaming_driver.py"
@@ -80,16 +82,13 @@ def test_limited_batches_and_a_restart_where_the_folder_has_grown(
 
 
 def test_a_driver_that_is_killed_loses_and_repeats_nothing(
-    session: SparkSession,
-    preloaded: dict[str, str],
-    wal_folder: Path,
-    tmp_path: Path,
-    expected: list[int],
+    session: SparkSession, wal_folder: Path, tmp_path: Path, expected: list[int]
 ) -> None:
     """Kill -9 in the middle of many small batches; another driver continues."""
     command = [sys.executable, str(KILLED_DRIVER), str(wal_folder), str(tmp_path)]
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     offsets = tmp_path / "checkpoint" / "offsets"
-    with subprocess.Popen(command, env=preloaded, start_new_session=True) as driver:
+    with subprocess.Popen(command, env=environment, start_new_session=True) as driver:
         try:
             wait_until(lambda: batches(offsets) > 2, 180, "some batches")
         finally:
