@@ -58,9 +58,9 @@ def test_sources_are_registered_once(
 def test_the_error_of_a_batch(
     session: SparkSession, server_wal: Path, server_catalog: Path
 ) -> None:
+    with pytest.raises(PySparkException) as shown:
+        batch(session, server_wal, server_catalog).count()
     with pytest.raises(UndecodedChange, match=UNDECODED) as raised, short_errors():
-        with pytest.raises(PySparkException) as shown:
-            batch(session, server_wal, server_catalog).count()
         raise shown.value
     text = str(shown.value)
     assert "Traceback" not in text
