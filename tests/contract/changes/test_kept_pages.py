@@ -74,7 +74,7 @@ def test_any_split(
     files_max: int,
 ) -> None:
     monkeypatch.setattr(page_folder, "FILES_MAX", files_max)
-    log, folder = changed_log(16, "replica"), PageFolder(tmp_path / "pages")
+    log, folder = changed_log(15, "replica"), PageFolder(tmp_path / "pages")
     used: list[int] = []
 
     def count() -> None:
@@ -88,7 +88,7 @@ def test_any_split(
 
 
 def test_any_harm(changed_log: LogOf, rng: random.Random, tmp_path: Path) -> None:
-    log, folder = changed_log(16, "replica"), PageFolder(tmp_path / "pages")
+    log, folder = changed_log(15, "replica"), PageFolder(tmp_path / "pages")
 
     def harm() -> None:
         files = sorted(folder.path.glob("*")) if folder.path.exists() else []
