@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SEGMENT_BYTES = 1 << 20
 PREPARED_MAX = 16
 WHILE_COPIED, LATER, BATCHES = 80, 25, 2
+PAUSE_SECONDS = 0.1
 
 
 def settings(
@@ -73,12 +74,21 @@ def run_seed(
     transactions stay open over the end of a batch."""
     mirror = root / "mirror"
     load = Workload(postgres, Random(seed + 1))
-    writer = threading.Thread(target=load.run, args=(WHILE_COPIED,))
+    is_taken = threading.Event()
+
+    def write() -> None:
+        load.run(WHILE_COPIED)
+        # The copy may wait for a lock of a prepared transaction, which these end.
+        while not is_taken.wait(PAUSE_SECONDS):
+            load.run(1)
+
+    writer = threading.Thread(target=write)
     writer.start()
     try:
         taking = replace(settings(postgres, mirror), dsn=(standby or postgres).dsn())
         version, is_new = MirrorStream(taking).begin()
     finally:
+        is_taken.set()
         writer.join()
     assert is_new
     assert version.tables
