@@ -110,30 +110,38 @@ class ForkedProcess:
 
 
 class ForkServers:
-    """One for most commands, one for those of the pageserver."""
+    """One for most commands, one for those of the pageserver, and those that `add` has made."""
 
     def __init__(self, prefix: Sequence[str]) -> None:
         """`prefix` begins the command lines that they stand for, and ends with a module."""
-        self._prefix = list(prefix)
+        self._prefix = tuple(prefix)
         self._start_environment = start_environment(os.environ)
-        self._most = ForkServer(prefix[-1], MODULES)
         self._pages = ForkServer(prefix[-1], (*MODULES, *PAGE_MODULES))
+        self._servers = {self._prefix: ForkServer(prefix[-1], MODULES)}
+
+    def add(self, prefix: Sequence[str], *, of_pages: bool) -> None:
+        """Another program that begins with the modules of `sk`, found from the working folder."""
+        modules = (*MODULES, *PAGE_MODULES) if of_pages else MODULES
+        self._servers[tuple(prefix)] = ForkServer(prefix[-1], modules)
 
     def find(self, program: Sequence[str], env: Mapping[str, str]) -> ForkServer | None:
         """The one to start the program; None when only an executed process would be the same."""
+        prefix = tuple(program[: len(self._prefix)])
         if (
-            list(program[: len(self._prefix)]) != self._prefix
+            prefix not in self._servers
             or sum(len(os.fsencode(word)) + 1 for word in program) >= COMMAND_LINE_BYTES_MAX
             or start_environment(env) != self._start_environment
         ):
             return None
-        command = program[len(self._prefix) :][:1]
-        return self._pages if command and command[0] in PAGE_COMMANDS else self._most
+        command = program[len(prefix) :][:1]
+        if prefix == self._prefix and command and command[0] in PAGE_COMMANDS:
+            return self._pages
+        return self._servers[prefix]
 
     def close(self) -> None:
         """End them, and so all that they have forked."""
-        self._most.close()
-        self._pages.close()
+        for server in (self._pages, *self._servers.values()):
+            server.close()
 
 
 class ForkServer:
