@@ -43,13 +43,15 @@ from typing import Any
 from quorum_wal.pg_fixtures.errors import FixtureError
 from quorum_wal.pg_fixtures.process_table import ends_within
 from quorum_wal.pg_server.errors import DeadlineExceeded
-from quorum_wal.pg_server.launcher import PR_SET_PDEATHSIG, prctl
+from quorum_wal.pg_server.launcher import CLONE_NEWNET, PR_SET_PDEATHSIG, check, libc, prctl
 
 REQUEST_BYTES_MAX = 1 << 17
 #: Room for the command line of a forked process: it lies where the server's own arguments were.
 COMMAND_LINE_BYTES_MAX = 1 << 14
 #: What an interpreter, the C library or the loader reads once, when a process starts.
 START_VARIABLES = ("LD_", "LANG", "LC_", "MALLOC_", "PYTHON", "TZ")
+#: `nsenter --net=PATH PROGRAM ...`, see nsenter(1).
+NSENTER, NETWORK_OPTION = "nsenter", "--net="
 #: What most commands need.
 MODULES = (
     "quorum_wal.cluster.page.proposer_page",
@@ -126,6 +128,7 @@ class ForkServers:
 
     def find(self, program: Sequence[str], env: Mapping[str, str]) -> ForkServer | None:
         """The one to start the program; None when only an executed process would be the same."""
+        _, program = without_network(program)
         prefix = tuple(program[: len(self._prefix)])
         if (
             prefix not in self._servers
@@ -170,8 +173,10 @@ class ForkServer:
         death_signal: signal.Signals = signal.SIGKILL,
     ) -> ForkedProcess:
         """A process that leads a session, with these files as its standard streams."""
+        network, program = without_network(program)
         request = {
-            "program": list(program),
+            "program": program,
+            "network": network,
             "env": dict(env),
             "cwd": str(cwd or Path.cwd()),
             "death_signal": int(death_signal),
@@ -204,6 +209,14 @@ class ForkServer:
                 start_new_session=True,  # Ctrl-C at a terminal is for the tests
             )
         return ours
+
+
+def without_network(program: Sequence[str]) -> tuple[str, list[str]]:
+    """The path of the network namespace that nsenter would enter, "" for none, and the program."""
+    begin, *rest = program
+    if begin == NSENTER and rest[:1] and rest[0].startswith(NETWORK_OPTION):
+        return rest[0].removeprefix(NETWORK_OPTION), rest[1:]
+    return "", list(program)
 
 
 def start_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -249,11 +262,19 @@ def become(request: dict[str, Any], files: Sequence[int], channel: socket.socket
     for target, file in enumerate(files):
         os.dup2(file, target)
     os.closerange(3, max(files) + 1)
+    if request["network"]:
+        enter_network(request["network"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     write_command_line(request["program"])
     sys.argv = request["program"][2:]
+
+
+def enter_network(path: str) -> None:
+    network = os.open(path, os.O_RDONLY)
+    check(libc.setns(network, CLONE_NEWNET), "setns")
+    os.close(network)
 
 
 def write_command_line(program: Sequence[str]) -> None:
