@@ -3,8 +3,9 @@
     python -I -S hang_killer.py SECONDS     standard input: the pipe that the service writes to
 
 It imports little, to start fast: the module signal would double its time. `hang_guard.py` starts it
-with SIGTERM and SIGINT blocked, so that it ends after the service, not before. Law: it counts seconds one by one, so a pause of the whole machine
-counts as one second.
+with SIGTERM and SIGINT blocked, so that it ends after the service, not before.
+
+Law: it counts seconds one by one, so a pause of the whole machine counts as one second.
 """
 
 import os
