@@ -57,7 +57,7 @@ $(VENV)/installed-spark: pyproject.toml $(COMPILED)
 demo: $(VENV)/installed-demo  ## Postgres, three safekeepers, faults, and the verdict
 	$(BIN)/sk demo
 
-# Both in parallel: mypy computes while the first tests wait for their servers.
+# Both in parallel: `check` computes while tests wait for their servers.
 test: $(VENV)/installed-spark  ## all tests, and check
 	$(MAKE) --no-print-directory --jobs=2 check pytest
 
@@ -84,8 +84,8 @@ soak: $(VENV)/installed  ## run a cluster under random faults and failovers, for
 check: $(VENV)/installed-spark  ## style, types, import rules, sizes
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
-	$(BIN)/mypy --no-error-summary
-	$(BIN)/lint-imports --no-cache
+	nice $(BIN)/mypy --no-error-summary
+	nice $(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -q -p no:randomly tests/test_tidy.py
 
 bench: $(VENV)/installed-spark  ## every benchmark, medians and ratios

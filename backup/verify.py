@@ -12,15 +12,14 @@ history gives. It reports every gap and every damaged object, and goes on after 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from typing import TypeVar
 
 from quorum_wal.backup.archived_log import ArchivedLog, Gap, StoredWal
+from quorum_wal.backup.ordered_map import in_order
 from quorum_wal.backup.retry import with_retries
 from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.objectstore.archive import ArchivedTimeline, TimelineArchive
@@ -33,9 +32,6 @@ from quorum_wal.pgwal.history import TimelineHistory
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.pgwal.page import WAL_PAGE_SIZE, parse_page_header
 from quorum_wal.pgwal.walker import NEED_DATA, RecordWalker
-
-P = TypeVar("P")
-T = TypeVar("T")
 
 #: Segments given to a worker before their results are needed.
 AHEAD = 4
@@ -133,20 +129,6 @@ def _verdict(log: ArchivedLog, seg_size: int, damages: Sequence[Damage]) -> Verd
     return Verdict(
         log.begin_lsn, log.end_lsn, len(log.pieces), content_bytes, log.gaps, tuple(damages)
     )
-
-
-def in_order(
-    pool: Executor, check: Callable[[P], T], pieces: Iterable[P], ahead: int
-) -> Iterator[tuple[P, T]]:
-    """Results in the order of `pieces`. At most `ahead` of them wait."""
-    running: deque[tuple[P, Future[T]]] = deque()
-    for piece in pieces:
-        running.append((piece, pool.submit(check, piece)))
-        if len(running) >= ahead:
-            done, future = running.popleft()
-            yield done, future.result()
-    for done, future in running:
-        yield done, future.result()
 
 
 def _check_seal(store: ObjectStore, seg_size: int, stored: StoredWal) -> str:

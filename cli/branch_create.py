@@ -26,7 +26,7 @@ from quorum_wal.pageserver.branches.branch_record import Branch
 from quorum_wal.pageserver.branches.branch_server import BranchServer, choose_port, is_port_free
 from quorum_wal.pageserver.epochs.redo import RedoServer
 from quorum_wal.pageserver.errors import BranchError
-from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pg_server.account import server_account
 from quorum_wal.pgwal.lsn import format_lsn
 

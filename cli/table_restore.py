@@ -16,9 +16,10 @@ from quorum_wal.cli.parameters import Dsn, live_safekeepers_option, timeline_opt
 from quorum_wal.cli.restore_target import Omitted, RestoreTarget
 from quorum_wal.objectstore.archive import require_archive
 from quorum_wal.pageserver.epochs.redo import RedoServer
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pageserver.pitr.restore_points import RestorePoints
 from quorum_wal.pageserver.pitr.restored_table import DumpFormat
-from quorum_wal.pageserver.pitr.sparse_restore import Restored, RestorePoint, SparseRestore
+from quorum_wal.pageserver.pitr.sparse_restore import Restored, SparseRestore
 from quorum_wal.pageserver.pitr.table_name import TableName
 from quorum_wal.pg_server.account import server_account
 from quorum_wal.pg_server.binaries import PostgresBinaries

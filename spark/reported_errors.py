@@ -32,6 +32,8 @@ _MISSING = re.compile(
     r"ModuleNotFoundError: No module named '(?P<name>"
     r"(?:quorum_wal|pyarrow|numba|numpy|obstore|psycopg|msgspec|structlog|crc32c|zstandard)[\w.]*)'"
 )
+#: of PythonWorkerFactory.scala, which waits for ten seconds
+_SLOW_START = "Python worker failed to connect back"
 _KINDS = {
     each.__name__: each
     for each in vars(errors).values()
@@ -57,6 +59,11 @@ def _missing_package(text: str) -> MissingPackage | None:
         hint="Install quorum-wal[spark] on all machines of the cluster, for the Python that "
         "PYSPARK_PYTHON names; or send it with spark-submit.",
     )
+
+
+def is_slow_start(error: BaseException) -> bool:
+    """Whether a new Python process of Spark was not ready in time, as on a machine under load."""
+    return _SLOW_START in str(error)
 
 
 def spark_errors() -> tuple[type[Exception], ...]:

@@ -95,6 +95,14 @@ class RecordIndex:
     def __len__(self) -> int:
         return len(self.at)
 
+    def before(self, lsn: int) -> RecordIndex:
+        """The records that start before `lsn`."""
+        count = np.searchsorted(self.start_lsn, lsn)
+        return RecordIndex(
+            self.data, self.at[:count], self.start_lsn[:count], self.end_lsn[:count],
+            self.tli[:count],
+        )  # fmt: skip
+
 
 class RecordIndexer:
     """The records that start in [start_lsn, end_lsn), wherever they end.

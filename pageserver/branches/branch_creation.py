@@ -37,8 +37,8 @@ from quorum_wal.pageserver.layers.fork import PAGE_BYTES
 from quorum_wal.pageserver.layers.touches import Touches
 from quorum_wal.pageserver.pitr.catalog_files import pages_in_directory
 from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pageserver.pitr.restore_points import RestorePoints
-from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
 from quorum_wal.storage import durable
 from quorum_wal.telemetry.size import bytes_text
 
@@ -117,7 +117,7 @@ class BranchCreation:
         points = RestorePoints(self._archive, self._sources, self._folder.work)
         point = points.open(self._request.target)
         self._progress.found(point, points.is_wal_end)
-        touches, stop = survey_up_to(point)
+        touches, stop = point.touches, point.stop
         self._configuration.check_access(point.frame)
         self._check_space(point)
         self._write_pages(point, points.files(point))

@@ -38,8 +38,8 @@ from quorum_wal.pageserver.layers.fork_table import relation_files, relation_fol
 from quorum_wal.pageserver.layers.page_header import PageHeader
 from quorum_wal.pageserver.layers.touches import Numbers
 from quorum_wal.pageserver.pitr.page_at import PageReader, PagesAt
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pageserver.pitr.restore_points import RecoveryTarget
-from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint
 from quorum_wal.pg_server.postmaster_file import POSTMASTER_FILE
 from quorum_wal.pgwal.history import TimelineHistory
 from quorum_wal.pgwal.lsn import format_lsn

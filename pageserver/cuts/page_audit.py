@@ -16,8 +16,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from quorum_wal.backup.ordered_map import in_order
 from quorum_wal.backup.retry import with_retries
-from quorum_wal.backup.verify import Damage, in_order
+from quorum_wal.backup.verify import Damage
 from quorum_wal.consensus.ids import TimelineId
 from quorum_wal.objectstore.errors import ObjectDamaged, ObjectNotFound
 from quorum_wal.objectstore.sealed import SEAL, Seal, unseal_pieces

@@ -55,6 +55,9 @@ SETTINGS: Mapping[str, str] = {
     "max_worker_processes": "0",
 }
 
+#: Since 15. Each page would cost a system call, and what exists of the files is cached.
+NO_PREFETCH = {"recovery_prefetch": "off"}
+
 
 @dataclass(frozen=True, slots=True)
 class RedoServer:
@@ -106,6 +109,7 @@ class RedoServer:
         settings common to all redo servers."""
         settings = {
             **SETTINGS,
+            **(NO_PREFETCH if self.binaries.major >= 15 else {}),
             "shared_buffers": f"{self.shared_buffers_mb}MB",
             "shared_preload_libraries": f"'{','.join(self.libraries)}'",
             **settings,

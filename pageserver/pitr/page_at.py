@@ -25,8 +25,9 @@ from quorum_wal.pageserver.errors import PageNotFound
 from quorum_wal.pageserver.layers.fork import PAGE_BYTES, Fork
 from quorum_wal.pageserver.layers.fork_table import fork_blocks
 from quorum_wal.pageserver.layers.page_stack import ZERO_PAGE
-from quorum_wal.pageserver.layers.touches import Database, Numbers, Touches
-from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint, promoted_at, survey_up_to
+from quorum_wal.pageserver.layers.touches import Database, Numbers
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
+from quorum_wal.pageserver.pitr.sparse_restore import promoted_at
 
 
 class PageOrigin(Enum):
@@ -72,8 +73,7 @@ class PageReader:
     def open(self, point: RestorePoint, wanted: Mapping[Fork, Numbers]) -> Iterator[PagesAt]:
         """For these pages only, with ascending blocks. Replays the WAL once, if any page needs it.
         Raises PageserverError."""
-        touches, stop = survey_up_to(point)
-        pages = PagesAt(point, touches, None)
+        pages = PagesAt(point, None)
         replayed = {
             fork: blocks
             for fork, of_fork in wanted.items()
@@ -82,20 +82,20 @@ class PageReader:
         if not replayed:
             yield pages
             return
-        forks, source = point.frame.forks, point.source
+        forks, touches, source = point.frame.forks, point.touches, point.source
         with promoted_at(
-            point, touches, stop, self._work_dir / "data", self._server, 0,
+            point, self._work_dir / "data", self._server, 0,
             lambda sparse: sparse.build_pages(forks, touches, source, replayed),
         ) as server:  # fmt: skip
-            yield PagesAt(point, touches, server.data_dir)
+            yield PagesAt(point, server.data_dir)
 
 
 class PagesAt:
     """Usable until the context of PageReader.open() ends."""
 
-    def __init__(self, point: RestorePoint, touches: Touches, data_dir: Path | None) -> None:
+    def __init__(self, point: RestorePoint, data_dir: Path | None) -> None:
         self.point = point
-        self.touches = touches
+        self.touches = point.touches
         self._data_dir = data_dir
         self.version_folder = point.frame.control_file().version_folder(point.wal.server.pg_major)
 

@@ -49,6 +49,7 @@ SETTINGS = {
     "ignore_invalid_pages": "on",
     "recovery_target_action": "promote",
     "restore_command": "'false'",  # all WAL is in pg_wal
+    "shared_buffers": "512MB",  # otherwise most pages are written several times
     "autovacuum_freeze_max_age": "2000000000",  # prevents anti-wraparound autovacuum
     "autovacuum_multixact_freeze_max_age": "2000000000",
     "track_counts": "off",

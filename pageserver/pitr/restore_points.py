@@ -22,8 +22,8 @@ from quorum_wal.pageserver.epochs.wal_folder import WalFolder
 from quorum_wal.pageserver.errors import PageNotFound, SurveyError
 from quorum_wal.pageserver.objects.page_index import Cut, PageIndex
 from quorum_wal.pageserver.pitr.end_times import EndTimes
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint, WalSurvey
 from quorum_wal.pageserver.pitr.sourced_wal import SourcedWal
-from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint
 from quorum_wal.pgwal.history import TimelineHistory, history_file_name
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.walrecords.record_index import as_boundary
@@ -98,9 +98,10 @@ class RestorePoints:
             raise no_cuts(self._objects)
         for cut in reversed(cuts):
             if self._is_before(cut, target):
-                target_lsn = self._target_lsn(cut, target)
+                survey = WalSurvey(self._archive.facts.server.pg_major, cut.redo_lsn)
+                target_lsn = self._target_lsn(cut, target, survey)
                 if target_lsn >= cut.end_lsn:
-                    return self._point(cut, target_lsn)
+                    return self._point(cut, target_lsn, survey)
         raise before_first_cut(self._index)
 
     def files(self, point: RestorePoint) -> CutFiles:
@@ -113,38 +114,40 @@ class RestorePoints:
             return cut.end_lsn <= target.lsn
         return target.time is None or cut.time_unix_s <= target.time.timestamp()
 
-    def _target_lsn(self, cut: Cut, target: RecoveryTarget) -> int:
-        """The position of the target. Fetches all WAL from the cut to it into the folder."""
+    def _target_lsn(self, cut: Cut, target: RecoveryTarget, survey: WalSurvey) -> int:
+        """The position of the target. Fetches all WAL from the cut to it into the folder, and
+        surveys it."""
         limit_lsn = target.lsn
         if limit_lsn is not None:  # a position after a page header means the end before it
             limit_lsn = as_boundary(limit_lsn, self._archive.facts.wal_seg_size)
         self.is_wal_end = False
         times = EndTimes(self._archive.facts.server.pg_major)
-        end_lsn = cut.redo_lsn
         for index in self._wal_of_sources.records(cut.redo_lsn, limit_lsn):
             if target.time is not None:
                 later_lsn = times.first_after(index, target.time)
                 if later_lsn is not None:
+                    survey.feed(index.before(later_lsn))
                     return later_lsn
-            if len(index):
-                end_lsn = int(index.end_lsn[-1])
-        if limit_lsn is None or (target.may_end and end_lsn < limit_lsn):
+            survey.feed(index)
+        if limit_lsn is None or (target.may_end and survey.end_lsn < limit_lsn):
             self.is_wal_end = target.time is not None
-            return end_lsn
-        if end_lsn < limit_lsn:
+            return survey.end_lsn
+        if survey.end_lsn < limit_lsn:
             raise SurveyError(
-                f"the WAL ends at {format_lsn(end_lsn)}, before {format_lsn(limit_lsn)}",
+                f"the WAL ends at {format_lsn(survey.end_lsn)}, before {format_lsn(limit_lsn)}",
                 hint="Specify an earlier target, or safekeepers with WAL that is not archived yet.",
             )
         return limit_lsn
 
-    def _point(self, cut: Cut, target_lsn: int) -> RestorePoint:
+    def _point(self, cut: Cut, target_lsn: int, survey: WalSurvey) -> RestorePoint:
         objects, index, folder = self._objects, self._index, self._folder
         stack = open_stack(self._archive, objects, index, cut, folder)
         frame = fetch_frame(objects, index, cut, folder / "frame.tar")
         tli = self._history.tli_at(target_lsn - 1)
         self._write_history(tli)
-        return RestorePoint(frame, stack, self._wal, cut.redo_lsn, cut.end_lsn, target_lsn, tli)
+        return RestorePoint(
+            frame, stack, self._wal, cut.redo_lsn, cut.end_lsn, target_lsn, tli, survey.finish(tli)
+        )
 
     def _write_history(self, tli: int) -> None:
         """Writes the history file of that timeline. The first timeline has none."""

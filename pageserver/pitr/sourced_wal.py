@@ -1,17 +1,20 @@
 """`SourcedWal`: the records of a timeline, read from the archive and from safekeepers.
 
-    sources: archive, safekeepers --> segment --> records
+    sources: archive, safekeepers --> segments, fetched ahead --> records
                                         `-------> copied to a folder, if specified
 
-Law: each segment is read from the timeline that the history specifies for it. The longest copy of
-all sources is used.
+Laws. Each segment is read from the timeline that the history specifies for it. The longest copy of
+all sources is used. A segment that is fetched and not needed cannot cause an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
+from quorum_wal.backup.ordered_map import in_order
 from quorum_wal.backup.wal_source import WalSource
 from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pageserver.errors import SurveyError
@@ -20,9 +23,14 @@ from quorum_wal.pgwal.history import TimelineHistory
 from quorum_wal.pgwal.segment import format_segment_name
 from quorum_wal.walrecords.record_index import RecordIndex, RecordIndexer
 
+FETCH_THREADS = 2
+#: Segments fetched ahead, and their size. One is fetched in any case.
+AHEAD_MAX, AHEAD_BYTES_MAX = 4, 128 << 20
+
 
 class SourcedWal:
-    """`sources` are tried in order. `kept_in` is a folder for copies of the segments."""
+    """`sources` are tried in order, by several threads. `kept_in` is a folder for copies of the
+    segments; some may be after the requested end."""
 
     def __init__(
         self,
@@ -49,14 +57,22 @@ class SourcedWal:
             is_boundary=True,
         )
         try:
-            while not indexer.is_done:
-                lsn = indexer.fed_lsn
-                content = self._fetch(lsn // server.wal_seg_size)
-                yield indexer.feed(content[lsn % server.wal_seg_size :])
-                if len(content) < server.wal_seg_size:
+            for content in self._segments(indexer.fed_lsn // server.wal_seg_size):
+                yield indexer.feed(memoryview(content)[indexer.fed_lsn % server.wal_seg_size :])
+                if indexer.is_done or len(content) < server.wal_seg_size:
                     return
         except WalFormatError as error:
             raise SurveyError(f"could not read WAL: {error}") from error
+
+    def _segments(self, first_segno: int) -> Iterator[bytes]:
+        """The available part of each segment, without end."""
+        ahead = min(AHEAD_MAX, max(1, AHEAD_BYTES_MAX // self._server.wal_seg_size))
+        pool = ThreadPoolExecutor(FETCH_THREADS, "wal-fetch")
+        try:
+            for _, content in in_order(pool, self._fetch, count(first_segno), ahead):
+                yield content
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _fetch(self, segno: int) -> bytes:
         """The available part of a segment."""

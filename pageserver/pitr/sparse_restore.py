@@ -28,13 +28,8 @@ from quorum_wal.pageserver.epochs.file_set import FileSet, copied_from
 from quorum_wal.pageserver.epochs.in_place_tablespaces import link_range
 from quorum_wal.pageserver.epochs.redo import RedoServer
 from quorum_wal.pageserver.epochs.sparse_files import SparseFiles
-from quorum_wal.pageserver.epochs.touch_survey import TouchSurveyor
-from quorum_wal.pageserver.epochs.wal_folder import WalFolder
-from quorum_wal.pageserver.errors import PageNotFound, RedoError, SurveyError, TableIncomplete
+from quorum_wal.pageserver.errors import PageNotFound, RedoError, TableIncomplete
 from quorum_wal.pageserver.layers.fork import Fork, ForkKind
-from quorum_wal.pageserver.layers.frame import Frame
-from quorum_wal.pageserver.layers.page_stack import PageBase
-from quorum_wal.pageserver.layers.touches import Touches
 from quorum_wal.pageserver.pitr.catalog_files import (
     CatalogPages,
     DatabaseCatalogs,
@@ -42,7 +37,8 @@ from quorum_wal.pageserver.pitr.catalog_files import (
     pages_in_directory,
 )
 from quorum_wal.pageserver.pitr.dump_roles import DumpRoles
-from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pageserver.pitr.restored_table import (
     DumpFormat,
     Relation,
@@ -50,31 +46,11 @@ from quorum_wal.pageserver.pitr.restored_table import (
     RestoredDatabase,
 )
 from quorum_wal.pageserver.pitr.table_name import TableName, quote_name
-from quorum_wal.pgwal.lsn import format_lsn
 
 #: One is sufficient unless the WAL renames or attaches tables. Each round adds files, or is last.
 ROUNDS_MAX = 4
 NAMED_MAX = 5
 SIMILAR_MAX = 5
-
-
-@dataclass(frozen=True, slots=True)
-class RestorePoint:
-    """A cut and a target. `source` has the pages of the cut of `frame`, which ends at `cut_lsn`.
-    Recovery begins at `redo_lsn`, and applies all records that begin before `target_lsn` on
-    timeline `tli`."""
-
-    frame: Frame
-    source: PageBase
-    wal: WalFolder
-    redo_lsn: int
-    cut_lsn: int
-    target_lsn: int
-    tli: int
-
-    @property
-    def target(self) -> str:
-        return format_lsn(self.target_lsn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +136,11 @@ class SparseRestore:
 
     @contextmanager
     def _restored(self, point: RestorePoint, wanted: _Wanted) -> Iterator[Restored]:
-        touches, stop = survey_up_to(point)
-        plan = _RestorePlan(point, wanted, touches)
+        plan = _RestorePlan(point, wanted)
         current = plan.first_round()
         missing = _Missing()
         for number in range(1, self._rounds_max + 1):
-            with self._replayed(point, touches, stop, current.files, number) as server:
+            with self._replayed(point, current.files, number) as server:
                 found = plan.examine(server, self._server, current)
                 if isinstance(found, _Complete):
                     yield Restored(found.family, current.files, number, found.database)
@@ -179,13 +154,13 @@ class SparseRestore:
 
     @contextmanager
     def _replayed(
-        self, point: RestorePoint, touches: Touches, stop: StopPoint, files: FileSet, number: int
+        self, point: RestorePoint, files: FileSet, number: int
     ) -> Iterator[PromotedServer]:
         data_dir = self._work_dir / f"data-{number}"
-        locks = 2 * (len(files.forks) + len(touches.limits))
+        locks = 2 * (len(files.forks) + len(point.touches.limits))
         with promoted_at(
-            point, touches, stop, data_dir, self._server, locks,
-            lambda sparse: sparse.build_set(files, touches, point.source),
+            point, data_dir, self._server, locks,
+            lambda sparse: sparse.build_set(files, point.touches, point.source),
         ) as server:  # fmt: skip
             yield server
 
@@ -193,8 +168,6 @@ class SparseRestore:
 @contextmanager
 def promoted_at(
     point: RestorePoint,
-    touches: Touches,
-    stop: StopPoint,
     data_dir: Path,
     redo: RedoServer,
     locks: int,
@@ -202,6 +175,7 @@ def promoted_at(
 ) -> Iterator[PromotedServer]:
     """Creates `data_dir` with the files that `build` writes, and removes it. One transaction may
     lock `locks` relations. Raises PageserverError."""
+    touches, stop = point.touches, point.stop
     data_dir.mkdir(mode=0o700)
     redo.give(data_dir)
     try:
@@ -220,38 +194,13 @@ def promoted_at(
         shutil.rmtree(data_dir)
 
 
-def survey_up_to(point: RestorePoint) -> tuple[Touches, StopPoint]:
-    """Surveys the records from the cut's redo position up to the target.
-
-    Raises PageNotFound if the target is before the cut; SurveyError if WAL is missing or not valid.
-    """
-    if point.target_lsn < point.cut_lsn:
-        raise PageNotFound(
-            f"{point.target} is before the cut at {format_lsn(point.cut_lsn)}",
-            hint="Specify a position at or after the first cut.",
-        )
-    surveyor = TouchSurveyor(point.wal.server.pg_major)
-    last_lsn = point.redo_lsn
-    try:
-        for index in point.wal.records(point.redo_lsn, point.target_lsn, point.tli):
-            surveyor.feed(index)
-            if len(index):
-                last_lsn = int(index.start_lsn[-1])
-    except SurveyError as error:
-        raise SurveyError(
-            f"could not read the WAL up to {point.target}: {error}",
-            hint=error.hint or "Specify an earlier target, or wait until the WAL is archived.",
-        ) from error
-    return surveyor.finish(), StopPoint(last_lsn, surveyor.end_lsn, point.tli)
-
-
 class _RestorePlan:
     """Derives the files of each round from the catalogs, and checks the result of a round."""
 
-    def __init__(self, point: RestorePoint, wanted: _Wanted, touches: Touches) -> None:
+    def __init__(self, point: RestorePoint, wanted: _Wanted) -> None:
         self._point = point
         self._wanted = wanted
-        self._touches = touches
+        self._touches = point.touches
         self._cut = pages_at_cut(point.frame, point.source, point.wal.server.pg_major)
 
     def first_round(self) -> _Round:

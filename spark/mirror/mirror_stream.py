@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.schema_search import SchemaSearch
@@ -34,12 +36,15 @@ from quorum_wal.spark.mirror.version import (
     Version,
     Versions,
 )
+from quorum_wal.spark.reported_errors import is_slow_start
 from quorum_wal.spark.requirements import check_streams
 from quorum_wal.spark.sources.input_options import InputOptions
 from quorum_wal.spark.sources.pg_changes_options import parse_input_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
 
 #: A restart reads at most so much WAL before the position to know the definitions of tables.
 ADVANCE_BYTES = 64 << 20
@@ -48,6 +53,8 @@ BATCH_BYTES = "512MB"
 POLL_SECONDS = 1
 #: the wait for the WAL of the snapshot that is reported
 REPORT_SECONDS = 10.0
+#: in a row, without a batch
+SLOW_STARTS_MAX = 5
 #: options that the mirror sets itself
 _RESERVED = ("catalog", "dsn", "table", "on_unknown", "start_lsn", "start_time", "on_damage")
 
@@ -124,12 +131,35 @@ class MirrorStream:
         on_applied: Callable[[AppliedBatch], None],
         is_stopping: Callable[[], bool],
     ) -> None:
-        """Applies all WAL that exists now, or, with `interval`, all that comes."""
+        """Applies all WAL that exists now, or, with `interval`, all that comes. Begins again at the
+        position if Spark could not start its Python in time."""
+        from pyspark.errors import StreamingQueryException
+
+        slow_starts = 0
 
         def applied(batch: AppliedBatch) -> None:
+            nonlocal slow_starts
+            slow_starts = 0
             on_applied(batch)
             self._advanced(batch.version)
 
+        while True:
+            try:
+                return self._follow(session, interval, applied, is_stopping)
+            except StreamingQueryException as error:
+                slow_starts += 1
+                if not is_slow_start(error) or slow_starts == SLOW_STARTS_MAX:
+                    raise
+                log.warning("Spark could not start its Python in time; the stream begins again")
+
+    def _follow(
+        self,
+        session: SparkSession,
+        interval: float | None,
+        applied: Callable[[AppliedBatch], None],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        """One query, from the position of the current version."""
         version = self.begin()[0]
         mirror = Mirror(session, self._settings.url, dict(self._settings.store_options), applied)
         mirror.publish(version)

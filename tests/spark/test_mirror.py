@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from quorum_wal.spark.mirror.mirror_stream import MirrorStream
 from quorum_wal.spark.mirror.reader import read_mirror
 from quorum_wal.spark.mirror.selection import Selection
 from quorum_wal.spark.mirror.version import TableFormat, Versions
+from quorum_wal.spark.sources.pg_changes import PgChangesDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +62,37 @@ def test_random_changes_while_it_is_taken_and_later(
         if wal_level == "replica":
             standby = standby_factory(postgres, "standby", postgres.dsn())
         run_seed(session, postgres, tmp_path, seed, standby, batches=1)
+
+
+#: Spark waits for ten seconds.
+SLOW_PYTHON = """#!/bin/sh
+case "$*" in *python_streaming_source_runner*) mkdir '{started}' 2>/dev/null && sleep 12 ;; esac
+exec '{python}' "$@"
+"""
+
+
+def test_a_python_process_that_starts_slowly(
+    session: SparkSession,
+    wal_server: Callable[..., Postgres],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a machine under load. The stream begins again."""
+    started, python = tmp_path / "started", tmp_path / "python"
+    python.write_text(SLOW_PYTHON.format(started=started, python=sys.executable))
+    python.chmod(0o755)
+    with wal_server(tmp_path / "data") as postgres:
+        create_tables(postgres)
+        MirrorStream(settings(postgres, tmp_path / "mirror")).begin()
+        postgres.execute("INSERT INTO shop.orders (id, state) VALUES (1, 'new')")
+        monkeypatch.setattr(session.sparkContext, "pythonExec", str(python))
+        session.dataSource.register(PgChangesDataSource)
+        try:
+            assert run_once(session, postgres, tmp_path / "mirror") == 1
+        finally:
+            monkeypatch.undo()
+            session.dataSource.register(PgChangesDataSource)
+        assert started.exists()
 
 
 def test_changed_definitions(

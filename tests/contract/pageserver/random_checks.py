@@ -22,6 +22,7 @@ from threading import Event
 
 import click
 import numpy as np
+from folder_survey import survey_folder
 from page_world import TIMEOUT, PageWorld
 from random_epochs import SEGMENT_BYTES, NotEqual, new_folder
 from random_workload import RandomWorkload
@@ -40,8 +41,8 @@ from quorum_wal.pageserver.layers.fork_table import fork_blocks
 from quorum_wal.pageserver.layers.page_stack import ZERO_PAGE
 from quorum_wal.pageserver.layers.touches import Checkpoint
 from quorum_wal.pageserver.pitr.page_at import PageReader
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pageserver.pitr.restore_points import RecoveryTarget
-from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.binaries import PostgresBinaries
@@ -91,6 +92,7 @@ class CheckedWorld:
         return RestorePoint(
             world.frame, world.stack(), world.wal, world.redo_lsn, self.target.end_lsn,
             moment.lsn, self.target.tli,
+            survey_folder(world.wal, world.redo_lsn, moment.lsn, self.target.tli),
         )  # fmt: skip
 
     def archive_wal(self) -> None:
@@ -257,12 +259,9 @@ def gated(world: CheckedWorld, record_lsn: int) -> Iterator[Postgres]:
     pages = world.world
     data_dir = pages.unpacked("gated")
     begin_lsn = pages.backup.start_lsn
-    whole = RestorePoint(
-        pages.frame, pages.base, pages.wal, begin_lsn, 0, record_lsn + 1, world.target.tli
-    )
-    touches, stop = survey_up_to(whole)
+    whole = survey_folder(pages.wal, begin_lsn, record_lsn + 1, world.target.tli)
     link_range(
-        pages.wal, begin_lsn, stop.end_lsn, stop.tli, touches.tablespaces_created,
+        pages.wal, begin_lsn, whole.stop.end_lsn, whole.stop.tli, whole.touches.tablespaces_created,
         data_dir, pages.server.give,
     )  # fmt: skip
     (data_dir / "recovery.signal").touch()

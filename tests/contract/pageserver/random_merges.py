@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from folder_survey import survey_folder
 from page_world import PageWorld, differences
 from random_epochs import SEGMENT_BYTES, NotEqual, new_folder
 from random_workload import RandomWorkload
@@ -30,7 +31,7 @@ from quorum_wal.pageserver.layers.page_stack import Layer, LayerStack, PageStack
 from quorum_wal.pageserver.layers.touches import Checkpoint
 from quorum_wal.pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
 from quorum_wal.pageserver.pitr.page_at import PageReader
-from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_server.binaries import PostgresBinaries
 
@@ -214,6 +215,7 @@ class MergeWorld:
         point = RestorePoint(
             made.frame, PageStack(world.base, self._layers(made)), world.wal,
             made.redo_lsn, target.end_lsn, lsn, target.tli,
+            survey_folder(world.wal, made.redo_lsn, lsn, target.tli),
         )  # fmt: skip
         try:
             return PageReader(work_dir, world.server).read(point, fork, block).content

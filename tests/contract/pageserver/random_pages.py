@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+from folder_survey import survey_folder
 from page_world import PageWorld
 from random_epochs import SEGMENT_BYTES, NotEqual, new_folder
 from random_workload import RandomWorkload
@@ -26,7 +27,7 @@ from quorum_wal.pageserver.layers.page_header import PageHeader, page_checksum
 from quorum_wal.pageserver.layers.touches import Database, Touches
 from quorum_wal.pageserver.pitr.page_at import PageOrigin, PageReader
 from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
-from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_server.binaries import PostgresBinaries
 from quorum_wal.pgwal.lsn import Lsn
@@ -58,25 +59,23 @@ def run_seed(binaries: PostgresBinaries, root: Path, seed: int, pages: int) -> i
     finally:
         load.close()
         world.primary.crash()
+    target_lsn = int(Lsn.parse(target))
     point = RestorePoint(
-        world.frame, world.stack(), world.wal, world.redo_lsn, cut.end_lsn,
-        int(Lsn.parse(target)), cut.tli,
+        world.frame, world.stack(), world.wal, world.redo_lsn, cut.end_lsn, target_lsn, cut.tli,
+        survey_folder(world.wal, world.redo_lsn, target_lsn, cut.tli),
     )  # fmt: skip
-    touches, stop = survey_up_to(point)
-    with full_copy(world, stop, touches) as full:
-        return _compare(world, point, touches, full, chance, pages)
+    with full_copy(world, point.stop) as full:
+        return _compare(world, point, point.touches, full, chance, pages)
 
 
 @contextmanager
-def full_copy(world: PageWorld, stop: StopPoint, touches: Touches) -> Iterator[Path]:
+def full_copy(world: PageWorld, stop: StopPoint) -> Iterator[Path]:
     """A server on a full base backup, promoted at the position. It runs no queries."""
     data_dir = world.unpacked("full")
     begin_lsn = world.backup.start_lsn
-    whole, _ = survey_up_to(
-        RestorePoint(world.frame, world.base, world.wal, begin_lsn, 0, stop.end_lsn, stop.tli)
-    )
+    whole = survey_folder(world.wal, begin_lsn, stop.end_lsn, stop.tli)
     link_range(
-        world.wal, begin_lsn, stop.end_lsn, stop.tli, whole.tablespaces_created,
+        world.wal, begin_lsn, stop.end_lsn, stop.tli, whole.touches.tablespaces_created,
         data_dir, world.server.give,
     )  # fmt: skip
     with PromotedServer(world.server, data_dir, stop, ServerLimits(PREPARED, LOCKS)):

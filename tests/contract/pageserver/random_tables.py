@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import psycopg
+from folder_survey import survey_folder
 from page_world import PageWorld, into_place
 from random_epochs import PROMOTION_CHANCE, SEGMENT_BYTES, STEPS, NotEqual, new_folder
 from random_workload import RandomWorkload
@@ -20,8 +21,9 @@ from seed_runs import run_seeds
 from quorum_wal.backup.unpack import Unpacking
 from quorum_wal.pageserver.epochs.in_place_tablespaces import link_range
 from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pageserver.pitr.restored_table import RestoredDatabase
-from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint, SparseRestore, survey_up_to
+from quorum_wal.pageserver.pitr.sparse_restore import SparseRestore
 from quorum_wal.pageserver.pitr.table_name import TableName
 from quorum_wal.pg_fixtures.postgres import SUPERUSER, Postgres
 from quorum_wal.pg_server.binaries import PostgresBinaries
@@ -63,9 +65,10 @@ def run_seed(binaries: PostgresBinaries, root: Path, seed: int) -> int:
     finally:
         load.close()
         world.primary.crash()
+    target_lsn = int(Lsn.parse(lsn))
     point = RestorePoint(
-        frame=world.frame, source=world.stack(), wal=world.wal, redo_lsn=world.redo_lsn,
-        cut_lsn=target.end_lsn, target_lsn=int(Lsn.parse(lsn)), tli=tli,
+        world.frame, world.stack(), world.wal, world.redo_lsn, target.end_lsn, target_lsn, tli,
+        survey_folder(world.wal, world.redo_lsn, target_lsn, tli),
     )  # fmt: skip
     with full_copy(world, point) as full:
         return _compare(world, point, full)
@@ -88,12 +91,8 @@ def full_copy(world: PageWorld, point: RestorePoint) -> Iterator[PromotedServer]
     for name in ("postgresql.auto.conf", "tablespace_map"):
         (data_dir / name).unlink(missing_ok=True)
     start_lsn = world.backup.start_lsn
-    whole = RestorePoint(
-        frame=world.frame, source=world.base, wal=world.wal, redo_lsn=start_lsn,
-        cut_lsn=start_lsn, target_lsn=point.target_lsn, tli=point.tli,
-    )  # fmt: skip
-    touches, stop = survey_up_to(whole)
-    created = touches.tablespaces_created
+    whole = survey_folder(world.wal, start_lsn, point.target_lsn, point.tli)
+    created, stop = whole.touches.tablespaces_created, whole.stop
     link_range(world.wal, start_lsn, stop.end_lsn, stop.tli, created, data_dir, world.server.give)
     limits = ServerLimits(prepared=PREPARED_MAX, locks=0)
     with PromotedServer(world.server, data_dir, stop, limits) as server:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import psycopg
+from folder_survey import survey_folder
 from page_world import TIMEOUT, PageWorld
 from psycopg import sql
 
@@ -17,7 +17,7 @@ from quorum_wal.pageserver.layers.fork import Fork
 from quorum_wal.pageserver.layers.page_run import Run
 from quorum_wal.pageserver.layers.page_stack import PageBase
 from quorum_wal.pageserver.layers.touches import Numbers
-from quorum_wal.pageserver.pitr.sparse_restore import RestorePoint
+from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.binaries import PostgresBinaries
@@ -147,15 +147,7 @@ class TableWorld:
         primary.execute(f"CREATE TABLESPACE elsewhere LOCATION '{space}'")
         self._do(primary, BEFORE_BASE)
         world.take_base()
-        self._base = RestorePoint(
-            frame=world.frame,
-            source=world.stack(),
-            wal=world.wal,
-            redo_lsn=world.backup.start_lsn,
-            cut_lsn=world.backup.stop_lsn,
-            target_lsn=0,
-            tli=1,
-        )
+        self._base = world.frame, world.stack()
         self._do(primary, BEFORE_CUT)
         with (
             psycopg.connect(primary.dsn(dbname=DATABASE)) as one,
@@ -190,21 +182,21 @@ class TableWorld:
             for statement in statements:
                 connection.execute(statement)
 
-    def point(self, base: PageBase | None = None) -> RestorePoint:
-        world = self.world
+    def point(self, base: PageBase | None = None, target_lsn: int | None = None) -> RestorePoint:
+        world, redo_lsn = self.world, self.world.redo_lsn
+        target = target_lsn or self.target_lsn
         return RestorePoint(
-            frame=world.frame,
-            source=base or world.stack(),
-            wal=world.wal,
-            redo_lsn=world.redo_lsn,
-            cut_lsn=self.cut.end_lsn,
-            target_lsn=self.target_lsn,
-            tli=1,
-        )
+            world.frame, base or world.stack(), world.wal, redo_lsn, self.cut.end_lsn, target, 1,
+            survey_folder(world.wal, redo_lsn, target, 1),
+        )  # fmt: skip
 
     def point_of_base(self) -> RestorePoint:
         """The same position, restored from the base backup."""
-        return replace(self._base, target_lsn=self.target_lsn)
+        world, backup, target = self.world, self.world.backup, self.target_lsn
+        return RestorePoint(
+            *self._base, world.wal, backup.start_lsn, backup.stop_lsn, target, 1,
+            survey_folder(world.wal, backup.start_lsn, target, 1),
+        )  # fmt: skip
 
     def _folder(self, name: str) -> Path:
         path = self.root / name

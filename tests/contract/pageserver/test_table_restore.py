@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from pg_versions import oldest_and_newest
 from table_world import CHECKSUMS_MAJOR, CountedBase, LackingBase, TableWorld
 
-from quorum_wal.pageserver.errors import PageNotFound, PageserverError, SurveyError, TableIncomplete
+from quorum_wal.pageserver.errors import PageNotFound, PageserverError, TableIncomplete
 from quorum_wal.pageserver.pitr.catalog_files import DatabaseCatalogs
 from quorum_wal.pageserver.pitr.dump_roles import DumpRoles
 from quorum_wal.pageserver.pitr.restored_table import DumpFormat, RestoredDatabase
@@ -257,19 +256,6 @@ def test_the_roles_of_a_dump(full: Postgres) -> None:
     assert database.roles(None) == DumpRoles(owners, tuple(sorted((*grantees, "of_function"))))
 
 
-@ONE_VERSION
-def test_a_position_outside_the_wal_is_refused(world: TableWorld, restore: SparseRestore) -> None:
-    table, point = TableName.parse("shop.public.orders"), world.point()
-    early = replace(point, target_lsn=point.cut_lsn - 8)
-    with pytest.raises(PageNotFound, match="is before the cut"), restore.table(early, table):
-        raise AssertionError("handed out")
-    for more_bytes in (16 << 20, 1 << 40):
-        late = replace(point, target_lsn=point.target_lsn + more_bytes)
-        refused = pytest.raises(SurveyError, match="could not read the WAL up to")
-        with refused, restore.table(late, table):
-            raise AssertionError("handed out")
-
-
 @VERSIONS
 def test_a_restore_to_the_end_of_the_wal(world: TableWorld, restore: SparseRestore) -> None:
     """No record follows it at which a server could stop."""
@@ -277,7 +263,7 @@ def test_a_restore_to_the_end_of_the_wal(world: TableWorld, restore: SparseResto
     seg_size = point.wal.server.wal_seg_size
     last = max(path.name for path in world.world.wal_dir.glob("0*"))
     end_lsn = (parse_segment_name(last, seg_size).segno + 1) * seg_size
-    with restore.table(replace(point, target_lsn=end_lsn), table) as restored:
+    with restore.table(world.point(target_lsn=end_lsn), table) as restored:
         assert restored.family is not None
 
 
@@ -293,7 +279,6 @@ def test_a_restore_from_the_base_backup(
 
 @ONE_VERSION
 def test_a_restore_to_the_cut(world: TableWorld, restore: SparseRestore, tmp_path: Path) -> None:
-    point = world.point()
-    at_cut = replace(point, target_lsn=point.cut_lsn)
+    at_cut = world.point(target_lsn=world.cut.end_lsn)
     with restore.table(at_cut, TableName.parse("shop.public.emptied")) as restored:
         assert restored.copy_csv(tmp_path / "rows.csv") == 3000

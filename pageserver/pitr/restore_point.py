@@ -1,0 +1,79 @@
+"""`RestorePoint`: a cut, a target, and what the WAL between them changes.
+
+cut C_i          target X
+|--- WAL --------|         stock Postgres replays from the redo position of C_i, and stops at
+                           the end of the last record that begins before X
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorum_wal.pageserver.epochs.touch_survey import TouchSurveyor
+from quorum_wal.pageserver.epochs.wal_folder import WalFolder
+from quorum_wal.pageserver.layers.frame import Frame
+from quorum_wal.pageserver.layers.page_stack import PageBase
+from quorum_wal.pageserver.layers.touches import Touches
+from quorum_wal.pageserver.pitr.promoted_server import StopPoint
+from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walrecords.record_index import RecordIndex
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedWal:
+    """`touches`: what the records change. `stop`: the last of them."""
+
+    touches: Touches
+    stop: StopPoint
+
+
+class WalSurvey:
+    """Takes the records from a redo position up to a target, in order."""
+
+    def __init__(self, pg_major: int, redo_lsn: int) -> None:
+        self._surveyor = TouchSurveyor(pg_major)
+        self._last_lsn = self._end_lsn = redo_lsn
+
+    def feed(self, index: RecordIndex) -> None:
+        """Raises SurveyError if a record cannot be decoded."""
+        self._surveyor.feed(index)
+        if len(index):
+            self._last_lsn, self._end_lsn = int(index.start_lsn[-1]), int(index.end_lsn[-1])
+
+    @property
+    def end_lsn(self) -> int:
+        """The end of the last record, or the redo position."""
+        return self._end_lsn
+
+    def finish(self, tli: int) -> SurveyedWal:
+        """For a target on that timeline."""
+        stop = StopPoint(self._last_lsn, self._end_lsn, tli)
+        return SurveyedWal(self._surveyor.finish(), stop)
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePoint:
+    """`source` has the pages of the cut of `frame`, which ends at `cut_lsn`. Recovery begins at
+    `redo_lsn`, and applies all records that begin before `target_lsn` on timeline `tli`. `wal` has
+    these records, and `surveyed` describes them."""
+
+    frame: Frame
+    source: PageBase
+    wal: WalFolder
+    redo_lsn: int
+    cut_lsn: int
+    target_lsn: int
+    tli: int
+    surveyed: SurveyedWal
+
+    @property
+    def target(self) -> str:
+        return format_lsn(self.target_lsn)
+
+    @property
+    def touches(self) -> Touches:
+        return self.surveyed.touches
+
+    @property
+    def stop(self) -> StopPoint:
+        return self.surveyed.stop
