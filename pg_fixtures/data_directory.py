@@ -69,7 +69,7 @@ class DataDirectory:
             raise FixtureError(f"{self.path} exists already")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # cp keeps the owner, shutil.copytree does not; --reflink avoids copying where possible
-        program = ["cp", "--archive", "--reflink=auto", template, self.path]
+        program: list[str | Path] = ["cp", "--archive", "--reflink=auto", template, self.path]
         subprocess.run(program, check=True, timeout=COPY_TIMEOUT)
 
     def create_empty(self) -> None:
