@@ -11,13 +11,14 @@ from quorum_wal.cli.archive_options import parse_options as parse_store_options
 from quorum_wal.cli.parameters import FiniteRange
 from quorum_wal.cli.spark_session import command_session
 from quorum_wal.cli.wal_input_options import master_option, source_options, wal_input_options
+from quorum_wal.objectstore.store import open_store
 from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions
 from quorum_wal.spark.jobs import compaction
-from quorum_wal.spark.jobs.ingest import BATCH_BYTES_MAX, Ingest, IngestedRows
+from quorum_wal.spark.jobs.ingest import BATCH_BYTES_MAX, Ingest, IngestedRows, check_lake
 from quorum_wal.spark.jobs.ingested_changes import IngestedChanges
 from quorum_wal.spark.jobs.ingested_wal import IngestedWal
-from quorum_wal.spark.jobs.lake import CommittedBatch, describe
+from quorum_wal.spark.jobs.lake import CommittedBatch, Lake, describe
 from quorum_wal.spark.sources.input_options import parse_options
 from quorum_wal.spark.sources.pg_changes_options import parse_undecoded, undecoded_options
 from quorum_wal.telemetry.size import bytes_text
@@ -79,9 +80,12 @@ def ingest(
     """
     rows = _rows(source_options(values), catalog, batch_bytes_max)
     stopping = StopSignal().install()
-    with command_session("sk spark ingest", master) as session:
-        url = lake if "://" in lake else str(Path(lake).absolute())
-        job = Ingest(session, rows, url, parse_store_options(lake_option))
+    url = lake if "://" in lake else str(Path(lake).absolute())
+    lake_options = parse_store_options(lake_option)
+    # Spark takes seconds to start: wrong settings are reported before.
+    check_lake(Lake(open_store(url, lake_options)), rows)
+    with command_session("sk spark ingest", master, registers=False) as session:
+        job = Ingest(session, rows, url, lake_options)
         compaction.finish_compactions(job.lake.store)
         while not stopping.is_set:
             committed = job.run_batch()

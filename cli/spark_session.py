@@ -22,12 +22,13 @@ SETTINGS = {"spark.sql.shuffle.partitions": "8"}
 
 
 @contextmanager
-def command_session(name: str, master: str) -> Iterator[SparkSession]:
-    """Raises NoJava, and CommandError for an error of Spark inside the block."""
+def command_session(name: str, master: str, *, registers: bool = True) -> Iterator[SparkSession]:
+    """With our sources if it `registers` them. Raises NoJava, and CommandError for an error of
+    Spark inside the block."""
     with as_file(files("quorum_wal.spark") / "quiet_log4j2.properties") as quiet:
         options = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
         settings = {**SETTINGS, "spark.driver.extraJavaOptions": options}
-        session = new_session(name, master, settings)
+        session = new_session(name, master, settings, registers=registers)
     try:
         yield session
     except spark_errors() as error:

@@ -50,9 +50,14 @@ class NoJava(SparkWalError):
 
 
 def new_session(
-    name: str, master: str | None = None, settings: Mapping[str, str] | None = None
+    name: str,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    *,
+    registers: bool = True,
 ) -> SparkSession:
-    """A session with our sources registered. Raises NoJava, UnsupportedSpark."""
+    """A session with our sources registered, unless the job needs none of them: Spark starts two
+    processes of Python to look for sources. Raises NoJava, UnsupportedSpark."""
     check_sources()
     check_master(master or LOCAL_MASTER)
     prepare_environment()
@@ -62,7 +67,8 @@ def new_session(
     for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    register(session)
+    if registers:
+        register(session)
     return session
 
 

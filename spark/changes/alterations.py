@@ -14,6 +14,7 @@ Law: a row of an altered table is never shown without a note. Source: Postgres `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -81,26 +82,23 @@ class CatalogKeys:
 
     def __init__(self, catalog: Catalog) -> None:
         self._database_oid = catalog.database_oid
-        hashes, oids, is_relation = [], [], []
         columns = {
             each.relation_oid: len(each.attributes)
             for each in catalog.types.values()
             if each.relation_oid
         }
         columns |= {table.oid: len(table.columns) for table in catalog.tables}
-        for oid, count in columns.items():
-            numbers = np.arange(1, count + 1, dtype=np.uint32)
-            hashes.append(_hash(np.array([oid], np.uint32)) ^ _rotated(_hash(numbers)))
-            oids.append(np.full(count, oid, np.int64))
-            is_relation.append(np.ones(count, np.bool_))
-        for each in catalog.types.values():
-            labels = np.array(list(each.labels) if each.kind == ENUM else [], np.uint32)
-            hashes.append(_hash(labels))
-            oids.append(np.full(len(labels), each.oid, np.int64))
-            is_relation.append(np.zeros(len(labels), np.bool_))
-        self._hashes = np.concatenate([np.empty(0, np.uint32), *hashes])
-        self._oids = np.concatenate([np.empty(0, np.int64), *oids])
-        self._is_relation = np.concatenate([np.empty(0, np.bool_), *is_relation])
+        enums = [each for each in catalog.types.values() if each.kind == ENUM]
+        counts = np.array(list(columns.values()), np.int64)
+        labels = [np.array(list(each.labels), np.uint32) for each in enums]
+        oids = np.repeat(np.array(list(columns), np.int64), counts)
+        of_enums = np.repeat(np.array([each.oid for each in enums], np.int64), _lengths(labels))
+        self._oids = np.concatenate([oids, of_enums])
+        self._hashes = np.concatenate([
+            _hash(oids) ^ _rotated(_hash(_numbers(counts))),
+            _hash(np.concatenate([np.empty(0, np.uint32), *labels])),
+        ])  # fmt: skip
+        self._is_relation = np.arange(len(self._oids)) < len(oids)
         self._sorted = np.append(np.sort(self._hashes), _HASH_MAX)
 
     def altered(self, messages: Array) -> list[int]:
@@ -131,6 +129,17 @@ def unseen_note(lsn: int, end_lsn: int) -> str:
         f"the WAL from {format_lsn(lsn)} to {format_lsn(end_lsn)}, after the catalog, was not "
         "searched: tables altered in it are shown as they were before"
     )
+
+
+def _lengths(arrays: Sequence[Array]) -> Array:
+    return np.array([len(each) for each in arrays], np.int64)
+
+
+def _numbers(counts: Array) -> Array:
+    """1 to the count, for each count."""
+    begins = np.cumsum(counts) - counts
+    numbers: Array = np.arange(1, counts.sum() + 1) - np.repeat(begins, counts)
+    return numbers
 
 
 def _hash(numbers: Array) -> Array:

@@ -114,9 +114,7 @@ class Ingest:
 
     def begin(self) -> Job:
         """Raises LakeError if the lake is of another cluster or has other columns."""
-        rows = self._rows
-        columns = tuple(name for name in rows.schema.names if name not in rows.dropped)
-        return self.lake.begin(Job(rows.name, rows.system_id(), columns, rows.first_lsn()))
+        return self.lake.begin(job_of(self._rows))
 
     def run_batch(self) -> CommittedBatch | None:
         """Runs the next batch, or the unfinished one; None if there is no new WAL.
@@ -154,6 +152,20 @@ class Ingest:
         ranges = context.parallelize(batch.ranges, tasks)
         files: list[LakeFile] = ranges.flatMap(task.write).collect()
         return sorted(files, key=lambda file: file.key)
+
+
+def check_lake(lake: Lake, rows: IngestedRows) -> None:
+    """Raises the errors of begin() without a session, and writes nothing."""
+    found = lake.job()
+    job = job_of(rows)
+    if found is not None:
+        lake.require_same(found, job)
+
+
+def job_of(rows: IngestedRows) -> Job:
+    """Raises SparkWalError if the WAL cannot be read."""
+    columns = tuple(name for name in rows.schema.names if name not in rows.dropped)
+    return Job(rows.name, rows.system_id(), columns, rows.first_lsn())
 
 
 def cut(start_lsn: int, end_lsn: int, range_bytes: int) -> tuple[tuple[int, int], ...]:

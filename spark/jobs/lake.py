@@ -84,6 +84,18 @@ class Lake:
         if self.store.create(JOB, msgspec.json.encode(job)):
             return job
         found = self._read(JOB, Job)
+        self.require_same(found, job)
+        return found
+
+    def job(self) -> Job | None:
+        """The job of an earlier start. Raises LakeError."""
+        try:
+            return self._read(JOB, Job)
+        except ObjectNotFound:
+            return None
+
+    def require_same(self, found: Job, job: Job) -> None:
+        """Raises LakeError if the job of the lake is not this one."""
         is_ours = (found.rows, found.system_id) == (job.rows, job.system_id)
         missing = [name for name in job.columns if name not in found.columns]
         if is_ours and missing:
@@ -98,7 +110,6 @@ class Lake:
                 f"lake {self.store.url} is of another job: expected {job}, found {found}",
                 hint="A lake has the rows of one cluster, with one set of columns. Name another.",
             )
-        return found
 
     def last_commit(self) -> CommittedBatch | None:
         keys = [info.key for info in self.store.list(COMMITS)]

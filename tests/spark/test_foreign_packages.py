@@ -14,6 +14,8 @@ from wal_rows import rows_of
 
 from quorum_wal.spark.inputs.folder_input import FolderInput
 
+pytestmark = pytest.mark.usefixtures("class_archive")
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 600.0
 #: What Spark's scripts call.
@@ -63,6 +65,7 @@ def test_spark_reads_wal_beside_packages_of_the_same_names_and_without_java(
             "PYTHONPATH": ":".join(filter(None, paths)),
             "XDG_CACHE_HOME": str(tmp_path / "cache"),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
         },
         capture_output=True,
         text=True,

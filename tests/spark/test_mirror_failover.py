@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 WORKER = b"pyspark.daemon\0pyspark.worker\0"
 TRANSACTIONS = 15
+#: Without a pause, the clients take what the other processes need, and the mirror reads much more.
+PAUSE_SECONDS = 0.1
 
 
 def test_kill_9_of_everything(
@@ -177,11 +179,10 @@ class Clients:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
+            with suppress(psycopg.OperationalError):
                 self._workload.run(1)
-            except psycopg.OperationalError:
-                self._stopping.wait(0.05)
             self._transactions += 1
+            self._stopping.wait(PAUSE_SECONDS)
 
     def wait_for(self, transactions: int) -> None:
         """Returns after so many more."""

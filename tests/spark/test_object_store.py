@@ -4,6 +4,7 @@ output."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import traceback
 from collections.abc import Iterator
@@ -138,22 +139,27 @@ def test_a_lake_has_every_record_once(
 
 def test_the_command_line(s3_server: S3Server, archive_url: str, expected: pa.Table) -> None:
     lake_url = f"{s3_server.new_bucket()}/lake"
-    done = sk_ingest(s3_server, archive_url, lake_url)
+    done = sk_ingest(s3_server, archive_url, lake_url, f"--batch-bytes-max={3 * MIB}")
     assert done.returncode == 0, done.stderr
-    assert f"{len(expected):,} rows in " in done.stdout
-    assert lake_rows(open_store(lake_url, s3_server.options())).equals(expected)
+    rows = [int(found.replace(",", "")) for found in re.findall(r"([\d,]+) rows in ", done.stdout)]
+    assert len(rows) > 1
+    assert sum(rows) == len(expected)
+    assert "compacted " in done.stdout
+    store = open_store(lake_url, s3_server.options())
+    assert lake_rows(store).equals(expected)
+    assert not list(store.list("_ingest/compactions/"))
 
 
-def sk_ingest(server: S3Server, archive_url: str, lake_url: str) -> Done:
+def sk_ingest(server: S3Server, archive_url: str, lake_url: str, *options: str) -> Done:
     """The secret is in the environment, as it should be."""
-    options = server.options()
-    secret = options.pop("secret_access_key")
-    given = [f"--option={STORE_PREFIX}{name}={value}" for name, value in options.items()]
-    given += [f"--lake-option={name}={value}" for name, value in options.items()]
+    store = server.options()
+    secret = store.pop("secret_access_key")
+    given = [f"--option={STORE_PREFIX}{name}={value}" for name, value in store.items()]
+    given += [f"--lake-option={name}={value}" for name, value in store.items()]
     env = {"AWS_SECRET_ACCESS_KEY": secret, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = ("spark", "ingest", lake_url, f"--path={archive_url}", "--once", "--master=local[2]")
     done = subprocess.run(
-        [*SK, *command, *given], env={**os.environ, **env}, capture_output=True, text=True
+        [*SK, *command, *given, *options], env={**os.environ, **env}, capture_output=True, text=True
     )
     assert SECRET not in done.stdout + done.stderr
     return done

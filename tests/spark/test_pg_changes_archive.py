@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 ORDER = [("commit_lsn", "ascending"), ("lsn", "ascending"), ("seq", "ascending")]
 #: of table t, by the server's own statements
-INSERTED = 3 * 4000 + 2
-UPDATED = 4000 // 3
-DELETED = 9 + 3997  # in two phases; those of even numbers behind
+INSERTED = 3 * 2000 + 2
+UPDATED = 2000 // 3
+DELETED = 9 + 1997  # in two phases; those of even numbers behind
 
 
 def changes(session: SparkSession, path: Path, catalog: Path) -> pa.Table:

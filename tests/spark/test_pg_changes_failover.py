@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CLIENTS = 3
 ROWS = 100
+PAUSE_SECONDS = 0.1
 ORDER = [("commit_lsn", "ascending"), ("lsn", "ascending")]
 
 Row = tuple[int, int, bytes]  # client, seq, payload
@@ -45,7 +46,7 @@ def test_changes_over_a_failover(
     options = {"catalog": str(catalog), "table": "public.ledger"}
     options["start_lsn"] = str(quiet_lsn(world.cluster.postgres))
     wait_until(lambda: find_timelines(LocalStore(str(archive_folder))), TIMEOUT, "the archive")
-    with Ledger(world.clients_dsn, clients=CLIENTS) as ledger:
+    with Ledger(world.clients_dsn, clients=CLIENTS, pause_seconds=PAUSE_SECONDS) as ledger:
         ledger.wait_for_progress(ROWS, TIMEOUT)
         catalog.write_bytes(take_catalog(world.cluster.postgres.dsn()).to_json())
         stream = session.readStream.format("pg_changes").options(**options, slot="changes")

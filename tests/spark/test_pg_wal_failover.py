@@ -40,7 +40,7 @@ def test_a_stream_over_a_failover(
     )
     query = LakeQuery(writer)
     wal_input = SafekeeperInput(parse_safekeepers(conninfo, None))
-    with Ledger(world.clients_dsn, clients=3) as ledger:
+    with Ledger(world.clients_dsn, clients=3, pause_seconds=0.1) as ledger:
         ledger.wait_for_progress(100, TIMEOUT)
         wait_until(lambda: query.end_lsn() > 0, TIMEOUT, "the first batch")
         world.lose(Loss.KILLED)

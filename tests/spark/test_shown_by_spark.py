@@ -60,9 +60,13 @@ def test_the_error_of_a_batch(
 ) -> None:
     with pytest.raises(PySparkException) as shown:
         batch(session, server_wal, server_catalog).count()
-    assert "Traceback" not in str(shown.value)
     with pytest.raises(UndecodedChange, match=UNDECODED) as raised, short_errors():
-        batch(session, server_wal, server_catalog).count()
+        raise shown.value
+    text = str(shown.value)
+    assert "Traceback" not in text
+    assert "UndecodedChange: WAL at 0/" in text
+    assert "could not be decoded: the WAL begins at 0/" in text
+    assert "hint: Begin at least 15 seconds later, with start_lsn or start_time" in text
     assert raised.value.hint.startswith("Begin at least 15 seconds later")
     assert "\n" not in str(raised.value)
 
@@ -102,7 +106,7 @@ def batches_of(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def test_messages_and_events(session: SparkSession, server_wal: Path, server_catalog: Path) -> None:
     options = {"on_unknown": "dead_letter", "dead_letter_path": str(server_wal.parent / "letters")}
-    rows = batch(session, server_wal, server_catalog, messages="true", **options)
+    rows = batch(session, server_wal, server_catalog, messages="true", **options).cache()
     (message,) = rows.where("operation = 'message'").collect()
     assert json.loads(message.new)["content"] == "x" * MESSAGE_BYTES
     options |= {"messages": "true", "envelope": "debezium", "topic_prefix": "shop"}

@@ -38,7 +38,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
     "batch of pg_changes": (
         "test_pg_changes.py::test_batch",
         "test_pg_changes.py::test_typed_columns",
-        "test_pg_changes_strict.py::test_a_batch_fails",
+        "test_shown_by_spark.py::test_the_error_of_a_batch",
     ),
     "stream of pg_changes": (
         "test_pg_changes.py::test_stream_with_a_transaction_over_its_batches",

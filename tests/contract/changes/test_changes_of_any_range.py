@@ -19,7 +19,7 @@ from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.inputs.wal_input import LostWal
 from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
 
-LOGS = [(15, "logical"), (18, "logical"), (16, "replica"), (15, "replica")]
+LOGS = [(18, "logical"), (15, "replica")]
 
 
 @pytest.fixture

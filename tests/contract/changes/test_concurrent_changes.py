@@ -48,7 +48,7 @@ def rng() -> random.Random:
     return random.Random(seed)
 
 
-@pytest.mark.parametrize("pg_binaries", [15, 18], indirect=True)
+@pytest.mark.parametrize("pg_binaries", [18], indirect=True)
 def test_same_changes(
     postgres_factory: Callable[..., Postgres], rng: random.Random, tmp_path: Path
 ) -> None:

@@ -26,7 +26,8 @@ from quorum_wal.spark.errors import CatalogError, UndecodedChange
 from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.inputs.wal_reader import OnDamage
 
-LOGS = list(itertools.product((15, 16, 18), ("logical", "replica")))
+#: the catalogs of each version, and each level with two of the versions
+LOGS = [(15, "logical"), (16, "replica"), (18, "logical"), (18, "replica")]
 #: for what does not depend on the version
 TWO_LOGS = [(15, "logical"), (18, "replica")]
 

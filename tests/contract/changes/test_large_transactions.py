@@ -9,7 +9,7 @@ from decoding import Row, read_all, without_rows
 from quorum_wal.spark.changes.change_spill import ChangeSpill
 
 MEMORY_BYTES = 16_000
-LOGS = [(15, "logical"), (18, "logical"), (16, "replica")]
+LOGS = [(18, "logical"), (16, "replica")]
 
 
 @pytest.mark.parametrize(("major", "wal_level"), LOGS)

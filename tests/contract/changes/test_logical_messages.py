@@ -120,7 +120,7 @@ def content_of(row: Row) -> bytes:
     return bytes.fromhex(content[2:]) if encoding == "hex" else str(content).encode()
 
 
-@pytest.mark.parametrize("pg_binaries", [15, 16, 18], indirect=True)
+@pytest.mark.parametrize("pg_binaries", [15, 18], indirect=True)
 def test_messages(log: tuple[ChangedLog, list[tuple[Any, ...]]], wal_level: str) -> None:
     """Their order, their columns, any split of the WAL, and the slot of a stream."""
     changed, expected = log

@@ -15,7 +15,7 @@ from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.inputs.folder_input import FolderInput
 
 
-@pytest.mark.parametrize("pg_binaries", [15, 18], indirect=True)
+@pytest.mark.parametrize("pg_binaries", [18], indirect=True)
 def test_same_texts(postgres_factory: Callable[..., Postgres]) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")

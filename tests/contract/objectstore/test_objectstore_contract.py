@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from quorum_wal.objectstore.errors import ObjectNotFound, ObjectStoreError
 from quorum_wal.objectstore.store import PIECE_BYTES, ObjectStore
 from quorum_wal.storage.errors import StorageError
 
+READS = 40
 CLOCK_TOLERANCE = timedelta(seconds=5)  # a store may have a resolution of whole seconds
 WAL = "00/11/wal/00000001/0000000100000000000000"
 KEYS = [
@@ -29,6 +29,10 @@ KEYS = [
     f"{WAL}07",
     "00/22/timeline.json",
 ]
+
+
+#: all kinds of stores, for what depends on the prefix of the keys
+ALL_KINDS = pytest.mark.parametrize("store", ["local", "memory", "s3", "s3-prefix"], indirect=True)
 
 
 @pytest.fixture
@@ -105,6 +109,7 @@ def test_pieces_of_one_object_alone(store: ObjectStore) -> None:
     assert set(b"".join(found)) == {1}
 
 
+@ALL_KINDS
 def test_an_existing_object_is_not_created(store: ObjectStore) -> None:
     assert store.create("a/b", b"first") is True
     assert store.create("a/b", b"second") is False
@@ -167,6 +172,7 @@ def test_deleting(store: ObjectStore) -> None:
         store.get("a/b")
 
 
+@ALL_KINDS
 def test_many_objects_are_deleted(store: ObjectStore) -> None:
     """More than fit into one request, some of which do not exist; no other object is deleted."""
     keys = [f"many/{number:05d}" for number in range(2 * DELETE_KEYS_MAX + 1)]
@@ -194,6 +200,7 @@ def test_requests_that_delete() -> None:
 # ---- lists
 
 
+@ALL_KINDS
 def test_an_empty_store(store: ObjectStore) -> None:
     assert keys_of(store) == []
     assert keys_of(store, "00/11/") == []
@@ -201,6 +208,7 @@ def test_an_empty_store(store: ObjectStore) -> None:
     assert list(store.list_folders("00/")) == []
 
 
+@ALL_KINDS
 def test_lists_are_in_the_order_of_keys(filled: ObjectStore) -> None:
     assert keys_of(filled) == KEYS
     for prefix in ("00/", "00/11/", "00/11/wal/", "00/11/wal/00000001/", f"{WAL}06.partial/"):
@@ -220,6 +228,7 @@ def test_lists_begin_after_a_key(filled: ObjectStore, after: str) -> None:
     assert keys_of(filled, prefix, after) == expected
 
 
+@ALL_KINDS
 def test_names_that_sort_around_the_slash(store: ObjectStore) -> None:
     """`-` and `.` sort before it, digits after it."""
     keys = sorted(["a-/x", "a.b", "a/b", "a/b/c", "a/b-", "a0", "a", "b"])
@@ -240,6 +249,7 @@ def test_the_fields_of_a_list(store: ObjectStore) -> None:
     assert abs(datetime.now(UTC) - info.modified_at) < CLOCK_TOLERANCE
 
 
+@ALL_KINDS
 def test_more_than_a_page_of_a_list(store: ObjectStore) -> None:
     """An S3 server returns a limited number of keys at a time."""
     keys = [f"many/{number:06d}" for number in range(2 * PAGE_KEYS + 10)]
@@ -249,6 +259,7 @@ def test_more_than_a_page_of_a_list(store: ObjectStore) -> None:
     assert keys_of(store, "many/", keys[PAGE_KEYS // 2]) == keys[PAGE_KEYS // 2 + 1 :]
 
 
+@ALL_KINDS
 def test_folders(filled: ObjectStore) -> None:
     assert list(filled.list_folders("")) == ["00"]
     assert list(filled.list_folders("00/")) == ["11", "22"]
@@ -291,23 +302,28 @@ def test_exactly_one_creates(store: ObjectStore) -> None:
 
 
 def test_a_reader_sees_one_or_the_other(store: ObjectStore) -> None:
-    """While the object is replaced: never a part, and never no object."""
+    """While the object is replaced, more than once by each content: never a part, and never no
+    object."""
     contents = [b"%d" % number * 300_000 for number in range(10)]
     store.put("a/b", contents[0])
-    until = time.monotonic() + 1.0
+    written = reads = 0
     stop = threading.Event()
 
     def write() -> None:
+        nonlocal written
         while not stop.is_set():
             for content in contents:
                 store.put("a/b", content)
+            written += 1
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        while time.monotonic() < until:
+        while writer.is_alive() and (written < 2 or reads < READS):
             assert store.get("a/b") in contents
             assert [info.key for info in store.list("a/")] == ["a/b"]
+            reads += 1
     finally:
         stop.set()
         writer.join()
+    assert written >= 2

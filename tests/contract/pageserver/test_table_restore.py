@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pg_versions import oldest_and_newest
@@ -22,12 +23,12 @@ from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_server.binaries import PostgresBinaries, all_postgres
 from quorum_wal.pgwal.segment import parse_segment_name
 
-VERSIONS = pytest.mark.parametrize(
-    "binaries", oldest_and_newest(), ids=lambda found: str(found.major)
-)
 #: Where the versions do not differ.
 ONE_VERSION = pytest.mark.parametrize(
     "binaries", all_postgres()[:1], ids=lambda found: str(found.major)
+)
+NEWEST_VERSION = pytest.mark.parametrize(
+    "binaries", oldest_and_newest()[-1:], ids=lambda found: str(found.major)
 )
 #: How many times the WAL is replayed: twice if only the server knows the files, as with new names.
 #: With the query for its rows, and what else its dump contains.
@@ -50,6 +51,21 @@ TABLES = {
     "other.public.here": (2, "TABLE here", ()),
     "new_database.public.here": (2, "TABLE here", ()),
 }
+
+#: Tables whose files are found in ways that depend on the version: new files of a table and of the
+#: catalogs, an open transaction, values out of line. Of the others, each version restores half.
+OF_ALL_VERSIONS = ("orders", "rewritten", "in_flight", "parts")
+
+
+def tables_of_versions() -> list[Any]:
+    """Names of tables, each with one version of Postgres or with two."""
+    versions, chosen = oldest_and_newest(), []
+    for number, name in enumerate(TABLES):
+        is_of_all = name.rpartition(".")[2] in OF_ALL_VERSIONS or len(versions) == 1
+        for binaries in versions if is_of_all else [versions[number % 2]]:
+            chosen.append(pytest.param(binaries, name, id=f"{name}-{binaries.major}"))
+    return chosen
+
 
 Worlds = Callable[[PostgresBinaries], TableWorld]
 
@@ -94,8 +110,7 @@ def statements(text: str) -> list[str]:
     return [line for line in text.splitlines() if "restrict " not in line]
 
 
-@VERSIONS
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(("binaries", "name"), tables_of_versions())
 def test_a_table_equals_that_of_a_full_copy(
     world: TableWorld, full: Postgres, restore: SparseRestore, tmp_path: Path, name: str
 ) -> None:
@@ -114,7 +129,7 @@ def test_a_table_equals_that_of_a_full_copy(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dump.sql", "rows.csv"]
 
 
-@VERSIONS
+@NEWEST_VERSION
 def test_a_database_copied_after_the_cut(
     world: TableWorld, full: Postgres, restore: SparseRestore, tmp_path: Path
 ) -> None:
@@ -126,7 +141,7 @@ def test_a_database_copied_after_the_cut(
     assert statements((tmp_path / "dump.sql").read_text()) == statements(expected)
 
 
-@VERSIONS
+@NEWEST_VERSION
 def test_other_tables_are_not_read_and_the_wal_is_not_changed(
     world: TableWorld, full: Postgres, restore: SparseRestore, tmp_path: Path
 ) -> None:
@@ -256,7 +271,7 @@ def test_the_roles_of_a_dump(full: Postgres) -> None:
     assert database.roles(None) == DumpRoles(owners, tuple(sorted((*grantees, "of_function"))))
 
 
-@VERSIONS
+@NEWEST_VERSION
 def test_a_restore_to_the_end_of_the_wal(world: TableWorld, restore: SparseRestore) -> None:
     """No record follows it at which a server could stop."""
     table, point = TableName.parse("shop.public.quiet"), world.point()

@@ -20,8 +20,8 @@ from quorum_wal.pgwal.page import (
 from quorum_wal.pgwal.segment import segno_of
 from quorum_wal.walrecords.record_index import RecordIndexer
 
-DAMAGED_LOGS = 12
-SPLITS = 6
+DAMAGED_LOGS = 8
+SPLITS = 3
 
 
 @pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS)
