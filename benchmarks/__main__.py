@@ -376,7 +376,7 @@ BENCHMARKS = {
     "--against",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help='Another checkout: "other" in the tables of commit, bulk, restart, serve, failover, '
-    "archive and cuts.",
+    "archive, cuts and mirror.",
 )
 @click.option("--interpreted", is_flag=True, help="commit: also ours without the compiled module.")
 @click.option(

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from pathlib import Path
 from benchmarks import pgbench
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict
+from benchmarks.setups import checkout_env, checkouts
 from benchmarks.usage import TICKS_PER_SECOND
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.pg_fixtures.data_directory import Setting
@@ -71,8 +72,10 @@ class MirrorSample:
         return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
 
-def measure(binaries: PostgresBinaries, directory: Path, seconds: int) -> Iterator[MirrorSample]:
-    """Yields each sample when it is taken."""
+def measure(
+    binaries: PostgresBinaries, directory: Path, seconds: int, against: Path | None = None
+) -> Iterator[MirrorSample]:
+    """Yields each sample when it is taken. The command of `against` runs after ours."""
     for wal_level in WAL_LEVELS:
         folder = directory / wal_level
         folder.mkdir()
@@ -80,8 +83,12 @@ def measure(binaries: PostgresBinaries, directory: Path, seconds: int) -> Iterat
         primary.postgres.configure(wal_level=wal_level, **SETTINGS)
         with primary:
             pgbench.initialize(primary.postgres, SCALE)
-            with _mirror(primary, folder) as process:
-                yield _sample(primary, folder, process, wal_level, max(seconds, SECONDS_MIN))
+            for setup, checkout in checkouts(against).items():
+                name = wal_level if checkout is None else f"{wal_level}, {setup}"
+                own = folder / setup
+                own.mkdir()
+                with _mirror(primary, own, checkout_env(checkout)) as process:
+                    yield _sample(primary, own, process, name, max(seconds, SECONDS_MIN))
 
 
 def _sample(
@@ -90,7 +97,7 @@ def _sample(
     versions = Versions(open_store(str(folder / "mirror")))
     script = folder / "update.sql"
     script.write_text(SCRIPT)
-    first = _newest(versions)
+    first, updates = _newest(versions), _updates(primary)
     with ThreadPoolExecutor(1) as pool:
         clients = pool.submit(
             primary.postgres.pgbench, "--no-vacuum", f"--file={script}",
@@ -109,13 +116,15 @@ def _sample(
         took = time.monotonic() - began
         clients.result()
     return MirrorSample(
-        name, 0, _updates(primary) / seconds, tuple(lags), newest.number - begin.number, took,
-        (_cpu_seconds(process) - before) / took,
+        name, 0, (_updates(primary) - updates) / seconds, tuple(lags),
+        newest.number - begin.number, took, (_cpu_seconds(process) - before) / took,
     )  # fmt: skip
 
 
 @contextmanager
-def _mirror(primary: Primary, folder: Path) -> Iterator[subprocess.Popen[str]]:
+def _mirror(
+    primary: Primary, folder: Path, env: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
     """The command, after the first copy and the first batch."""
     command = [
         *SK, "spark", "mirror", "--into", str(folder / "mirror"),
@@ -124,12 +133,13 @@ def _mirror(primary: Primary, folder: Path) -> Iterator[subprocess.Popen[str]]:
     ]  # fmt: skip
     with (folder / "mirror.log").open("w") as log:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-        )
+            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            env={**os.environ, **env},
+        )  # fmt: skip
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        primary.execute("UPDATE pgbench_accounts SET abalance = 0 WHERE aid = 1")
+        primary.execute("UPDATE pgbench_accounts SET abalance = abalance WHERE aid = 1")
         if not process.stdout.readline().startswith("version"):
             raise FixtureError(f"the mirror ended: {(folder / 'mirror.log').read_text()}")
         yield process
@@ -195,4 +205,5 @@ def verdicts(samples: Sequence[MirrorSample]) -> list[Verdict]:
             unit=" s",
         )
         for each in samples
+        if each.setup in WAL_LEVELS
     ]

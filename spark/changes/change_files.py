@@ -32,6 +32,12 @@ class FileMap:
         self._files = np.array(files or [0], np.int64)
         self._codes = np.array([codes[file] for file in files] or [IGNORED], np.int64)
 
+    @property
+    def followed(self) -> Array:
+        """The files of tables and of their TOAST, sorted."""
+        found: Array = self._files[self._codes >= 0]
+        return found
+
     def codes_of(self, databases: Array, relfilenodes: Array) -> Array:
         """The code of each file. Shared catalogs, in database 0, are foreign too."""
         place = np.searchsorted(self._files, relfilenodes)

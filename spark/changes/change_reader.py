@@ -19,10 +19,8 @@ and reported, like damage in the range. No reader gets rows past `undecoded_rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -42,15 +40,21 @@ from quorum_wal.spark.changes.arranged_changes import ChangeArranger
 from quorum_wal.spark.changes.catalog import Catalog, Table
 from quorum_wal.spark.changes.change_batches import ChangeBatches
 from quorum_wal.spark.changes.change_files import FileMap
+from quorum_wal.spark.changes.change_gatherer import (
+    ChangeGatherer,
+    PageStates,
+    Source,
+    Target,
+)
 from quorum_wal.spark.changes.change_rows import NO_TABLE, ChangeRows, is_stale
 from quorum_wal.spark.changes.change_schema import Note
-from quorum_wal.spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
+from quorum_wal.spark.changes.change_set import CODE, COMMIT, Gathered
 from quorum_wal.spark.changes.change_spill import MEMORY_BYTES, ChangeSpill
 from quorum_wal.spark.changes.datum_varlena import DatumError
 from quorum_wal.spark.changes.heap_fields import NEW_AT, NEW_LENGTH
-from quorum_wal.spark.changes.heap_pages import HeapPages
 from quorum_wal.spark.changes.heap_scan import HeapScan, scan_heap
 from quorum_wal.spark.changes.logical_messages import with_messages
+from quorum_wal.spark.changes.page_folder import KeptPages, PageFolder
 from quorum_wal.spark.changes.schema_history import SchemaHistory
 from quorum_wal.spark.changes.schema_search import SchemaSearch
 from quorum_wal.spark.changes.table_versions import TableVersions
@@ -82,7 +86,8 @@ class ChangeOptions:
     the changes of tables up to the end of the range. `alterations` are those before the range: of a
     catalog without rows. `messages` adds those of the database, only without a `table`. `undecoded`
     decides about rows that could not be decoded. `memory_bytes` is for each of: the WAL of a
-    window, changes, and pages. What is more is read twice, or goes to temporary files."""
+    window, changes, and pages. What is more is read twice, or goes to temporary files. `folder` has
+    the pages of earlier batches; with `stores_pages`, those of this range are added."""
 
     catalog: Catalog
     table: Table | None = None
@@ -93,6 +98,8 @@ class ChangeOptions:
     messages: bool = False
     undecoded: UndecodedPolicy = field(default_factory=UndecodedPolicy)
     memory_bytes: int = MEMORY_BYTES
+    folder: PageFolder | None = None
+    stores_pages: bool = False
 
 
 def read_changes(
@@ -168,6 +175,12 @@ class _ChangeReader:
         self._open = OpenTransactions(wal_range.start_lsn)
         self._alterations = Alterations(wal_range.start_lsn)
         self._history = options.history
+        folder = options.folder
+        states = None if folder is None else PageStates(folder, facts.system_id)
+        self._gatherer = ChangeGatherer(
+            lambda older: self._scan(older, self._on_older), self._with_pages, wal_range.limit_lsn,
+            facts.wal_seg_size, options.memory_bytes, states, stores_pages=options.stores_pages,
+        )  # fmt: skip
         self._use(options.catalog)
 
     def _use(self, catalog: Catalog) -> None:
@@ -224,9 +237,18 @@ class _ChangeReader:
         if is_incomplete and not self._is_incomplete_reported:
             self._is_incomplete_reported = True
             yield self._report_incomplete(start_lsn)
-        pages_lsn = self._with_pages(start_lsn)
-        yield from self._report_gaps(min(start_lsn, self._open.since_lsn))
-        gathered = self._gather_known(pages_lsn, window, scans, commits)
+        kept = None if self._gaps else self._gatherer.kept_pages(start_lsn)
+        begin = (kept.state.last.lsn, True) if kept is not None else self._with_pages(start_lsn)
+        open_lsn = self._open.first_open(summaries, window.end_lsn)
+        source = Source(*begin, window, scans, commits, open_lsn)
+        since_lsn = min(start_lsn, self._open.since_lsn)
+        yield from self._report_gaps(since_lsn)
+        try:
+            gathered = self._gather_known(source, kept)
+        finally:
+            if kept is not None:
+                kept.close()
+        yield from self._report_gaps(since_lsn)
         scans.free()
         toast = self._toast(gathered)
         if isinstance(gathered, ChangeSpill):
@@ -247,13 +269,13 @@ class _ChangeReader:
         if found.running:
             backwards = self._backwards(found.since_lsn)
             first_lsn = last_list_without(found.running, backwards) or found.since_lsn
-        return self._with_pages(first_lsn)
+        return self._with_pages(first_lsn)[0]
 
-    def _with_pages(self, lsn: int) -> int:
-        """A position from which on every page that changes after `lsn` becomes known."""
-        if not self._follows_pages:
-            return lsn
-        return last_redo(self._backwards(lsn)) or lsn
+    def _with_pages(self, lsn: int) -> tuple[int, bool]:
+        """A position at or before `lsn`, and whether every page that changes after `lsn` becomes
+        known from there on."""
+        redo_lsn = last_redo(self._backwards(lsn)) if self._follows_pages else None
+        return (lsn, False) if redo_lsn is None else (redo_lsn, True)
 
     def _look_back(self) -> OpenTransactions:
         place_lsn = self._range.start_lsn
@@ -382,14 +404,13 @@ class _ChangeReader:
 
     # ---- changes
 
-    def _gather_known(
-        self, start_lsn: int, window: WalRange, scans: WindowScans, commits: Commits
-    ) -> Gathered | ChangeSpill:
+    def _gather_known(self, source: Source, kept: KeptPages | None) -> Gathered | ChangeSpill:
         """The changes; with a new catalog if this one lacks files and `refresh` can take one."""
-        gathered = self._gather(start_lsn, window, scans, commits)
+        gathered = self._gather(source, kept)
         refresh = None if self._is_refreshed else self._options.refresh
         if refresh is None:
             return gathered
+        commits = source.commits
         if not is_stale(_parts(gathered), self._tables) and not any(
             self._has_altered(part, commits) for part in _parts(gathered)
         ):
@@ -398,38 +419,14 @@ class _ChangeReader:
             gathered.close()
         self._is_refreshed = True
         self._use(self._catalog.merged(refresh()))
-        return self._gather(start_lsn, window, scans, commits)
+        return self._gather(source, kept)
 
-    def _gather(
-        self, start_lsn: int, window: WalRange, scans: WindowScans, commits: Commits
-    ) -> Gathered | ChangeSpill:
-        """The changes, in a temporary file if they are too many."""
-        files, memory_bytes = FileMap(self._tables, self._options.table), self._options.memory_bytes
-        # It begins at a record or at a segment.
-        is_boundary = start_lsn % self._facts.wal_seg_size != 0
-        before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
-        spill: ChangeSpill | None = None
-        with closing(HeapPages(memory_bytes)) as pages:
-            changes = ChangeSet(files, commits, pages if self._follows_pages else None)
-            for scan in chain(self._scan(before, self._on_older), scans.again()):
-                changes.add(scan)
-                if changes.size_bytes > (memory_bytes // 2 if spill else memory_bytes):
-                    spill = spill or self._spill(commits)
-                    spill.put(self._assigned(changes, commits))
-        rest = self._assigned(changes, commits)
-        if spill is None:
-            return rest
-        spill.put(rest)
-        return spill
-
-    def _spill(self, commits: Commits) -> ChangeSpill:
-        """Its pieces are half as large, because several copies of one are in memory."""
-        return ChangeSpill(len(commits), self._toast_oids(), self._options.memory_bytes // 2)
-
-    def _assigned(self, changes: ChangeSet, commits: Commits) -> Gathered:
-        gathered = changes.gathered()
-        self._versions.assign(gathered.changes, commits)
-        return gathered
+    def _gather(self, source: Source, kept: KeptPages | None) -> Gathered | ChangeSpill:
+        target = Target(
+            FileMap(self._tables, self._options.table), self._toast_oids(), self._versions,
+            follows_pages=self._follows_pages,
+        )  # fmt: skip
+        return self._gatherer.gather(source, target, kept)
 
     def _toast(self, gathered: Gathered | ChangeSpill) -> ToastChunks:
         is_whole = not self._gaps

@@ -46,6 +46,8 @@ from quorum_wal.spark.changes.heap_follower import HeapFollower
 from quorum_wal.spark.changes.heap_page import is_heap_page, restore_page
 from quorum_wal.spark.changes.heap_pages import HeapPages
 from quorum_wal.spark.changes.heap_scan import HeapScan
+from quorum_wal.spark.changes.page_file import LastRecord, PagesLost
+from quorum_wal.spark.changes.page_keeper import PageKeeper, record_of
 from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.walrecords.byte_copy import copy_bytes
 from quorum_wal.walrecords.loads import Bytes, Int, Numbers
@@ -70,19 +72,30 @@ class Gathered:
 
 
 class ChangeSet:
-    """Scans must be added in the order of the WAL. `pages` is None or collects their tuples."""
+    """Scans must be added in the order of the WAL. `pages` is None or collects their tuples, and
+    `keeper` stores them. `first` is the first record, if it is known; `add` raises PagesLost if the
+    WAL has another one."""
 
-    def __init__(self, files: FileMap, commits: Commits, pages: HeapPages | None) -> None:
+    def __init__(
+        self,
+        files: FileMap,
+        commits: Commits,
+        pages: HeapPages | None,
+        keeper: PageKeeper | None = None,
+        first: LastRecord | None = None,
+    ) -> None:
         self._files = files
         self._commits = commits
         self._pages = pages
+        self._keeper = keeper
+        self._first = first
         self._parts: list[Array] = []
         self._buffers: list[Array] = []
         self._length = 0
         self._rows = 0
         self._notes: dict[int, str] = {}
         #: the start of the last record that was added
-        self._last_lsn = 0
+        self._last_lsn: int | None = None
 
     def add(self, scan: HeapScan) -> None:
         self._forget_pages_at_gap(scan.index)
@@ -137,7 +150,9 @@ class ChangeSet:
         """Lost WAL, which the back link of the next record shows, may have changed any page."""
         header = index.data[index.at[0] :][: HEADER.size].tobytes()
         first = RecordHeader(*HEADER.unpack(header))
-        if self._pages is not None and first.prev_lsn != self._last_lsn:
+        if self._last_lsn is None and self._first not in (None, record_of(index, 0)):
+            raise PagesLost("a file of pages is of other WAL")
+        if self._pages is not None and self._last_lsn not in (None, first.prev_lsn):
             self._pages.clear()
         self._last_lsn = int(index.start_lsn[-1])
 
@@ -157,11 +172,25 @@ class ChangeSet:
         else:
             chosen, pages = codes >= 0, self._pages
         follower = HeapFollower(scan, pages)
-        found = {}
-        for row in np.flatnonzero(chosen).tolist():
-            new, old = follower.follow(row)
-            found[row] = new if isinstance(new, str) or partial[row] else b"", old
-        return found
+        rows = np.flatnonzero(chosen)
+        begin = len(rows)
+        if self._keeper is not None and self._keeper.add(scan):
+            begin = int(np.searchsorted(changes[LSN, rows], self._keeper.lsn))
+        followed = {row: follower.follow(row) for row in rows[:begin].tolist()}
+        if begin < len(rows):
+            self.keep_pages()
+            followed |= {row: follower.follow(row) for row in rows[begin:].tolist()}
+        return {
+            row: (new if isinstance(new, str) or partial[row] else b"", old)
+            for row, (new, old) in followed.items()
+        }
+
+    def keep_pages(self) -> None:
+        """Stores the pages for the next batch, if they are not stored yet. Raises PagesLost,
+        SpillError."""
+        if self._keeper is not None:
+            assert self._pages is not None
+            self._keeper.put(self._pages, self._files.followed)
 
     def _complete(self, rows: Array, place: int, new: bytes | str, old: bytes | None) -> None:
         """Appends a completed tuple to the data."""

@@ -9,6 +9,7 @@ writes. Memory grows with the number of pages, about 200 bytes for each, so that
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from quorum_wal.spark.changes.spill_file import SpillFile
 
@@ -30,6 +31,8 @@ class PageSpill:
         self._slots: dict[PageName, tuple[int, int]] = {}
         #: size -> offsets of unused slots
         self._unused: dict[int, list[int]] = {}
+        #: whether pages were forgotten
+        self.has_forgotten = False
 
     def put(self, name: PageName, page: bytes) -> None:
         """The page must not be in the file. Raises SpillError."""
@@ -43,22 +46,32 @@ class PageSpill:
         self._file.write(at, stored)
         self._slots[name] = at, size
         if len(self._slots) > PAGES_MAX:
+            self.has_forgotten = True
             self._free(next(iter(self._slots)))
 
     def take(self, name: PageName) -> bytes | None:
         """Removes the page from the file; None if it is not there. Raises SpillError."""
         if name not in self._slots:
             return None
-        stored = self._file.read(*self._slots[name])
+        page = self._read(name)
         self._free(name)
-        (length,) = _SIZE.unpack_from(stored)
-        return stored[_SIZE.size : _SIZE.size + length]
+        return page
+
+    def everything(self) -> Iterator[tuple[PageName, bytes]]:
+        """All pages, which stay in the file. Raises SpillError."""
+        for name in self._slots:
+            yield name, self._read(name)
 
     def clear(self) -> None:
         """Removes all pages."""
         self._slots.clear()
         self._unused.clear()
         self._file.close()
+
+    def _read(self, name: PageName) -> bytes:
+        stored = self._file.read(*self._slots[name])
+        (length,) = _SIZE.unpack_from(stored)
+        return stored[_SIZE.size : _SIZE.size + length]
 
     def _free(self, name: PageName) -> None:
         at, size = self._slots.pop(name)

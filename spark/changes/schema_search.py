@@ -24,7 +24,7 @@ from quorum_wal.spark.changes.transaction_progress import (
     last_list_without,
     last_redo,
 )
-from quorum_wal.spark.changes.transaction_summary import TransactionSummary
+from quorum_wal.spark.changes.transaction_summary import TransactionSummary, redo_before
 from quorum_wal.spark.changes.wal_lookback import look_backwards
 from quorum_wal.spark.errors import CatalogError, WalInputError
 from quorum_wal.spark.inputs.wal_input import WalInput
@@ -50,6 +50,8 @@ class SchemaSearch:
         self._problems: list[Problem] = []
         #: up to where the WAL was followed
         self._until_lsn: int | None = None
+        #: of the last checkpoint in the WAL that was followed
+        self._redo_lsn: int | None = None
 
     def follow(self, whole: WalRange) -> SchemaHistory:
         """The history up to the end of this range. Lost WAL before it is an error, unless it is
@@ -71,15 +73,15 @@ class SchemaSearch:
         return history
 
     def advance(self, end_lsn: int, limit_lsn: int) -> Catalog:
-        """The catalog at `end_lsn`, which is not after the end of the WAL. Raises WalInputError,
-        CatalogError."""
+        """The catalog at `end_lsn`, which is not after the end of the WAL, nor before the end of an
+        earlier call. Raises WalInputError, CatalogError."""
         history = self.follow(WalRange(self._catalog.lsn, end_lsn, limit_lsn))
         for problem in (*history.gaps, *history.problems):
             raise CatalogError(
                 f"the catalog cannot be advanced: {problem.text}",
                 hint="Take a new one with sk catalog snapshot.",
             )
-        redo_lsn = last_redo(self._backwards(end_lsn, limit_lsn))
+        redo_lsn = self._redo_lsn or last_redo(self._backwards(end_lsn, limit_lsn))
         rows = self._catalog.rows
         assert rows is not None
         return self._follower.catalog_at(end_lsn, redo_lsn or rows.redo_lsn)
@@ -92,6 +94,7 @@ class SchemaSearch:
         part = WalRange(self._until_lsn, end_lsn, limit_lsn)
         for scan in self._scan(part, on_damage):
             self._follower.add(scan)
+            self._redo_lsn = redo_before(scan, end_lsn) or self._redo_lsn
         self._until_lsn = end_lsn
 
     def _begin_lsn(self, end_lsn: int, limit_lsn: int) -> int:

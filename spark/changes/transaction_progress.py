@@ -13,7 +13,7 @@ alone, so any range can be read without knowledge of earlier reads. Source: Post
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -72,6 +72,14 @@ class OpenTransactions:
         """The first change of these transactions; `place_lsn` if they have none yet."""
         known = (self.first_lsns[xid] for xid in self.first_lsns.keys() & set(xids))
         return min(known, default=place_lsn)
+
+    def first_open(self, summaries: Iterable[TransactionSummary], place_lsn: int) -> int:
+        """The first known change of the transactions that are open after these pieces, which follow
+        the present position and end at `place_lsn`; that if there is none."""
+        after = replace(self, first_lsns=dict(self.first_lsns))
+        for summary in summaries:
+            after.advance(summary)
+        return min(after.first_lsns.values(), default=place_lsn)
 
     def begun_before(self, commits: Commits) -> Array:
         """Which of these may have changes before `since_lsn`."""

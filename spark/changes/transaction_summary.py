@@ -68,9 +68,7 @@ class TransactionSummary:
             if kind == RUNNING_XACTS:
                 lists.append(OpenList(lsn, _running(lsn, main_data)))
                 continue
-            if len(main_data) < _REDO.size:
-                raise WalFormatError(lsn, f"checkpoint record at {format_lsn(lsn)} is too short")
-            (redo_lsn,) = _REDO.unpack_from(main_data)
+            redo_lsn = _redo(lsn, main_data)
             if kind == CHECKPOINT_SHUTDOWN:
                 lists.append(OpenList(lsn, None))
         xids, places = np.unique(scan.changes[XID], return_index=True)
@@ -79,6 +77,24 @@ class TransactionSummary:
             tuple(lists), redo_lsn, ended_xids(scan), xids[is_transaction],
             first_lsns[is_transaction],
         )  # fmt: skip
+
+
+def redo_before(scan: HeapScan, lsn: int) -> int | None:
+    """The redo LSN of the last checkpoint record before `lsn`. Raises WalFormatError."""
+    kinds = (CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE)
+    is_wanted = np.isin(scan.marks[MARK_KIND], kinds) & (scan.marks[MARK_LSN] < lsn)
+    found = np.flatnonzero(is_wanted)
+    if not len(found):
+        return None
+    at, record = scan.marks[[MARK_LSN, MARK_RECORD], found[-1]].tolist()
+    return _redo(at, scan.body(record).main_data)
+
+
+def _redo(lsn: int, main_data: bytes) -> int:
+    if len(main_data) < _REDO.size:
+        raise WalFormatError(lsn, f"checkpoint record at {format_lsn(lsn)} is too short")
+    (redo_lsn,) = _REDO.unpack_from(main_data)
+    return int(redo_lsn)
 
 
 def _running(lsn: int, main_data: bytes) -> frozenset[int]:

@@ -115,7 +115,7 @@ def replay_table(
     requested moment. Raises CatalogError, UndecodedChange."""
     found = read_base(base)
     name = f"{table.schema}.{table.name}"
-    of_table = f"schema = '{_escaped(table.schema)}' AND table = '{_escaped(table.name)}'"
+    of_table = f"schema = '{escaped(table.schema)}' AND table = '{escaped(table.name)}'"
     # A file that is not in the catalog may belong to this table; after a TRUNCATE it does.
     unseen_of_all = changes.where(f"({is_unseen(found.snapshot)}) OR {_CONCERNING_NOTE}")
     _check_definitions(unseen_of_all, table)
@@ -219,7 +219,7 @@ def unreplayed(
 
 def _key(column: str, key: tuple[str, ...]) -> str:
     """The values of the primary key, from a row's JSON, as one text."""
-    parts = ", ".join(f"{_column(column)}['{_escaped(name)}']" for name in key)
+    parts = ", ".join(f"{_column(column)}['{escaped(name)}']" for name in key)
     return f"to_json(array({parts}))"
 
 
@@ -233,7 +233,7 @@ def _typed(table: Table, datums: Datums) -> list[str]:
     for column in table.columns:
         if column.is_dropped:
             continue
-        value, oid = f"state['{_escaped(column.name)}']", datums.base_oid(column.type_oid)
+        value, oid = f"state['{escaped(column.name)}']", datums.base_oid(column.type_oid)
         kind = _TYPES.get(oid)
         if oid == NUMERIC and column.typmod >= 4 and (column.typmod - 4) >> 16 <= 38:
             kind = f"decimal({(column.typmod - 4) >> 16}, {(column.typmod - 4) & 0x7FF})"
@@ -242,6 +242,6 @@ def _typed(table: Table, datums: Datums) -> list[str]:
     return found
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Escapes text for a literal of Spark SQL."""
     return text.replace("\\", "\\\\").replace("'", "\\'")

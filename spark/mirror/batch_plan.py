@@ -43,6 +43,11 @@ class Step:
     until: Place = LAST
     has_rows: bool = True
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of the batch with the table's name are applied."""
+        return self.after == FIRST and self.until == LAST
+
 
 @dataclass(slots=True)
 class TablePlan:

@@ -3,6 +3,9 @@
     step: empty, or rewrite for another definition or more buckets
     rows of the round --keyed, folded, merged--> the new files of the buckets that have changes
 
+A small batch is read by one task, which then has all changes of each key, and folds them without a
+shuffle.
+
 Law: a round returns after all of its files are durable. Files of other buckets stay.
 """
 
@@ -13,13 +16,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from quorum_wal.spark.jobs.replay_table import families_of
+from quorum_wal.spark.jobs.replay_table import escaped, families_of
 from quorum_wal.spark.mirror.batch_plan import Step, name_of
 from quorum_wal.spark.mirror.schema_change import ColumnSource, column_sources
 from quorum_wal.spark.mirror.table_columns import columns_of
 from quorum_wal.spark.mirror.table_files import TableFiles
 from quorum_wal.spark.mirror.table_tasks import (
+    BucketId,
     Keyed,
+    Net,
     RoundTables,
     family_id,
     task_of,
@@ -35,8 +40,11 @@ BYTES_PER_BUCKET = 64 << 20
 #: changes that one task folds
 ROWS_PER_TASK = 50_000
 TASKS_PER_CORE = 2
+#: a condition for each table is planned faster than a join, if they are few
+CONDITIONS_MAX = 16
 
 _PARTS = "table_number int, schema string, table string, after_place string, until_place string"
+_COLUMNS = ("commit_lsn", "lsn", "seq", "operation", "key", "new", "old")
 _PLACE = "concat(lpad(hex(commit_lsn), 16, '0'), lpad(hex(lsn), 16, '0'), lpad(hex(seq), 8, '0'))"
 
 
@@ -78,7 +86,9 @@ class FileWriter:
         if not changing:
             return 0
         used = {number: steps[number] for number in changing}
-        return self._merge(tables, _rows_of(self._session, used, rows), changing)
+        parts = _rows_of(self._session, used, rows)
+        is_whole = all(step.is_whole for step in used.values())
+        return self._merge(tables, parts, changing, is_whole=is_whole)
 
     def _prepared(self, table: MirrorTable, step: Step) -> MirrorTable:
         """The table before the changes of the step."""
@@ -120,26 +130,32 @@ class FileWriter:
         ).collect()
         return replace(after, files=tuple(sorted(written, key=lambda file: file.path)))
 
-    def _merge(self, tables: list[MirrorTable], parts: DataFrame, counts: Mapping[int, int]) -> int:
+    def _merge(
+        self,
+        tables: list[MirrorTable],
+        parts: DataFrame,
+        counts: Mapping[int, int],
+        *,
+        is_whole: bool,
+    ) -> int:
+        """`is_whole`: `counts` are the numbers of rows in `parts`; otherwise there may be fewer."""
         found = RoundTables({number: self._files(tables[number]) for number in counts})
-        keyed = parts.rdd.mapPartitions(found.keyed).persist()
-        try:
-            applied, families = _families(keyed)
-            tasks = max(2, sum(counts.values()) // ROWS_PER_TASK)
-            buckets = sum(tables[number].buckets for number in counts)
-            mergers = min(buckets, TASKS_PER_CORE * self._session.sparkContext.defaultParallelism)
-            net = (
-                keyed.map(lambda each: (task_of(each, families, tasks), each))
-                .partitionBy(tasks, _identity)
-                .mapPartitions(found.folded)
-            )
-            written = (
-                net.partitionBy(mergers, lambda bucket: task_of_bucket(bucket, mergers))
-                .mapPartitions(found.merged)
-                .collect()
-            )
-        finally:
-            keyed.unpersist()
+        rows, applied = parts.rdd, sum(counts.values())
+        if is_whole and applied <= ROWS_PER_TASK and rows.getNumPartitions() == 1:
+            written = self._written(found, rows.mapPartitions(found.keyed_and_folded), tables)
+        else:
+            keyed = rows.mapPartitions(found.keyed).persist()
+            try:
+                moved, families = _families(keyed)
+                tasks = max(2, applied // ROWS_PER_TASK)
+                net = (
+                    keyed.map(lambda each: (task_of(each, families, tasks), each))
+                    .partitionBy(tasks, _identity)
+                    .mapPartitions(found.folded)
+                )
+                written, applied = self._written(found, net, tables), moved
+            finally:
+                keyed.unpersist()
         for number in counts:
             mine = {bucket: file for (of, bucket), file in written if of == number}
             kept = [file for file in tables[number].files if file.bucket not in mine]
@@ -147,6 +163,19 @@ class FileWriter:
             files = sorted((*kept, *new), key=lambda file: file.path)
             tables[number] = replace(tables[number], files=tuple(files))
         return applied
+
+    def _written(
+        self, found: RoundTables, net: RDD[tuple[BucketId, Net]], tables: list[MirrorTable]
+    ) -> list[tuple[BucketId, MirrorFile | None]]:
+        """The new files of the buckets that have net changes."""
+        buckets = sum(tables[number].buckets for number in found.tables)
+        cores = self._session.sparkContext.defaultParallelism
+        mergers = min(buckets, TASKS_PER_CORE * cores)
+        return (
+            net.partitionBy(mergers, lambda bucket: task_of_bucket(bucket, mergers))
+            .mapPartitions(found.merged)
+            .collect()
+        )
 
     def _files(self, table: MirrorTable) -> TableFiles:
         return TableFiles(
@@ -170,13 +199,30 @@ def _rows_of(session: SparkSession, steps: Mapping[int, Step], rows: DataFrame) 
         for number, step in steps.items()
     ]  # fmt: skip
     changes = rows.where("operation IN ('insert', 'update', 'delete')")
+    if len(steps) <= CONDITIONS_MAX:
+        return changes.selectExpr(f"CASE {_cases(steps)} END AS table_number", *_COLUMNS).where(
+            "table_number IS NOT NULL"
+        )
     placed = changes.selectExpr("*", f"{_PLACE} AS place")
     joined = placed.join(
         session.createDataFrame(parts, _PARTS).hint("broadcast"), ["schema", "table"]
     )
     return joined.where("place > after_place AND place < until_place").select(
-        "table_number", "commit_lsn", "lsn", "seq", "operation", "key", "new", "old"
+        "table_number", *_COLUMNS
     )
+
+
+def _cases(steps: Mapping[int, Step]) -> str:
+    """SQL: the number of the table of a row, or NULL."""
+    cases = []
+    for number, step in steps.items():
+        schema, table = (escaped(step.definition[name]) for name in ("schema", "table"))
+        condition = f"schema = '{schema}' AND table = '{table}'"
+        if not step.is_whole:
+            condition += f" AND {_PLACE} > '{_text(step.after)}'"
+            condition += f" AND {_PLACE} < '{_text(step.until)}'"
+        cases.append(f"WHEN {condition} THEN {number}")
+    return " ".join(cases)
 
 
 def _text(place: tuple[int, int, int]) -> str:

@@ -81,6 +81,16 @@ class MirrorSettings:
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class _FollowedCatalog:
+    """The catalog of a version, and a search that goes on from there: a new search would read the
+    WAL from the checkpoint before the catalog."""
+
+    key: str
+    lsn: int
+    search: SchemaSearch
+
+
 class MirrorStream:
     """One mirror, and where its changes come from. Methods raise SparkWalError and
     ObjectStoreError."""
@@ -93,6 +103,7 @@ class MirrorStream:
         self._options: InputOptions = parse_input_options(settings.source, is_stream=True)
         self._versions = Versions(open_store(settings.url, dict(settings.store_options)))
         check_format(settings.table_format, self._versions.store)
+        self._followed: _FollowedCatalog | None = None
 
     def exists(self) -> bool:
         """Whether the initial snapshot is complete."""
@@ -228,13 +239,17 @@ class MirrorStream:
 
     def _advanced(self, version: Version) -> Version:
         """With the catalog of its position, if the present one is much older."""
-        catalog = self._versions.get_catalog(version)
-        if version.position - catalog.lsn < ADVANCE_BYTES:
-            return version
         wal_input, end_lsn = self._options.wal_input, version.position + 1
-        search = SchemaSearch(wal_input, catalog, self._options.on_damage)
-        advanced = search.advance(end_lsn, max(end_lsn, wal_input.newest_lsn()))
+        followed = self._followed
+        if followed is None or followed.key != version.catalog:
+            catalog = self._versions.get_catalog(version)
+            search = SchemaSearch(wal_input, catalog, self._options.on_damage)
+            followed = self._followed = _FollowedCatalog(version.catalog, catalog.lsn, search)
+        if version.position - followed.lsn < ADVANCE_BYTES:
+            return version
+        advanced = followed.search.advance(end_lsn, max(end_lsn, wal_input.newest_lsn()))
         key = self._versions.put_catalog(advanced)
+        self._followed = replace(followed, key=key, lsn=advanced.lsn)
         made = replace(version, number=version.number + 1, catalog=key)
         self._versions.create(made)
         return made

@@ -67,6 +67,10 @@ class RoundTables:
                 for bucket, net in _net_rows(table, net_changes(found, names)):
                     yield (number, bucket), net
 
+    def keyed_and_folded(self, rows: Iterable[Row]) -> Iterator[tuple[BucketId, Net]]:
+        """Of all changes of the round."""
+        return self.folded((0, each) for each in self.keyed(rows))
+
     def merged(
         self, changes: Iterable[tuple[BucketId, Net]]
     ) -> Iterator[tuple[BucketId, MirrorFile | None]]:

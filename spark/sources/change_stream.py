@@ -6,6 +6,7 @@ Law: the slot of a stream keeps the WAL of all transactions that are still open.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -31,13 +32,15 @@ class ChangeStreamReader(WalStreamReader):
         super().__init__(options)
         self._changes = changes
         self._envelope = envelope
+        #: of the folder in which batches leave pages for the next one
+        self._name = uuid4().hex
         self._held: tuple[int, int] | None = None
         self._earlier = EarlierChanges(options.wal_input, changes, options.on_damage)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         with shown_errors():
             parts = self._parts(start, end)
-            return change_tasks(parts, self._earlier)
+            return change_tasks(parts, self._earlier, self._name)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return run_change_task(self._options, self._changes, partition, self._envelope)

@@ -7,7 +7,7 @@ The range of a task contains the commits; the task finds by itself where its tra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
 from quorum_wal.spark.changes.debezium_envelope import DebeziumEnvelope
 from quorum_wal.spark.changes.earlier_changes import EarlierChanges, KnownChanges
+from quorum_wal.spark.changes.page_folder import PageFolder
 from quorum_wal.spark.inputs.wal_reader import WalRange
 from quorum_wal.spark.records.wal_filter import WalFilter
 from quorum_wal.spark.sources.input_options import InputOptions
@@ -24,15 +25,20 @@ from quorum_wal.spark.sources.wal_task import WalTask
 
 @dataclass(frozen=True, slots=True)
 class ChangeTask(WalTask):
-    """`known`: the changes of tables since the catalog."""
+    """`known`: the changes of tables since the catalog. `stream`: the unique name of a stream,
+    whose batches leave pages for the next one; the last task of a batch stores them."""
 
     known: KnownChanges
+    stream: str | None = None
+    is_last: bool = False
 
 
-def change_tasks(parts: Sequence[WalRange], earlier: EarlierChanges) -> list[InputPartition]:
+def change_tasks(
+    parts: Sequence[WalRange], earlier: EarlierChanges, stream: str | None = None
+) -> list[InputPartition]:
     """One for each range. Raises WalInputError."""
     return [
-        ChangeTask(part, WalFilter(), known)
+        ChangeTask(part, WalFilter(), known, stream, is_last=part is parts[-1])
         for part, known in zip(parts, earlier.of_tasks(parts), strict=True)
     ]
 
@@ -45,7 +51,8 @@ def run_change_task(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the task. Raises SparkWalError."""
     assert isinstance(task, ChangeTask)
-    changes = task.known.options(changes)
+    folder = None if task.stream is None else PageFolder.of_stream(task.stream)
+    changes = replace(task.known.options(changes), folder=folder, stores_pages=task.is_last)
     with shown_errors():
         rows = read_changes(options.wal_input, task.wal_range, changes, options.on_damage)
         yield from rows if envelope is None else envelope.apply(rows)

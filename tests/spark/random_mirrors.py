@@ -1,6 +1,8 @@
 """Random workloads: a mirror equals the tables on the primary, copy after copy, batch after batch.
 
 python tests/spark/random_mirrors.py --pg-major 15 --wal-level replica --seeds 0-50
+
+With --batch-bytes 1MB the stream has many batches, which leave pages for each other.
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ PREPARED_MAX = 16
 WHILE_COPIED, LATER, BATCHES = 80, 25, 2
 
 
-def settings(postgres: Postgres, url: Path, **more: object) -> MirrorSettings:
-    """Of a mirror of schema `shop`, from the server's own WAL."""
+def settings(
+    postgres: Postgres, url: Path, *, batch_bytes: str = "512MB", **more: object
+) -> MirrorSettings:
+    """Of a mirror of schema `shop`, from the server's own WAL. `batch_bytes` limits the WAL of a
+    batch, as an option of the stream."""
     return MirrorSettings(
         url=str(url),
-        source={"path": str(postgres.pg_wal)},
+        source={"path": str(postgres.pg_wal), "max_bytes_per_batch": batch_bytes},
         dsn=postgres.dsn(),
         selection=Selection(("shop.*",), ("shop.tmp_*",)),
         **more,
@@ -62,6 +67,7 @@ def run_seed(
     seed: int,
     standby: Postgres | None = None,
     batches: int = BATCHES,
+    **more: object,
 ) -> None:
     """The first copy is taken while clients write, from the standby, if there is one. Prepared
     transactions stay open over the end of a batch."""
@@ -76,13 +82,13 @@ def run_seed(
         writer.join()
     assert is_new
     assert version.tables
-    run_once(session, postgres, mirror)
+    run_once(session, postgres, mirror, **more)
     assert_equal(postgres, mirror)
     for number in range(batches):
         if number == batches - 1:
             load.finish()
         load.run(LATER)
-        run_once(session, postgres, mirror)
+        run_once(session, postgres, mirror, **more)
         assert_equal(postgres, mirror)
 
 
@@ -96,8 +102,9 @@ def prepare(postgres: Postgres, seed: int) -> None:
 @click.option("--pg-major", type=int, default=None)
 @click.option("--wal-level", type=click.Choice(["logical", "replica"]), default="logical")
 @click.option("--standby", is_flag=True, help="Take the first copy from a standby.")
+@click.option("--batch-bytes", default="512MB", help="WAL of a batch; small: many batches.")
 @click.option("--seeds", default="0-20", help="FIRST-LAST, without the last.")
-def main(pg_major: int | None, wal_level: str, standby: bool, seeds: str) -> None:
+def main(pg_major: int | None, wal_level: str, standby: bool, batch_bytes: str, seeds: str) -> None:
     session = new_session("random mirrors", "local[2,4]", {"spark.sql.shuffle.partitions": "2"})
     session.sparkContext.setLogLevel("OFF")
     failed = 0
@@ -119,9 +126,9 @@ def main(pg_major: int | None, wal_level: str, standby: bool, seeds: str) -> Non
                 prepare(server, seed)
                 if standby:
                     with make_standby(server, root / "standby", server.dsn()) as copy:
-                        run_seed(session, server, root, seed, copy)
+                        run_seed(session, server, root, seed, copy, batch_bytes=batch_bytes)
                 else:
-                    run_seed(session, server, root, seed)
+                    run_seed(session, server, root, seed, batch_bytes=batch_bytes)
         except Exception as error:
             failed += 1
             click.echo(f"{name}: {type(error).__name__}: {error}\nin {root}")

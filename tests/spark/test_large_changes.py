@@ -97,6 +97,14 @@ def test_a_worker_that_is_killed(
     assert_same_rows(found, decoded_at_once(large_wal))
     assert latest(found) == large_wal.rows
     assert_many_batches(query, found)
+    assert kept_pages(session), "no batch left pages for the next one"
+
+
+def kept_pages(session: SparkSession) -> list[Path]:
+    """The files of pages in the local folders of Spark, which Spark removes."""
+    one = session.sparkContext.parallelize([0], 1)
+    (folders,) = one.map(lambda _: os.environ["SPARK_LOCAL_DIRS"]).collect()
+    return list(Path(folders.split(",")[0]).glob("pages-*/*.pages"))
 
 
 def kill_gathering_worker(query: StreamingQuery) -> int | None:

@@ -24,6 +24,7 @@ from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.processes import run_sk
 from quorum_wal.pg_server.binaries import find_postgres
 from quorum_wal.spark.errors import MirrorError
+from quorum_wal.spark.mirror import mirror_stream
 from quorum_wal.spark.mirror.mirror_stream import MirrorStream
 from quorum_wal.spark.mirror.reader import read_mirror
 from quorum_wal.spark.mirror.selection import Selection
@@ -43,10 +44,13 @@ def test_random_changes_while_it_is_taken_and_later(
     wal_server: Callable[..., Postgres],
     tmp_path: Path,
     standby_factory: Callable[..., Postgres],
+    monkeypatch: pytest.MonkeyPatch,
     wal_level: str,
     major: int,
 ) -> None:
-    """With `replica`, the first copy is taken from a standby."""
+    """With `replica`, the first copy is taken from a standby. The catalog is advanced before and
+    after each batch."""
+    monkeypatch.setattr(mirror_stream, "ADVANCE_BYTES", 1)
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     with skip_if_unavailable():
