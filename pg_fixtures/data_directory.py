@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
 from quorum_wal.pg_fixtures.errors import FixtureError
@@ -24,6 +25,7 @@ SUPERUSER = "postgres"
 # Shared memory in the data folder: segments in /dev/shm would remain after a crash.
 FIRST_SETTINGS = {"dynamic_shared_memory_type": "mmap"}
 WAL_SEG_SIZE = 16 << 20  # Postgres's default
+COPY_TIMEOUT = 120.0  # seconds
 
 
 class DataDirectory:
@@ -67,7 +69,8 @@ class DataDirectory:
             raise FixtureError(f"{self.path} exists already")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # cp keeps the owner, shutil.copytree does not; --reflink avoids copying where possible
-        run_program(["cp", "--archive", "--reflink=auto", template, self.path])
+        program: list[str | Path] = ["cp", "--archive", "--reflink=auto", template, self.path]
+        subprocess.run(program, check=True, timeout=COPY_TIMEOUT)
 
     def create_empty(self) -> None:
         """Creates an empty folder owned by the server's account. The folder may exist if empty."""

@@ -14,6 +14,10 @@ request.
 Law: nothing outlives the one who started it. The server ends when the other end of its socket is
 closed, however its user ends; the kernel then sends the death signal to each process it has forked.
 
+A forked process ends as soon as the interpreter has waited for its threads and called what atexit
+has registered. To free all objects one by one would copy each page that it shares with the server,
+which takes 0.05 s.
+
 Not every program can be forked. A variable that acts when a process starts, such as LD_PRELOAD,
 would have no effect: then the program is executed (see `ForkServers.find`). The resident memory of
 a forked process includes the pages that it shares with the server; it is that of an executed one.
@@ -21,6 +25,7 @@ a forked process includes the pages that it shares with the server; it is that o
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import json
@@ -38,27 +43,36 @@ from typing import Any
 from quorum_wal.pg_fixtures.errors import FixtureError
 from quorum_wal.pg_fixtures.process_table import ends_within
 from quorum_wal.pg_server.errors import DeadlineExceeded
-from quorum_wal.pg_server.launcher import PR_SET_PDEATHSIG, prctl
+from quorum_wal.pg_server.launcher import CLONE_NEWNET, PR_SET_PDEATHSIG, check, libc, prctl
 
 REQUEST_BYTES_MAX = 1 << 17
 #: Room for the command line of a forked process: it lies where the server's own arguments were.
 COMMAND_LINE_BYTES_MAX = 1 << 14
 #: What an interpreter, the C library or the loader reads once, when a process starts.
 START_VARIABLES = ("LD_", "LANG", "LC_", "MALLOC_", "PYTHON", "TZ")
+#: `nsenter --net=PATH PROGRAM ...`, see nsenter(1).
+NSENTER, NETWORK_OPTION = "nsenter", "--net="
 #: What most commands need.
 MODULES = (
+    "quorum_wal.cluster.page.proposer_page",
+    "quorum_wal.cluster.page.safekeeper_page",
     "quorum_wal.telemetry.logs",
     "quorum_wal.telemetry.status_pages",
+    "quorum_wal.walproposer.metrics",
+    "quorum_wal.walproposer.qsync.primary_session",
     *(
         f"quorum_wal.cli.{name}"
         for name in (
             "safekeeper", "user", "attach", "status", "check", "timeline", "member", "elect",
-            "promote", "rejoin", "qsync", "archive", "backup", "restore",
+            "promote", "rejoin", "qsync", "archive", "archive_contents", "archive_fetch",
+            "archive_prune", "archive_verify", "backup", "restore", "generations",
         )
     ),
 )  # fmt: skip
-#: What those of the pageserver need beside them: compiled loops, and ten times the memory.
+#: What those of the pageserver, and a restore of a cut, need beside them: compiled loops, and ten
+#: times the memory.
 PAGE_MODULES = (
+    "quorum_wal.pageserver.cuts.virtual_backups",
     "quorum_wal.pageserver.service",
     *(
         f"quorum_wal.cli.{name}"
@@ -69,7 +83,7 @@ PAGE_MODULES = (
         )
     ),
 )  # fmt: skip
-PAGE_COMMANDS = ("pageserver", "branch", "page", "table")
+PAGE_COMMANDS = ("pageserver", "branch", "page", "restore", "table")
 
 
 class ForkedProcess:
@@ -98,30 +112,39 @@ class ForkedProcess:
 
 
 class ForkServers:
-    """One for most commands, one for those of the pageserver."""
+    """One for most commands, one for those of the pageserver, and those that `add` has made."""
 
     def __init__(self, prefix: Sequence[str]) -> None:
         """`prefix` begins the command lines that they stand for, and ends with a module."""
-        self._prefix = list(prefix)
+        self._prefix = tuple(prefix)
         self._start_environment = start_environment(os.environ)
-        self._most = ForkServer(prefix[-1], MODULES)
         self._pages = ForkServer(prefix[-1], (*MODULES, *PAGE_MODULES))
+        self._servers = {self._prefix: ForkServer(prefix[-1], MODULES)}
+
+    def add(self, prefix: Sequence[str], *, of_pages: bool) -> None:
+        """Another program that begins with the modules of `sk`, found from the working folder."""
+        modules = (*MODULES, *PAGE_MODULES) if of_pages else MODULES
+        self._servers[tuple(prefix)] = ForkServer(prefix[-1], modules)
 
     def find(self, program: Sequence[str], env: Mapping[str, str]) -> ForkServer | None:
         """The one to start the program; None when only an executed process would be the same."""
+        _, program = without_network(program)
+        prefix = tuple(program[: len(self._prefix)])
         if (
-            list(program[: len(self._prefix)]) != self._prefix
+            prefix not in self._servers
             or sum(len(os.fsencode(word)) + 1 for word in program) >= COMMAND_LINE_BYTES_MAX
             or start_environment(env) != self._start_environment
         ):
             return None
-        command = program[len(self._prefix) :][:1]
-        return self._pages if command and command[0] in PAGE_COMMANDS else self._most
+        command = program[len(prefix) :][:1]
+        if prefix == self._prefix and command and command[0] in PAGE_COMMANDS:
+            return self._pages
+        return self._servers[prefix]
 
     def close(self) -> None:
         """End them, and so all that they have forked."""
-        self._most.close()
-        self._pages.close()
+        for server in (self._pages, *self._servers.values()):
+            server.close()
 
 
 class ForkServer:
@@ -150,8 +173,10 @@ class ForkServer:
         death_signal: signal.Signals = signal.SIGKILL,
     ) -> ForkedProcess:
         """A process that leads a session, with these files as its standard streams."""
+        network, program = without_network(program)
         request = {
-            "program": list(program),
+            "program": program,
+            "network": network,
             "env": dict(env),
             "cwd": str(cwd or Path.cwd()),
             "death_signal": int(death_signal),
@@ -184,6 +209,14 @@ class ForkServer:
                 start_new_session=True,  # Ctrl-C at a terminal is for the tests
             )
         return ours
+
+
+def without_network(program: Sequence[str]) -> tuple[str, list[str]]:
+    """The path of the network namespace that nsenter would enter, "" for none, and the program."""
+    begin, *rest = program
+    if begin == NSENTER and rest[:1] and rest[0].startswith(NETWORK_OPTION):
+        return rest[0].removeprefix(NETWORK_OPTION), rest[1:]
+    return "", list(program)
 
 
 def start_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -229,11 +262,19 @@ def become(request: dict[str, Any], files: Sequence[int], channel: socket.socket
     for target, file in enumerate(files):
         os.dup2(file, target)
     os.closerange(3, max(files) + 1)
+    if request["network"]:
+        enter_network(request["network"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     write_command_line(request["program"])
     sys.argv = request["program"][2:]
+
+
+def enter_network(path: str) -> None:
+    network = os.open(path, os.O_RDONLY)
+    check(libc.setns(network, CLONE_NEWNET), "setns")
+    os.close(network)
 
 
 def write_command_line(program: Sequence[str]) -> None:
@@ -246,7 +287,16 @@ def write_command_line(program: Sequence[str]) -> None:
     ctypes.memmove(begin, words, len(words))
 
 
+def end_at_once(exit_code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
 def main() -> None:
+    exit_codes: list[int] = []
+    # The first that is registered is called last.
+    atexit.register(lambda: end_at_once(exit_codes[0]) if exit_codes else None)
     channel, program = socket.socket(fileno=int(sys.argv[1])), import_module(sys.argv[2])
     for module in sys.argv[3:-1]:
         import_module(module)
@@ -255,7 +305,13 @@ def main() -> None:
     request = serve(channel)
     if request is not None:
         channel.detach()
-        program.main()
+        try:
+            program.main()
+        except SystemExit as end:
+            if isinstance(end.code, int):  # else the interpreter prints what it is
+                exit_codes.append(end.code)
+            raise
+        exit_codes.append(0)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ Law: a thread that does nothing else writes the byte; so a slow disk is not take
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,7 +44,10 @@ def hang_guard(timeout_seconds: float) -> Iterator[None]:
         return
     beats, writer = os.pipe()
     program = (sys.executable, "-I", "-S", Path(hang_killer.__file__), str(timeout_seconds))
+    # A new process has the mask of the thread that starts it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     killer = subprocess.Popen(program, stdin=beats)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(beats)
     os.set_blocking(writer, False)
     ended = Event()

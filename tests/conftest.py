@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -30,6 +31,12 @@ LONG = frozenset({
     "test_pageserver_failures.py", "test_topologies.py", "test_daisy_chain.py",
     "test_runbook.py", "test_promote_limbo.py", "test_disaster.py",
 })  # fmt: skip
+
+#: `sk` with changes, and whether it is for commands of the pageserver.
+CHANGED_SK = {
+    "tests.integration.broken_promotion": False,
+    "tests.integration.stepped_sk": True,
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,6 +79,8 @@ class FailuresAtOnce:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailuresAtOnce(config))
     processes.fork_servers = ForkServers(processes.SK)
+    for module, of_pages in CHANGED_SK.items():
+        processes.fork_servers.add((sys.executable, "-m", module), of_pages=of_pages)
 
 
 def pytest_unconfigure() -> None:

@@ -1,4 +1,6 @@
-"""`sk promote` that kills itself with kill -9: python broken_promotion.py STEP ARGUMENT...
+"""`sk promote` that kills itself with kill -9.
+
+    python -m tests.integration.broken_promotion STEP ARGUMENT...
 
 STEP is the step that it begins. `half of RESOLVE`: one transaction is committed, others are not
 yet. `half of CLOSE`, `half of OPEN`: postgresql.auto.conf is written, but not loaded.

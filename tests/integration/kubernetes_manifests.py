@@ -85,7 +85,7 @@ def read_manifests() -> list[Manifest]:
     return [
         Manifest(path.stem, each)
         for path in sorted(FOLDER.glob("*.yaml"))
-        for each in yaml.safe_load_all(path.read_text())
+        for each in yaml.load_all(path.read_text(), yaml.CSafeLoader)
     ]
 
 

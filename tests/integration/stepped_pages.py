@@ -35,7 +35,7 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
-STEPPED_SK = Path(__file__).with_name("stepped_sk.py")
+STEPPED_SK = (sys.executable, "-m", "tests.integration.stepped_sk")
 TIMELINE = TimelineId(bytes(15) + b"\1", bytes(15) + b"\2")
 TENANT = TIMELINE.tenant_id.hex()
 #: The pending request, and then the first one that reads the present state.
@@ -64,7 +64,7 @@ class SteppedPageserver(PageserverProcess):
             arguments=[*world.archive_options, "--grace-hours", "0", "--history-days", "0",
                        *arguments],
         )  # fmt: skip
-        self.program[:3] = [sys.executable, str(STEPPED_SK)]
+        self.program[:3] = STEPPED_SK
         # A store in another process is slower than a folder, most of all on a busy machine.
         self.env = {"STEP_PACE": str(5 if world.archive_options else 1)}
         self.env |= {"STEP_LOG": str(self.step_log), "STEP_CUTS": str(world.given_up)}

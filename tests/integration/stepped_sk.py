@@ -8,7 +8,8 @@
     STEP_CUTS=FILE        cuts are made by hand, without WAL; each position below which WAL may go
                           is a line. All timers of the pageserver are short
 
-Everything else is the command as it is: its process, its port, its numbers, its store.
+Everything else is the command as it is: its process, its port, its numbers, its store. The
+variables are read when main() is called, so that a process with this module can be forked.
 """
 
 from __future__ import annotations
@@ -33,12 +34,11 @@ from quorum_wal.pageserver.objects.page_index import Cut, PageIndex
 
 T = TypeVar("T")
 
-PACE = float(os.environ.get("STEP_PACE", "1"))
-CUT_SECONDS = 0.1 * PACE
-RETRY_SECONDS = 0.2 * PACE
-TIMERS: dict[str, Any] = {
-    "validation_seconds": 0.1 * PACE, "attachments_seconds": 0.2 * PACE,
-    "round_seconds": 0.1 * PACE, "collect_seconds": 0.1 * PACE, "scrub_seconds": 2.0 * PACE,
+CUT_SECONDS = 0.1
+RETRY_SECONDS = 0.2
+TIMERS = {
+    "validation_seconds": 0.1, "attachments_seconds": 0.2, "round_seconds": 0.1,
+    "collect_seconds": 0.1, "scrub_seconds": 2.0,
 }  # fmt: skip
 RETRYING = (
     "attachments.attachment_shell.RETRY_SECONDS", "attachments.queue_shell.RETRY_SECONDS",
@@ -107,7 +107,7 @@ class SteppedStore:
 
 
 class HandMadeCuts(threading.Thread):
-    """In the place of `Ingest`: an epoch each CUT_SECONDS, of files with any content."""
+    """In the place of `Ingest`: an epoch each CUT_SECONDS or so, of files with any content."""
 
     def __init__(
         self,
@@ -130,6 +130,7 @@ class HandMadeCuts(threading.Thread):
         self._visible_lsn = visible_lsn
         self._told_lsn = 0
         self._given_up = Path(os.environ["STEP_CUTS"])
+        self._cut_seconds = CUT_SECONDS * pace()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -143,10 +144,10 @@ class HandMadeCuts(threading.Thread):
                 file.write(f"{self._told_lsn}\n")
 
     def run(self) -> None:
-        while not self._stopping.wait(CUT_SECONDS):
+        while not self._stopping.wait(self._cut_seconds):
             cut = self._cut(self._index_of().newest_end_lsn + 100)
             stored = self._hand_over(cut, "base", self._files(cut.end_lsn))
-            while (is_stored := stored(CUT_SECONDS)) is None and not self._stopping.is_set():
+            while (is_stored := stored(self._cut_seconds)) is None and not self._stopping.is_set():
                 self._tell()
             self._tell()
             if not is_stored:
@@ -166,6 +167,10 @@ class HandMadeCuts(threading.Thread):
         return SimpleNamespace(parts=files[:1], frame=SimpleNamespace(path=files[1]))
 
 
+def pace() -> float:
+    return float(os.environ.get("STEP_PACE", "1"))
+
+
 def _stop() -> None:
     """All of the process, before this thread does anything more."""
     number = signal.Signals[f"SIG{os.environ.get('STEP_SIGNAL', 'STOP')}"]
@@ -181,12 +186,14 @@ def main() -> None:
     vars(quorum_wal.cli.archive_options)["open_store"] = _opened
     if "STEP_CUTS" in os.environ:
         vars(import_module("quorum_wal.pageserver.attached_timeline"))["Ingest"] = HandMadeCuts
-        settings = partial(ProcessConfig, **TIMERS)
+        timers: dict[str, Any] = {name: seconds * pace() for name, seconds in TIMERS.items()}
+        settings = partial(ProcessConfig, **timers)
         vars(import_module("quorum_wal.cli.pageserver_run"))["ProcessConfig"] = settings
         for name in RETRYING:
             module, _, constant = name.rpartition(".")
-            assert constant in vars(import_module(f"quorum_wal.pageserver.{module}"))
-            vars(import_module(f"quorum_wal.pageserver.{module}"))[constant] = RETRY_SECONDS
+            constants = vars(import_module(f"quorum_wal.pageserver.{module}"))
+            assert constant in constants
+            constants[constant] = RETRY_SECONDS * pace()
     quorum_wal.cli.main.main()
 
 

@@ -36,11 +36,12 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServers]:
+@pytest.fixture(scope="module")
+def servers() -> Iterator[ForkServers]:
     servers = ForkServers(SK)
-    monkeypatch.setattr(processes, "fork_servers", servers)
-    yield servers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "fork_servers", servers)
+        yield servers
     servers.close()
 
 

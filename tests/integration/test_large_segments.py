@@ -20,7 +20,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 #: Two segments of Postgres, two of each safekeeper, and a reserve for other tests.
 DISK_BYTES_MIN = 16 * GIB
-LARGE = f"SELECT pg_logical_emit_message(true, 'large', repeat('l', {400 * MIB}))"
+LARGE = f"SELECT pg_logical_emit_message(true, 'large', repeat('l', {200 * MIB}))"
 NEXT_COMMIT_SECONDS = 30.0
 
 

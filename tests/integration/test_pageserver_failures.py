@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -287,7 +286,7 @@ def test_deleted_under_its_pageserver_and_killed_meanwhile(world: PagesWorld) ->
 def killed_at(world: PagesWorld, step: int) -> None:
     """Run the command, killed at that request."""
     command = ServiceProcess(
-        [sys.executable, str(STEPPED_SK), "pageserver", "delete-timeline", str(TIMELINE), "--yes",
+        [*STEPPED_SK, "pageserver", "delete-timeline", str(TIMELINE), "--yes",
          "--archive", world.url, "--generations", world.service.url],
         log_path=world.root / "delete.log",
         env={"STEP_AT": str(step), "STEP_SIGNAL": "KILL",

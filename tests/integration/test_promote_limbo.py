@@ -7,7 +7,6 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from threading import Event, Thread
 
 import broken_promotion
@@ -31,6 +30,7 @@ SETTINGS = {"max_prepared_transactions": 20}
 READ_ONLY = "25006"
 FOREIGN = "of another transaction manager"
 LOCAL = "-c synchronous_commit=local"
+VISIT_SECONDS = 0.01
 #: From this step on a kill leaves a standby that is closed, or a primary.
 LATE_STEPS = (Step.CLOSE, Step.PROMOTE, Step.ATTACH, Step.RESOLVE, Step.OPEN)
 
@@ -67,7 +67,7 @@ def rows_in(postgres: Postgres, database: str) -> list[int]:
 
 
 class Visitor:
-    """Clients that connect to the writable server, as often as they can. `seen`: the result of each
+    """Clients that connect to the writable server, one after the other. `seen`: the result of each
     read."""
 
     def __init__(self, standby: Postgres) -> None:
@@ -78,7 +78,7 @@ class Visitor:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopping.wait(0.001):
+        while not self._stopping.wait(VISIT_SECONDS):
             try:
                 with psycopg.connect(self._dsn, options=LOCAL) as connection:
                     found = connection.execute("SELECT a FROM t ORDER BY a").fetchall()
@@ -107,7 +107,7 @@ def assert_resolved(world: FailoverWorld, gids: Sequence[str], visitor: Visitor)
 
 @pytest.mark.parametrize(
     ("pg_binaries", "loss"),
-    [(binaries, Loss.MACHINE) for binaries in oldest_and_newest()] + [(None, Loss.CUT_OFF)],
+    [*((binaries, Loss.MACHINE) for binaries in oldest_and_newest()[-1:]), (None, Loss.CUT_OFF)],
     ids=lambda value: getattr(value, "version", getattr(value, "name", "default")),
     indirect=["pg_binaries"],
 )
@@ -144,7 +144,7 @@ def killed_at(world: FailoverWorld, step: str, *arguments: str) -> str:
     """The output of `sk promote` until it was killed there."""
     promotion = ServiceProcess(
         [
-            *(sys.executable, Path(broken_promotion.__file__), step),
+            *(sys.executable, "-m", "tests.integration.broken_promotion", step),
             *("--standby", world.standby.dsn(), "--safekeepers", ",".join(world.addresses)),
             *("--http", "127.0.0.1:0", *arguments),
         ],

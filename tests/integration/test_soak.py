@@ -24,6 +24,7 @@ from tests.soak.chronicle import Chronicle, SilenceWatch
 ROOT = Path(__file__).parents[2]
 SEED = 20261121
 MINUTES = 0.4
+QSYNC_MINUTES = 0.2
 TIMEOUT = 240.0
 
 
@@ -80,7 +81,7 @@ def test_visible_rows_remain_while_processes_are_killed_in_their_transactions(
     soak: ServiceProcess,
 ) -> None:
     """Of more faults than this run has time for, which is its only failure."""
-    soak.program += ["--qsync", "--faults", "300"]
+    soak.program += ["--qsync", "--minutes", str(QSYNC_MINUTES), "--faults", "300"]
     soak.start()
     assert soak.wait(TIMEOUT) == 1, soak.log_text()
     assert "FAILED: the run has not come to " in soak.log_text()

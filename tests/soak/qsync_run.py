@@ -45,6 +45,8 @@ DOWN_SECONDS_MAX = 0.8
 LONG_DOWN_SECONDS = 2.5
 LONG_DOWN_SHARE = 0.2
 REST_EVERY = 12  # strikes
+#: With a planted bug, which shows at a rest.
+PLANTED_REST_EVERY = 4
 BROKEN_OFF_SHARE = 0.5  # of the failovers: sk promote is killed, and run again
 #: Steps that a client reaches only without a quorum.
 RARE_STEPS = ("rollback", "outcome")
@@ -132,10 +134,11 @@ class QsyncSoak:
         """Raises PgServerError if transactions do not return, or one stays pending."""
         deadline = time.monotonic() + self.plan.minutes * 60
         minima = self.plan.minima
+        rest_every = PLANTED_REST_EVERY if self.plan.plant else REST_EVERY
         self._wait_progress()
         for number, strike in enumerate(deal(self.rng, self.tally, minima), 1):
             self._strike(strike)
-            if number % REST_EVERY == 0:
+            if number % rest_every == 0:
                 self.rest()
                 for client in self.clients:
                     client.order("resume")

@@ -22,8 +22,8 @@ from tests.fuzz.parsers import PARSERS, Parser
 from tests.fuzz.streams import STREAMS, Stream
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = 60
-STREAM_EXAMPLES = 20
+EXAMPLES = 30
+STREAM_EXAMPLES = 10
 RANDOMS = st.randoms(use_true_random=False)
 LONG = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 

@@ -12,7 +12,8 @@ from quorum_wal.spark.inputs.joined_input import JoinedInput
 from quorum_wal.spark.inputs.wal_input import LostWal, WalChunk
 
 MIB = 1 << 20
-WAL = bytes(page % 251 for page in range(4 * MIB // WAL_PAGE_SIZE) for _ in range(WAL_PAGE_SIZE))
+PAGES = 4 * MIB // WAL_PAGE_SIZE
+WAL = b"".join(bytes([page % 251]) * WAL_PAGE_SIZE for page in range(PAGES))
 
 
 class Part:
