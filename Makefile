@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -q
-# Most tests wait most of the time, so four workers suit two processors.
-WORKERS ?= 4
+# Most tests wait most of the time, so five workers suit two processors.
+WORKERS ?= 5
 MINUTES ?= 10
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # The tests start thousands of processes. Without .pyc files each would compile all modules again.
@@ -24,7 +24,7 @@ FAST := tests/unit tests/interaction tests/test_docs.py \
 # Unit tests that call most loops of numba. Their results count later, with those of all tests.
 COMPILES := unit and (test_heap_scan or test_tuple_print or test_wal_decoder or test_datum \
 	or test_wal_filter or test_record_checksum or test_layer_merge or test_layers \
-	or test_garbage or test_page_index or test_page_keys)
+	or test_garbage or test_page_index or test_page_keys or (test_fuzz and pg_index))
 
 .PHONY: demo test test-fast pytest mutants fuzz soak check bench deb clean
 
