@@ -168,7 +168,7 @@ def failover_world(
 def _write_wal(postgres: Postgres) -> None:
     """Some segments: a record over three of them, a switch, two phases, subtransactions."""
     postgres.execute("CREATE TABLE t (id serial PRIMARY KEY, payload text)")
-    fill = "INSERT INTO t (payload) SELECT repeat(md5(i::text), 10) FROM generate_series(1, 2000) i"
+    fill = "INSERT INTO t (payload) SELECT repeat(md5(i::text), 14) FROM generate_series(1, 2000) i"
     postgres.execute(fill)
     postgres.execute("UPDATE t SET payload = payload || 'x' WHERE id % 3 = 0")
     postgres.execute("SELECT pg_logical_emit_message(true, 'long', repeat('x', 2500000))")

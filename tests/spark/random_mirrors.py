@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 SEGMENT_BYTES = 1 << 20
 PREPARED_MAX = 16
 WHILE_COPIED, LATER, BATCHES = 80, 25, 2
-PAUSE_SECONDS = 0.1
+PAUSE_SECONDS = 1.0
+#: The copy may take longer than the 30 seconds after which replay ends a query that has its lock.
+STANDBY_SETTINGS = {"max_standby_streaming_delay": -1}
 
 
 def settings(
@@ -78,9 +80,9 @@ def run_seed(
 
     def write() -> None:
         load.run(WHILE_COPIED)
-        # The copy may wait for a lock of a prepared transaction, which these end.
+        # The copy may wait for a lock of a prepared transaction.
         while not is_taken.wait(PAUSE_SECONDS):
-            load.run(1)
+            load.finish()
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -135,7 +137,8 @@ def main(pg_major: int | None, wal_level: str, standby: bool, batch_bytes: str, 
             with server:
                 prepare(server, seed)
                 if standby:
-                    with make_standby(server, root / "standby", server.dsn()) as copy:
+                    path = root / "standby"
+                    with make_standby(server, path, server.dsn(), **STANDBY_SETTINGS) as copy:
                         run_seed(session, server, root, seed, copy, batch_bytes=batch_bytes)
                 else:
                     run_seed(session, server, root, seed, batch_bytes=batch_bytes)

@@ -16,7 +16,14 @@ from iceberg_tables import assert_iceberg_tables
 from mirror_workload import Workload
 from mirror_world import create_tables, mirrored_rows, rows_in_postgres
 from pyspark.errors import StreamingQueryException
-from random_mirrors import PREPARED_MAX, prepare, run_once, run_seed, settings
+from random_mirrors import (
+    PREPARED_MAX,
+    STANDBY_SETTINGS,
+    prepare,
+    run_once,
+    run_seed,
+    settings,
+)
 
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
@@ -64,7 +71,7 @@ def test_random_changes_while_it_is_taken_and_later(
         prepare(postgres, seed)
         standby = None
         if wal_level == "replica":
-            standby = standby_factory(postgres, "standby", postgres.dsn())
+            standby = standby_factory(postgres, "standby", postgres.dsn(), **STANDBY_SETTINGS)
         run_seed(session, postgres, tmp_path, seed, standby, batches=1)
 
 
