@@ -60,7 +60,9 @@ TABLE_BYTES_PER_BUCKET = 192 << 20
 ROWS_PER_FETCH = 10_000
 #: of JSON in memory, before they are written to the files of their buckets
 ROWS_PER_GROUP = 100_000
-TRIES_MAX = 3
+TRY_SECONDS_MAX = 60.0
+#: While replay is paused, it does not free the locks that it has.
+PAUSED_LOCK_SECONDS_MAX = 1
 PAUSE_SECONDS_MAX = 10.0
 POLL_SECONDS = 0.05
 
@@ -87,9 +89,13 @@ _SOURCE = """
 _FLUSH = "SELECT pg_current_xact_id()"
 
 
+#: what LOCK reports if a table was dropped before, or has a lock
+_LOCKED = (psycopg.errors.UndefinedTable, psycopg.errors.LockNotAvailable)
+
+
 class _Retry(Exception):
-    """A table was created, renamed or dropped before it was locked, or the replay of a standby
-    waits for our locks."""
+    """A table was created, renamed or dropped before it was locked, or the replay of a standby has
+    its lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +135,23 @@ class InitialSnapshot:
         """
         try:
             with psycopg.connect(self.dsn, autocommit=True) as connection:
-                for _ in range(TRIES_MAX):
+                deadline = time.monotonic() + TRY_SECONDS_MAX
+                while time.monotonic() < deadline:
                     try:
                         return self._take(connection, versions)
-                    except (_Retry, psycopg.errors.UndefinedTable):
-                        connection.rollback()  # so that replay can go on
+                    except (_Retry, *_LOCKED):
+                        connection.rollback()
+                    time.sleep(POLL_SECONDS)  # for the replay to go on
         except psycopg.Error as error:
             raise MirrorError(
                 f"the initial snapshot failed: {' '.join(str(error).split())}",
                 hint=_hint_of(error),
             ) from error
         raise MirrorError(
-            f"tables were created, altered or dropped during {TRIES_MAX} attempts to lock them",
-            hint="Start the mirror again when no such statement runs.",
+            f"for {TRY_SECONDS_MAX:g} s tables were created, altered or dropped in each attempt to "
+            "lock them, or another transaction had their locks",
+            hint="Start the mirror again when no such statement runs, and no such transaction is "
+            "open or prepared.",
         )
 
     def source(self) -> Source:
@@ -160,11 +170,14 @@ class InitialSnapshot:
         source = _source_of(connection)
         lsn = None if is_standby else Lsn.parse(passed_lsn(connection))
         open_xids = open_transactions(connection)
-        locked = self._lock(connection)
         if is_standby:
+            # Paused first: replay that waits for our locks cannot be paused.
             with _paused_replay(self.dsn):
+                locked = self._lock(connection, PAUSED_LOCK_SECONDS_MAX)
                 ((text,),) = connection.execute("SELECT pg_last_wal_replay_lsn()::text")
                 lsn = Lsn.parse(text)
+        else:
+            locked = self._lock(connection)
         assert lsn is not None
         connection.execute(f"{PRINT_SETTINGS}; SET LOCAL row_security = off")
         catalog = read_catalog(connection, lsn, open_xids)
@@ -193,8 +206,11 @@ class InitialSnapshot:
         )
         return TakenSnapshot(version, end_lsn, source.tli)
 
-    def _lock(self, connection: psycopg.Connection[Any]) -> set[int]:
-        """Begins the transaction and locks the tables. LOCK does not take the snapshot."""
+    def _lock(
+        self, connection: psycopg.Connection[Any], seconds_max: int | None = None
+    ) -> set[int]:
+        """Begins the transaction and locks the tables, in that time. LOCK does not take the
+        snapshot."""
         rows = connection.execute(_NAMES).fetchall()
         names = {oid: f"{schema}.{name}" for oid, schema, name, _, _ in rows}
         above = {oid: parent for oid, _, _, _, parent in rows if parent is not None}
@@ -210,11 +226,15 @@ class InitialSnapshot:
                 hint="Name tables with their schema, and quote patterns in the shell.",
             )
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if seconds_max is not None:
+            connection.execute(f"SET LOCAL lock_timeout = '{seconds_max}s'")
         if chosen:
             listed = sql.SQL(", ").join(
                 sql.SQL("ONLY {}").format(sql.Identifier(row[1], row[2])) for row in chosen
             )
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(listed))
+        if seconds_max is not None:
+            connection.execute("SET LOCAL lock_timeout TO DEFAULT")
         return {row[0] for row in chosen}
 
     def _definitions(self, catalog: Catalog) -> list[tuple[Table, Definition]]:
@@ -378,7 +398,7 @@ def _hint_of(error: psycopg.Error) -> str:
 @contextmanager
 def _paused_replay(dsn: str) -> Iterator[None]:
     """Pauses the replay of a standby. One that is paused already stays so. Replay that waits for a
-    lock of ours does not pause. Raises psycopg.Error, _Retry."""
+    lock of another session does not pause. Raises psycopg.Error, _Retry."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         if _pause_state(connection) == "paused":
             yield

@@ -6,6 +6,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -29,6 +30,8 @@ from quorum_wal.objectstore.store import open_store
 from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.processes import run_sk
+from quorum_wal.pg_fixtures.standby import wait_replayed
+from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.binaries import find_postgres
 from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror import mirror_stream
@@ -75,6 +78,32 @@ def test_random_changes_while_it_is_taken_and_later(
         run_seed(session, postgres, tmp_path, seed, standby, batches=1)
 
 
+def test_a_standby_whose_replay_has_the_lock_of_a_table(
+    wal_server: Callable[..., Postgres],
+    tmp_path: Path,
+    standby_factory: Callable[..., Postgres],
+) -> None:
+    """The first copy pauses the replay, and lets it go on until the prepared transaction ends."""
+    with wal_server(tmp_path / "data", max_prepared_transactions=PREPARED_MAX) as postgres:
+        create_tables(postgres)
+        Workload(postgres, Random(1), alters=False).run(10)
+        standby = standby_factory(postgres, "standby", postgres.dsn(), **STANDBY_SETTINGS)
+        with postgres.connect(autocommit=False) as connection:
+            connection.execute("TRUNCATE shop.items")
+            connection.execute("PREPARE TRANSACTION 'truncate'")
+        wait_replayed(standby, postgres.flush_lsn(), TIMEOUT)
+        taking = replace(settings(postgres, tmp_path / "mirror"), dsn=standby.dsn())
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(MirrorStream(taking).begin)
+            wait_until(lambda: standby.execute(WAITS_FOR_LOCK) == [(1,)], TIMEOUT, "a wait")
+            postgres.execute("COMMIT PREPARED 'truncate'")
+            version, _ = taken.result(TIMEOUT)
+        (items,) = (each for each in version.tables if each.name == "shop.items")
+        assert items.rows == 0
+        assert standby.execute("SELECT pg_is_wal_replay_paused()") == [(False,)]
+
+
+WAITS_FOR_LOCK = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 #: Spark waits for ten seconds.
 SLOW_PYTHON = """#!/bin/sh
 case "$*" in *python_streaming_source_runner*) mkdir '{started}' 2>/dev/null && sleep 12 ;; esac
