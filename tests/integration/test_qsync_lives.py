@@ -191,9 +191,13 @@ def test_a_successor_on_the_same_port_takes_over(new_world: NewWorld, hangs: boo
                 "\nsk_proposer_qsync_deciding 0.0\n" in http_get(second.http_address, "/metrics")[1]
             )
             keepers = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
-            words = sk("status", "--safekeepers", keepers).stdout
-            assert "DEGRADED" in words
-            assert f"; qsync at 127.0.0.1:{world.port}: could not listen" in words
+            expected = f"; qsync at 127.0.0.1:{world.port}: could not listen"
+
+            def is_shown() -> bool:
+                words = sk("status", "--safekeepers", keepers).stdout
+                return "DEGRADED" in words and expected in words
+
+            wait_until(is_shown, TIMEOUT, "sk status to name the port")
             first.resume()
         first.wait(TIMEOUT)
         world.wait_deciding()
