@@ -27,7 +27,8 @@ ORDER = {"containers": 0, "spark": 0, "contract": 1, "integration": 3, "simulati
 OF_LONG, LAST = 2, 5
 #: Files that take minutes, because one process runs all tests of a file: the first of their ring.
 LONG = frozenset({
-    "test_soak.py", "test_members.py", "test_hostile_members.py", "test_pageserver.py",
+    "test_soak.py", "test_members.py", "test_hostile_members.py", "test_hostile_bytes.py",
+    "test_pageserver.py",
     "test_pageserver_failures.py", "test_topologies.py", "test_daisy_chain.py",
     "test_runbook.py", "test_promote_limbo.py", "test_disaster.py",
 })  # fmt: skip
