@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -q
-# Most tests wait most of the time, so six workers suit two processors.
-WORKERS ?= 6
+# Most tests wait most of the time, so five workers suit two processors.
+WORKERS ?= 5
 MINUTES ?= 10
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # The tests start thousands of processes. Without .pyc files each would compile all modules again.
