@@ -29,12 +29,11 @@ from quorum_wal.pageserver.branches.branch_record import Branch
 from quorum_wal.pageserver.branches.branch_settings import check_user_settings
 from quorum_wal.pageserver.cuts.cut_files import CutFiles
 from quorum_wal.pageserver.cuts.virtual_full import write_virtual_full
-from quorum_wal.pageserver.epochs.in_place_tablespaces import WAL_FOLDER, link_range
+from quorum_wal.pageserver.epochs.in_place_tablespaces import WAL_FOLDER
 from quorum_wal.pageserver.epochs.redo import CONF_FOLDER, RedoServer
 from quorum_wal.pageserver.errors import BranchError
 from quorum_wal.pageserver.layers.control_file import CONTROL_FILE, ControlFile
 from quorum_wal.pageserver.layers.fork import PAGE_BYTES
-from quorum_wal.pageserver.layers.touches import Touches
 from quorum_wal.pageserver.pitr.catalog_files import pages_in_directory
 from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
 from quorum_wal.pageserver.pitr.restore_point import RestorePoint
@@ -117,13 +116,12 @@ class BranchCreation:
         points = RestorePoints(self._archive, self._sources, self._folder.work)
         point = points.open(self._request.target)
         self._progress.found(point, points.is_wal_end)
-        touches, stop = point.touches, point.stop
         self._configuration.check_access(point.frame)
         self._check_space(point)
         self._write_pages(point, points.files(point))
-        self._write_wal(point, touches, stop)
-        limits = _limits(point, touches)
-        answers = self._promote(stop, limits)
+        self._write_wal(point)
+        limits = ServerLimits(point.prepared_max, locks=0)
+        answers = self._promote(point.stop, limits)
         self._remove_server_files()
         self._configuration.write(limits.prepared)
         if self._request.is_synced:
@@ -163,13 +161,10 @@ class BranchCreation:
         )
         self._configuration.rename_cluster_files()
 
-    def _write_wal(self, point: RestorePoint, touches: Touches, stop: StopPoint) -> None:
+    def _write_wal(self, point: RestorePoint) -> None:
         """Moves the files instead of linking them: the server keeps them, and removes them
         later."""
-        link_range(
-            point.wal, point.redo_lsn, stop.end_lsn, stop.tli,
-            touches.tablespaces_created, self._folder.data, self._redo.give,
-        )  # fmt: skip
+        point.link_wal(self._folder.data, self._redo.give)
         for link in (self._folder.data / WAL_FOLDER).iterdir():
             if link.is_symlink():
                 link.resolve().replace(link)
@@ -233,10 +228,6 @@ class BranchCreation:
 
     def _control_file(self) -> ControlFile:
         return ControlFile.parse((self._folder.data / CONTROL_FILE).read_bytes())
-
-
-def _limits(point: RestorePoint, touches: Touches) -> ServerLimits:
-    return ServerLimits(max(point.frame.control_file().prepared_max, touches.prepared_max), 0)
 
 
 def _disable_subscriptions(

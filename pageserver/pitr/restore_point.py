@@ -8,7 +8,10 @@ cut C_i          target X
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from quorum_wal.pageserver.epochs.in_place_tablespaces import link_range
+from quorum_wal.pageserver.epochs.page_files import Give
 from quorum_wal.pageserver.epochs.touch_survey import TouchSurveyor
 from quorum_wal.pageserver.epochs.wal_folder import WalFolder
 from quorum_wal.pageserver.layers.frame import Frame
@@ -77,3 +80,15 @@ class RestorePoint:
     @property
     def stop(self) -> StopPoint:
         return self.surveyed.stop
+
+    @property
+    def prepared_max(self) -> int:
+        """The greatest max_prepared_transactions up to the target."""
+        return max(self.frame.control_file().prepared_max, self.touches.prepared_max)
+
+    def link_wal(self, data_dir: Path, give: Give) -> None:
+        """For a server in `data_dir`, which replays the WAL. Raises PageserverError."""
+        link_range(
+            self.wal, self.redo_lsn, self.stop.end_lsn, self.stop.tli,
+            self.touches.tablespaces_created, data_dir, give,
+        )  # fmt: skip

@@ -25,7 +25,6 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from quorum_wal.pageserver.epochs.file_set import FileSet, copied_from
-from quorum_wal.pageserver.epochs.in_place_tablespaces import link_range
 from quorum_wal.pageserver.epochs.redo import RedoServer
 from quorum_wal.pageserver.epochs.sparse_files import SparseFiles
 from quorum_wal.pageserver.errors import PageNotFound, RedoError, TableIncomplete
@@ -175,20 +174,15 @@ def promoted_at(
 ) -> Iterator[PromotedServer]:
     """Creates `data_dir` with the files that `build` writes, and removes it. One transaction may
     lock `locks` relations. Raises PageserverError."""
-    touches, stop = point.touches, point.stop
     data_dir.mkdir(mode=0o700)
     redo.give(data_dir)
     try:
-        control = point.frame.control_file()
         point.frame.unpack(data_dir, give=redo.give, with_kept=False)
-        folder = control.version_folder(point.wal.server.pg_major)
+        folder = point.frame.control_file().version_folder(point.wal.server.pg_major)
         build(SparseFiles(data_dir, folder, redo.give))
-        link_range(
-            point.wal, point.redo_lsn, stop.end_lsn, stop.tli,
-            touches.tablespaces_created, data_dir, redo.give,
-        )  # fmt: skip
-        limits = ServerLimits(max(control.prepared_max, touches.prepared_max), locks)
-        with PromotedServer(redo, data_dir, stop, limits) as server:
+        point.link_wal(data_dir, redo.give)
+        limits = ServerLimits(point.prepared_max, locks)
+        with PromotedServer(redo, data_dir, point.stop, limits) as server:
             yield server
     finally:
         shutil.rmtree(data_dir)
