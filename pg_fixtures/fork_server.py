@@ -5,11 +5,12 @@ To import its modules is most of what a short `sk` process costs, 0.3 s of a pro
 environment and command line, runs `cli.main.main()`, can be killed, and is a zombie until it is
 asked for. Its parent is the server, not the process that uses the server.
 
-    us ── {"program", "env", "cwd", "death_signal"} and three files ──> server   <── {"pid": n}
-    us ── {"poll": n} ────────────────────────────────────────────────> server   <── {"status": n}
+    us ── {"program", "env", "cwd", "death_signal"} and four files ──> server   <── {"pid": n}
+    us ── {"poll": n} ───────────────────────────────────────────────> server   <── {"status": n}
 
 One message of a SOCK_SEQPACKET socket is one request in JSON; the answer follows before the next
-request.
+request. The files are the three standard streams and a network namespace: that of the thread that
+asks, because the server remains in the one of the thread that asked first.
 
 Law: nothing outlives the one who started it. The server ends when the other end of its socket is
 closed, however its user ends; the kernel then sends the death signal to each process it has forked.
@@ -173,15 +174,16 @@ class ForkServer:
         death_signal: signal.Signals = signal.SIGKILL,
     ) -> ForkedProcess:
         """A process that leads a session, with these files as its standard streams."""
-        network, program = without_network(program)
+        network_path, program = without_network(program)
         request = {
             "program": program,
-            "network": network,
             "env": dict(env),
             "cwd": str(cwd or Path.cwd()),
             "death_signal": int(death_signal),
         }
-        return ForkedProcess(self, self._ask(request, files)["pid"])
+        with open(network_path, "rb") as network:
+            answer = self._ask(request, (*files, network.fileno()))
+        return ForkedProcess(self, answer["pid"])
 
     def exit_code(self, pid: int) -> int | None:
         """As in `subprocess`; None while the process runs. After its end this may be asked once."""
@@ -212,11 +214,11 @@ class ForkServer:
 
 
 def without_network(program: Sequence[str]) -> tuple[str, list[str]]:
-    """The path of the network namespace that nsenter would enter, "" for none, and the program."""
+    """The path of the network namespace that an executed program would be in, and the program."""
     begin, *rest = program
     if begin == NSENTER and rest[:1] and rest[0].startswith(NETWORK_OPTION):
         return rest[0].removeprefix(NETWORK_OPTION), rest[1:]
-    return "", list(program)
+    return "/proc/thread-self/ns/net", list(program)
 
 
 def start_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -230,7 +232,7 @@ def start_environment(env: Mapping[str, str]) -> dict[str, str]:
 def serve(channel: socket.socket) -> dict[str, Any] | None:
     """Returns in each forked process, with what it is to be; in the server, at its end, None."""
     while True:
-        message, files, _, _ = socket.recv_fds(channel, REQUEST_BYTES_MAX, 3)
+        message, files, _, _ = socket.recv_fds(channel, REQUEST_BYTES_MAX, 4)
         if not message:
             return None
         request = json.loads(message)
@@ -259,22 +261,17 @@ def become(request: dict[str, Any], files: Sequence[int], channel: socket.socket
     if os.getppid() != server_pid:
         os._exit(1)
     answer(channel, {"pid": os.getpid()})
-    for target, file in enumerate(files):
+    *streams, network = files
+    for target, file in enumerate(streams):
         os.dup2(file, target)
+    if not os.path.samefile(network, "/proc/self/ns/net"):  # to enter needs root
+        check(libc.setns(network, CLONE_NEWNET), "setns")
     os.closerange(3, max(files) + 1)
-    if request["network"]:
-        enter_network(request["network"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     write_command_line(request["program"])
     sys.argv = request["program"][2:]
-
-
-def enter_network(path: str) -> None:
-    network = os.open(path, os.O_RDONLY)
-    check(libc.setns(network, CLONE_NEWNET), "setns")
-    os.close(network)
 
 
 def write_command_line(program: Sequence[str]) -> None:

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from benchmarks.namespaces import new_namespace
 from quorum_wal.pg_fixtures import processes
 from quorum_wal.pg_fixtures.fork_server import COMMAND_LINE_BYTES_MAX, ForkServers
 from quorum_wal.pg_fixtures.process_table import read_entry
@@ -101,6 +103,21 @@ def test_commands_that_act_at_their_start_are_executed(servers: ForkServers) -> 
     assert not servers.find([*SK, "status"], {**env, "LD_PRELOAD": "/failing-disk.so"})
     assert not servers.find([*SK, "x" * COMMAND_LINE_BYTES_MAX], env)
     assert not servers.find([sys.executable, "-c", "pass"], env)
+
+
+def test_a_forked_process_is_in_the_network_of_the_thread_that_starts_it(tmp_path: Path) -> None:
+    """The server keeps the network of the thread that was the first to need it."""
+    servers = ForkServers(SK)
+    with ExitStack() as stack:
+        stack.callback(servers.close)
+        stack.enter_context(pytest.MonkeyPatch.context()).setattr(
+            processes, "fork_servers", servers
+        )
+        namespace = new_namespace(stack)
+        with namespace.entered(), SafekeeperProcess(1, tmp_path / "1") as safekeeper:
+            assert Path(f"/proc/{safekeeper.pid}/ns/net").samefile(namespace.path)
+        with SafekeeperProcess(2, tmp_path / "2") as safekeeper:
+            assert Path(f"/proc/{safekeeper.pid}/ns/net").samefile("/proc/self/ns/net")
 
 
 def test_all_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
