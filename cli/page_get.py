@@ -68,7 +68,7 @@ def get(**options: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="sk-page-", dir=options["work_dir"]) as work:
         folder = Path(work)
         point = RestorePoints(archive, wal_sources(archive, options), folder).open(
-            moment_of(options)
+            moment_of(options), page=(fork, block)
         )
         replay_dir = folder / "server"
         replay_dir.mkdir()

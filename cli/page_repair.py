@@ -61,7 +61,8 @@ def repair(**options: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="sk-repair-", dir=options["work_dir"]) as work:
         replay_dir = Path(work) / "server"
         replay_dir.mkdir()
-        opener = point_opener(archive, wal_sources(archive, options), Path(work))
+        sources = wal_sources(archive, options)
+        opener = point_opener(archive, sources, Path(work), page=(fork, block))
         found = page_repair.plan(opener, PageReader(replay_dir, server), fork, block)
     for line in _described(found):
         click.echo(line)

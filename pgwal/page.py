@@ -68,6 +68,12 @@ class PageHeader:
     wal_seg_size: int | None = None
     page_size: int | None = None
 
+    def encode(self) -> bytes:
+        short = _SHORT.pack(self.magic, self.info, self.tli, self.page_lsn, self.remaining_length)
+        if self.system_id is None:
+            return short
+        return short + _LONG.pack(self.system_id, self.wal_seg_size, self.page_size)
+
     @property
     def size(self) -> int:
         return SHORT_HEADER_SIZE if self.system_id is None else LONG_HEADER_SIZE

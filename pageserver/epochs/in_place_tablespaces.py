@@ -41,8 +41,13 @@ def link_range(
     folder = data_dir / WAL_FOLDER
     segments = wal.segments(begin_lsn, end_lsn, tli)
     link_wal(segments, begin_lsn - begin_lsn % seg_size, seg_size, created, folder, give)
+    link_histories(wal, data_dir)
+
+
+def link_histories(wal: WalFolder, data_dir: Path) -> None:
+    """Links the timeline history files into a data directory's pg_wal."""
     for path in wal.histories():
-        (folder / path.name).symlink_to(path.resolve())
+        (data_dir / WAL_FOLDER / path.name).symlink_to(path.resolve())
 
 
 def link_wal(

@@ -46,7 +46,7 @@ from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.pgwal.versions import wal_version
 from quorum_wal.walrecords.filter_tables import pass_all
 from quorum_wal.walrecords.record_index import RecordIndex
-from quorum_wal.walrecords.record_survey import RecordFacts, RecordSurveyor
+from quorum_wal.walrecords.record_survey import RecordFacts, RecordSurvey, RecordSurveyor
 
 #: initial number of slots of hash tables
 SLOTS_MIN = 1 << 12
@@ -87,14 +87,16 @@ class TouchSurveyor:
         self._prepared_max = 0
         self.checkpoints: list[Checkpoint] = []
 
-    def feed(self, index: RecordIndex) -> None:
-        """Takes the next records. Raises SurveyError."""
+    def feed(self, index: RecordIndex) -> RecordSurvey:
+        """Takes the next records. Returns their survey, until the next call. Raises
+        SurveyError."""
+        survey = self._surveyor.survey(index)
         if not len(index):
-            return
+            return survey
         if self._begin_lsn is None:
             self._begin_lsn = int(index.start_lsn[0])
         self.end_lsn = int(index.end_lsn[-1])
-        facts, places, _, bad = self._surveyor.survey(index)
+        facts, places, _, bad = survey
         if bad >= 0:
             raise SurveyError(
                 f"could not decode the record at {format_lsn(int(index.start_lsn[bad]))}",
@@ -110,6 +112,7 @@ class TouchSurveyor:
         )  # fmt: skip
         for row in rare[: self._tables.counts[RARE]].tolist():
             self._read_rare(index, facts, row)
+        return survey
 
     def finish(self) -> Touches:
         """The result for all records."""

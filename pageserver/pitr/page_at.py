@@ -11,21 +11,23 @@ that the WAL changes, because a record changes each of its pages independently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from quorum_wal.pageserver.epochs.page_files import PageFiles
+from quorum_wal.pageserver.epochs.page_files import Give, PageFiles
 from quorum_wal.pageserver.epochs.redo import RedoServer
 from quorum_wal.pageserver.errors import PageNotFound
 from quorum_wal.pageserver.layers.fork import PAGE_BYTES, Fork
 from quorum_wal.pageserver.layers.fork_table import fork_blocks
 from quorum_wal.pageserver.layers.page_stack import ZERO_PAGE
 from quorum_wal.pageserver.layers.touches import Database, Numbers
+from quorum_wal.pageserver.pitr.promoted_server import StopPoint
 from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pageserver.pitr.sparse_restore import promoted_at
 
@@ -86,6 +88,7 @@ class PageReader:
         with promoted_at(
             point, self._work_dir / "data", self._server, 0,
             lambda sparse: sparse.build_pages(forks, touches, source, replayed),
+            _link_wal(point, replayed),
         ) as server:  # fmt: skip
             yield PagesAt(point, server.data_dir)
 
@@ -146,6 +149,14 @@ class PagesAt:
             for at, block in enumerate(part.tolist()):
                 found[block] = bytes(data[at * PAGE_BYTES : (at + 1) * PAGE_BYTES])
         return found
+
+
+def _link_wal(
+    point: RestorePoint, replayed: Mapping[Fork, Numbers]
+) -> Callable[[Path, Give], StopPoint]:
+    """Links the WAL that these pages need."""
+    each = [(fork, int(block)) for fork, blocks in replayed.items() for block in blocks]
+    return partial(point.link_wal_of_page, *each[0]) if len(each) == 1 else point.link_wal
 
 
 def _missing_page(fork: Fork, block: int, point: RestorePoint) -> PageNotFound:

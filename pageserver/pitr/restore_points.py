@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TypeAlias
 
 from quorum_wal.backup.wal_source import WalSource
 from quorum_wal.objectstore.archive import TimelineArchive
@@ -20,13 +21,18 @@ from quorum_wal.pageserver.cuts.no_cuts import no_cuts
 from quorum_wal.pageserver.cuts.page_objects import PageObjects
 from quorum_wal.pageserver.epochs.wal_folder import WalFolder
 from quorum_wal.pageserver.errors import PageNotFound, SurveyError
+from quorum_wal.pageserver.layers.fork import Fork
 from quorum_wal.pageserver.objects.page_index import Cut, PageIndex
 from quorum_wal.pageserver.pitr.end_times import EndTimes
+from quorum_wal.pageserver.pitr.page_wal import PageWal
 from quorum_wal.pageserver.pitr.restore_point import RestorePoint, WalSurvey
 from quorum_wal.pageserver.pitr.sourced_wal import SourcedWal
 from quorum_wal.pgwal.history import TimelineHistory, history_file_name
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.walrecords.record_index import as_boundary
+
+#: The number of a block of a fork.
+PageName: TypeAlias = tuple[Fork, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,10 @@ class RecoveryTarget:
 
 
 def point_opener(
-    archive: TimelineArchive, sources: Sequence[WalSource], work: Path
+    archive: TimelineArchive,
+    sources: Sequence[WalSource],
+    work: Path,
+    page: PageName | None = None,
 ) -> Callable[[RecoveryTarget], RestorePoint]:
     """Opens each point in a new folder in `work`, and removes the folder of the previous one."""
     folders: list[tempfile.TemporaryDirectory[str]] = []
@@ -49,7 +58,7 @@ def point_opener(
         while folders:
             folders.pop().cleanup()
         folders.append(tempfile.TemporaryDirectory(prefix="point-", dir=work))
-        return RestorePoints(archive, sources, Path(folders[-1].name)).open(target)
+        return RestorePoints(archive, sources, Path(folders[-1].name)).open(target, page)
 
     return open_point
 
@@ -90,7 +99,8 @@ class RestorePoints:
         self._index = PageIndex()
         self.is_wal_end = False
 
-    def open(self, target: RecoveryTarget) -> RestorePoint:
+    def open(self, target: RecoveryTarget, page: PageName | None = None) -> RestorePoint:
+        """With `page`, that page is read with less work."""
         self._wal.path.mkdir()
         self._index = self._objects.newest_index()
         cuts = self._index.cuts
@@ -98,7 +108,8 @@ class RestorePoints:
             raise no_cuts(self._objects)
         for cut in reversed(cuts):
             if self._is_before(cut, target):
-                survey = WalSurvey(self._archive.facts.server.pg_major, cut.redo_lsn)
+                of_page = None if page is None else PageWal(*page)
+                survey = WalSurvey(self._archive.facts.server.pg_major, cut.redo_lsn, of_page)
                 target_lsn = self._target_lsn(cut, target, survey)
                 if target_lsn >= cut.end_lsn:
                     return self._point(cut, target_lsn, survey)

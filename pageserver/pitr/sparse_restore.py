@@ -25,6 +25,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from quorum_wal.pageserver.epochs.file_set import FileSet, copied_from
+from quorum_wal.pageserver.epochs.page_files import Give
 from quorum_wal.pageserver.epochs.redo import RedoServer
 from quorum_wal.pageserver.epochs.sparse_files import SparseFiles
 from quorum_wal.pageserver.errors import PageNotFound, RedoError, TableIncomplete
@@ -36,7 +37,7 @@ from quorum_wal.pageserver.pitr.catalog_files import (
     pages_in_directory,
 )
 from quorum_wal.pageserver.pitr.dump_roles import DumpRoles
-from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits
+from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
 from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pageserver.pitr.restored_table import (
     DumpFormat,
@@ -160,6 +161,7 @@ class SparseRestore:
         with promoted_at(
             point, data_dir, self._server, locks,
             lambda sparse: sparse.build_set(files, point.touches, point.source),
+            point.link_wal,
         ) as server:  # fmt: skip
             yield server
 
@@ -171,18 +173,19 @@ def promoted_at(
     redo: RedoServer,
     locks: int,
     build: Callable[[SparseFiles], None],
+    link_wal: Callable[[Path, Give], StopPoint],
 ) -> Iterator[PromotedServer]:
-    """Creates `data_dir` with the files that `build` writes, and removes it. One transaction may
-    lock `locks` relations. Raises PageserverError."""
+    """Creates `data_dir` with the files that `build` writes and the WAL that `link_wal` links, and
+    removes it. One transaction may lock `locks` relations. Raises PageserverError."""
     data_dir.mkdir(mode=0o700)
     redo.give(data_dir)
     try:
         point.frame.unpack(data_dir, give=redo.give, with_kept=False)
         folder = point.frame.control_file().version_folder(point.wal.server.pg_major)
         build(SparseFiles(data_dir, folder, redo.give))
-        point.link_wal(data_dir, redo.give)
+        stop = link_wal(data_dir, redo.give)
         limits = ServerLimits(point.prepared_max, locks)
-        with PromotedServer(redo, data_dir, point.stop, limits) as server:
+        with PromotedServer(redo, data_dir, stop, limits) as server:
             yield server
     finally:
         shutil.rmtree(data_dir)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import numpy as np
@@ -26,6 +27,7 @@ from quorum_wal.pageserver.layers.fork_table import read_fork_table
 from quorum_wal.pageserver.layers.page_header import PageHeader, page_checksum
 from quorum_wal.pageserver.layers.touches import Database, Touches
 from quorum_wal.pageserver.pitr.page_at import PageOrigin, PageReader
+from quorum_wal.pageserver.pitr.page_wal import PageWal
 from quorum_wal.pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
 from quorum_wal.pageserver.pitr.restore_point import RestorePoint
 from quorum_wal.pg_fixtures.postgres import Postgres
@@ -36,9 +38,15 @@ STEPS = 30
 PREPARED, LOCKS = 100, 10_000
 
 
-def run_seed(binaries: PostgresBinaries, root: Path, seed: int, pages: int) -> int:
-    """Works in the empty folder `root`. Returns the number of replayed pages. Raises NotEqual,
-    PageserverError."""
+class Replayed(NamedTuple):
+    """The number of replayed pages, and for how many of them all WAL was replayed."""
+
+    pages: int
+    with_all_wal: int
+
+
+def run_seed(binaries: PostgresBinaries, root: Path, seed: int, pages: int) -> Replayed:
+    """Works in the empty folder `root`. Raises NotEqual, PageserverError."""
     chance = random.Random(f"{seed} of pages")
     server = Postgres(binaries, root / "primary", wal_seg_size=SEGMENT_BYTES)
     load = RandomWorkload(server, seed, lambda name: new_folder(world, name))
@@ -85,7 +93,7 @@ def full_copy(world: PageWorld, stop: StopPoint) -> Iterator[Path]:
 def _compare(
     world: PageWorld, point: RestorePoint, touches: Touches, full: Path, chance: random.Random,
     pages: int,
-) -> int:  # fmt: skip
+) -> Replayed:  # fmt: skip
     table = read_fork_table(full)
     # The end of recovery creates unlogged relations again.
     # Pages of a database that is copied file by file are refused.
@@ -100,21 +108,27 @@ def _compare(
     work_dir.mkdir()
     reader = PageReader(work_dir, world.server)
     folder = world.frame.control_file().version_folder(world.facts.pg_major)
-    replayed = 0
+    replayed = with_all_wal = 0
     for _ in range(pages):
         fork, block = _draw(chance, logged, table, touches)
         path = full / fork.file(folder, block // SEGMENT_BLOCKS)
         at = block % SEGMENT_BLOCKS * PAGE_BYTES
         expected = path.read_bytes()[at : at + PAGE_BYTES]
-        found = reader.read(point, fork, block)
+        of_page = PageWal(fork, block)
+        surveyed = survey_folder(
+            world.wal, point.redo_lsn, point.target_lsn, point.tli, of_page
+        )  # fmt: skip
+        found = reader.read(replace(point, surveyed=surveyed), fork, block)
         if found.content != expected:
             raise NotEqual(f"block {block} of {fork} differs, found in {found.origin}")
         checksum = PageHeader.parse(expected).checksum
         if checksum and checksum != page_checksum(expected, block):
             raise NotEqual(f"the checksum of block {block} of {fork} is computed otherwise")
-        replayed += found.origin is PageOrigin.REPLAYED
+        is_replayed = found.origin is PageOrigin.REPLAYED
+        replayed += is_replayed
+        with_all_wal += is_replayed and not of_page.is_enough(fork, block, point.tli, touches)
     _check_what_is_not_there(reader, point, logged[0], table[logged[0]])
-    return replayed
+    return Replayed(replayed, with_all_wal)
 
 
 def _draw(
@@ -150,7 +164,11 @@ def _check_what_is_not_there(
 @click.option("--pages", default=100)
 def main(pg_major: int | None, seeds: str, pages: int) -> None:
     def run(binaries: PostgresBinaries, root: Path, seed: int) -> str:
-        return f"{pages} pages equal, {run_seed(binaries, root, seed, pages)} replayed"
+        replayed = run_seed(binaries, root, seed, pages)
+        return (
+            f"{pages} pages equal, {replayed.pages} replayed, {replayed.with_all_wal} of them with "
+            "all WAL"
+        )
 
     run_seeds(pg_major, seeds, run)
 

@@ -37,7 +37,7 @@ def test_single_pages(binaries: PostgresBinaries, tmp_path: Path) -> None:
     print(f"seed {SEED}")
     tmp_path.chmod(0o755)
     try:
-        assert random_pages.run_seed(binaries, tmp_path, SEED, PAGES) > 0
+        assert random_pages.run_seed(binaries, tmp_path, SEED, PAGES).pages > 0
     except (NotEqual, PageserverError) as error:
         pytest.fail(f"{error} {getattr(error, 'hint', '')}")
 
