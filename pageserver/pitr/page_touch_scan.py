@@ -58,17 +58,19 @@ def page_touches(
         for row, how in zip(rows[:count].tolist(), hows[:count].tolist(), strict=True)
     ]
     rmgrs = facts.operation >> 4
-    rare = np.flatnonzero((rmgrs == _SMGR) | (rmgrs == _XACT)).tolist()
+    names_files = (
+        (rmgrs == _XACT) & (facts.operation & _XACT_HAS_INFO != 0) & (facts.main_length >= 12)
+    )
+    rare = np.flatnonzero((rmgrs == _SMGR) | names_files).tolist()
     found += [(row, Touch.FILE) for row in rare if _is_of_file(index, survey, row, fork)]
     return sorted(found)
 
 
 def _is_of_file(index: RecordIndex, survey: RecordSurvey, row: int, fork: Fork) -> bool:
+    """Of a Storage record, or the end of a transaction with more information."""
     facts = survey.facts
     rmgr, op = divmod(int(facts.operation[row]), 16)
     main_length = int(facts.main_length[row])
-    if rmgr == _XACT and (not op & _XACT_HAS_INFO or main_length < 12):
-        return False
     record = int(facts.record[row])
     end = int(index.at[record]) + int(facts.length[row])
     main = index.data[end - main_length : end].tobytes()
