@@ -78,7 +78,8 @@ class SparseWal:
         self._position = usable_position(begin_lsn, server.wal_seg_size)
         self._last_lsn = 0
         self._page_lsn = self._segno = -1
-        self._segment = bytearray()
+        #: of the current segment: offsets and bytes
+        self._parts: list[tuple[int, bytes | bytearray]] = []
 
     def append(self, record: WalRecord) -> None:
         """Records must be in order, and must not overlap."""
@@ -167,21 +168,22 @@ class SparseWal:
         ).encode()
 
     def _write(self, lsn: int, data: bytes | bytearray) -> None:
-        """Positions ascend."""
-        offset = lsn % self._server.wal_seg_size
-        self._segment.extend(bytes(offset - len(self._segment)))
-        self._segment.extend(data)
+        """The file has holes instead of zeros."""
+        if data.count(0) < len(data):
+            self._parts.append((lsn % self._server.wal_seg_size, data))
 
     def _flush(self) -> None:
-        if not self._segment:
+        if not self._parts:
             return
         seg_size = self._server.wal_seg_size
         path = self._folder / format_segment_name(self._tli, self._segno, seg_size)
         with path.open("xb") as file:
-            file.write(self._segment)
+            for offset, data in self._parts:
+                file.seek(offset)
+                file.write(data)
             file.truncate(seg_size)
         self._give(path)
-        self._segment.clear()
+        self._parts.clear()
 
 
 def _record(length: int, info: int, data: bytes) -> bytes:
