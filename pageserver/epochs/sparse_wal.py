@@ -100,7 +100,7 @@ class SparseWal:
             landing = self._after_switch()
             room = target - landing
             if room == 0 or room >= RECORD_HEADER_SIZE:
-                self._put(_record(RECORD_HEADER_SIZE, XLOG_SWITCH, b""))
+                self._put(_record(XLOG_SWITCH))
                 self._position = landing
             else:
                 gap = target - self._position
@@ -186,9 +186,9 @@ class SparseWal:
         self._parts.clear()
 
 
-def _record(length: int, info: int, data: bytes) -> bytes:
+def _record(info: int, data: bytes = b"") -> bytes:
     """A record of the WAL code itself, without a transaction."""
-    assert length == RECORD_HEADER_SIZE + len(data)
+    length = RECORD_HEADER_SIZE + len(data)
     return _HEADER.pack(length, 0, 0, info, RM_XLOG_ID) + bytes(_U32.size) + data
 
 
@@ -196,9 +196,9 @@ def _noop(length: int) -> bytes:
     size = length - RECORD_HEADER_SIZE
     assert size == 0 or size >= ALIGNMENT, "records are aligned, and none is shorter than a header"
     if size == 0:
-        return _record(length, XLOG_NOOP, b"")
+        return _record(XLOG_NOOP)
     if size - _SHORT_DATA.size <= 0xFF:
         head = _SHORT_DATA.pack(_ID_DATA_SHORT, size - _SHORT_DATA.size)
     else:
         head = _LONG_DATA.pack(_ID_DATA_LONG, size - _LONG_DATA.size)
-    return _record(length, XLOG_NOOP, head.ljust(size, b"\0"))
+    return _record(XLOG_NOOP, head.ljust(size, b"\0"))
