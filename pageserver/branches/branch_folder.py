@@ -28,6 +28,9 @@ from quorum_wal.storage import durable
 
 RECORD, MARKER = "branch.json", "incomplete"
 DATA, SOCKET, WORK = "data", "socket", "work"
+#: No client can connect to a socket whose path does not fit into `sun_path`, see unix(7).
+SOCKET_PATH_BYTES_MAX = 107
+SOCKET_NAME_MAX = ".s.PGSQL.65535"
 LOCK_SECONDS_MAX = 1.0
 POLL_SECONDS = 0.02
 FOLDER_MODE = 0o711  # the server's account must be able to traverse it
@@ -137,6 +140,13 @@ class BranchFolder:
 
     def begin(self) -> None:
         """Creates the folder, marked as incomplete."""
+        socket_bytes = len(os.fsencode(self.socket / SOCKET_NAME_MAX))
+        if socket_bytes > SOCKET_PATH_BYTES_MAX:
+            raise BranchError(
+                f"the path of the socket of branch {self.name} is too long: expected at most "
+                f"{SOCKET_PATH_BYTES_MAX} bytes, got {socket_bytes}",
+                hint="Specify a folder with a shorter path with --branches-dir.",
+            )
         with _errors(self.path, "create"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:

@@ -269,8 +269,11 @@ def assert_not_the_primary(past: Past, branch: Branch) -> None:
     past.primary.execute("CREATE TABLE commits_go_on ()")
 
 
-@pytest.mark.parametrize("pg_binaries", oldest_and_newest()[1:], ids=str, indirect=True)
-def test_of_other_versions(past: Past, pg_binaries: PostgresBinaries) -> None:
+# The path of a socket is limited, and has the name of the test in it.
+@pytest.mark.parametrize(
+    "pg_binaries", oldest_and_newest()[1:], ids=lambda found: str(found.major), indirect=True
+)
+def test_versions(past: Past, pg_binaries: PostgresBinaries) -> None:
     branch = past.created("one", "--at", past.at.isoformat())
     assert branch.execute(ROWS) == past.second
     branch.execute("CREATE TABLE only_here AS SELECT 1 AS a")

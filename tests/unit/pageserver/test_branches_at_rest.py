@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,6 +56,15 @@ def test_values_are_quoted() -> None:
 def test_invalid_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(BranchError, match="is not a valid branch name"):
         BranchFolder(tmp_path, name)
+
+
+def test_a_socket_that_clients_could_not_reach_is_refused(tmp_path: Path) -> None:
+    longest = 107 - len(os.fsencode(tmp_path)) - len("//n/socket/.s.PGSQL.65535")
+    BranchFolder(tmp_path / ("d" * longest), "n").begin()
+    folder = BranchFolder(tmp_path / ("e" * (longest + 1)), "n")
+    with pytest.raises(BranchError, match="expected at most 107 bytes, got 108"):
+        folder.begin()
+    assert not folder.path.parent.exists()
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
