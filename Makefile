@@ -6,10 +6,6 @@ PYTEST_ARGS ?= -q
 # Most tests wait most of the time, so five workers suit two processors.
 WORKERS ?= 5
 MINUTES ?= 10
-# The folders of the tests: in memory, if there is room. A disk would take a third of the run's
-# processor time, to copy and remove data folders. Tests that need a disk mount one.
-TEST_DIR ?= $(shell df --block-size=1G --output=avail /dev/shm 2>/dev/null | \
-	awk 'NR == 2 && $$1 >= 12 { print "/dev/shm" }')
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # The tests start thousands of processes. Without .pyc files each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,8 +66,8 @@ test: $(VENV)/installed-spark  ## all tests, and check
 pytest: $(VENV)/installed-spark
 	@ls spark/changes/__pycache__/*.nbc >/dev/null 2>&1 || \
 		$(BIN)/pytest --quiet --ignore=tests/test_tidy.py -k '$(COMPILES)' >/dev/null || true
-	$(if $(TEST_DIR),PYTEST_DEBUG_TEMPROOT=$(TEST_DIR)) $(BIN)/pytest --numprocesses=$(WORKERS) \
-		--no-loadscope-reorder --ignore=tests/test_tidy.py $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(WORKERS) --no-loadscope-reorder --ignore=tests/test_tidy.py \
+		$(PYTEST_ARGS)
 
 test-fast: $(VENV)/installed-spark  ## the pure rings, and a little of the others, in two minutes
 	$(BIN)/pytest --numprocesses=2 --no-loadscope-reorder $(PYTEST_ARGS) $(FAST)
