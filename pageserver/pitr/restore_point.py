@@ -94,6 +94,12 @@ class RestorePoint:
         """The greatest max_prepared_transactions up to the target."""
         return max(self.frame.control_file().prepared_max, self.touches.prepared_max)
 
+    def wal_of_page(self, fork: Fork, block: int) -> PageWal | None:
+        """What the replay needs to obtain that page, if that is known, and not the whole WAL."""
+        wanted = self.surveyed.of_page
+        is_enough = wanted is not None and wanted.is_enough(fork, block, self.tli, self.touches)
+        return wanted if is_enough else None
+
     def link_wal(self, data_dir: Path, give: Give) -> StopPoint:
         """For a server in `data_dir`, which replays the WAL up to the returned record. Raises
         PageserverError."""
@@ -105,8 +111,8 @@ class RestorePoint:
 
     def link_wal_of_page(self, fork: Fork, block: int, data_dir: Path, give: Give) -> StopPoint:
         """As link_wal(), for a server of which only this page is read. Raises PageserverError."""
-        wanted = self.surveyed.of_page
-        if wanted is None or not wanted.is_enough(fork, block, self.tli, self.touches):
+        wanted = self.wal_of_page(fork, block)
+        if wanted is None:
             return self.link_wal(data_dir, give)
         link_histories(self.wal, data_dir)
         return wanted.write(self.wal.server, self.redo_lsn, self.stop, data_dir / WAL_FOLDER, give)

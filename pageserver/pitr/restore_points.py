@@ -93,14 +93,13 @@ class RestorePoints:
         self._objects = PageObjects(archive.store, archive.timeline)
         self._history = archive.newest_history()
         self._wal = WalFolder(folder / "wal", archive.facts.server)
-        self._wal_of_sources = SourcedWal(
-            archive.facts.server, self._history, sources, self._wal.path
-        )
+        self._sources = sources
         self._index = PageIndex()
         self.is_wal_end = False
 
     def open(self, target: RecoveryTarget, page: PageName | None = None) -> RestorePoint:
-        """With `page`, that page is read with less work."""
+        """With `page`, only that page may be read at the point. Then the WAL is kept only if all of
+        it must be replayed."""
         self._wal.path.mkdir()
         self._index = self._objects.newest_index()
         cuts = self._index.cuts
@@ -110,9 +109,13 @@ class RestorePoints:
             if self._is_before(cut, target):
                 of_page = None if page is None else PageWal(*page)
                 survey = WalSurvey(self._archive.facts.server.pg_major, cut.redo_lsn, of_page)
-                target_lsn = self._target_lsn(cut, target, survey)
+                wal = self._wal_of_sources(is_kept=page is None)
+                target_lsn = self._target_lsn(cut, target, wal, survey)
                 if target_lsn >= cut.end_lsn:
-                    return self._point(cut, target_lsn, survey)
+                    point = self._point(cut, target_lsn, survey)
+                    if page is not None and point.wal_of_page(*page) is None:
+                        self._keep_wal(point)
+                    return point
         raise before_first_cut(self._index)
 
     def files(self, point: RestorePoint) -> CutFiles:
@@ -125,15 +128,25 @@ class RestorePoints:
             return cut.end_lsn <= target.lsn
         return target.time is None or cut.time_unix_s <= target.time.timestamp()
 
-    def _target_lsn(self, cut: Cut, target: RecoveryTarget, survey: WalSurvey) -> int:
-        """The position of the target. Fetches all WAL from the cut to it into the folder, and
-        surveys it."""
+    def _wal_of_sources(self, *, is_kept: bool) -> SourcedWal:
+        kept_in = self._wal.path if is_kept else None
+        return SourcedWal(self._archive.facts.server, self._history, self._sources, kept_in)
+
+    def _keep_wal(self, point: RestorePoint) -> None:
+        wal = self._wal_of_sources(is_kept=True)
+        for _ in wal.records(point.redo_lsn, point.target_lsn):
+            continue  # the segments are in the folder
+
+    def _target_lsn(
+        self, cut: Cut, target: RecoveryTarget, wal: SourcedWal, survey: WalSurvey
+    ) -> int:
+        """The position of the target. Surveys all WAL from the cut to it."""
         limit_lsn = target.lsn
         if limit_lsn is not None:  # a position after a page header means the end before it
             limit_lsn = as_boundary(limit_lsn, self._archive.facts.wal_seg_size)
         self.is_wal_end = False
         times = EndTimes(self._archive.facts.server.pg_major)
-        for index in self._wal_of_sources.records(cut.redo_lsn, limit_lsn):
+        for index in wal.records(cut.redo_lsn, limit_lsn):
             if target.time is not None:
                 later_lsn = times.first_after(index, target.time)
                 if later_lsn is not None:
