@@ -253,6 +253,11 @@ def test_one_page_at_a_moment(pages: Pages, tmp_path: Path) -> None:
     ((block,), *_) = primary.execute(
         "SELECT split_part(trim('()' FROM ctid::text), ',', 1) FROM t WHERE m = 'changed'"
     )
+    primary.execute("CREATE TABLE shorter AS SELECT g FROM generate_series(1, 5000) g")
+    ((shorter,),) = primary.execute("SELECT pg_relation_filepath('shorter')")
+    primary.execute("DELETE FROM shorter WHERE g > 100")
+    primary.execute("VACUUM shorter")
+    assert primary.execute("SELECT pg_relation_size('shorter')") == [(8192,)]
     primary.execute("SELECT pg_switch_wal()")
     ((end,),) = primary.execute("SELECT pg_current_wal_lsn()::text")
     wait_until(lambda: Lsn.parse(archived(pages)) >= Lsn.parse(end), TIMEOUT, "the archive")
@@ -263,6 +268,10 @@ def test_one_page_at_a_moment(pages: Pages, tmp_path: Path) -> None:
     before = sk("page", "get", path, 0, *where, "--at-lsn", got["cut"])
     assert before.returncode == 0, before.stderr
     assert "found in        layers" in before.stdout
+    # A file that the WAL truncates: all of it is replayed.
+    assert sk_json("page", "get", shorter, 0, *where, "--at-lsn", end)["found_in"] == "replayed"
+    gone = sk("page", "get", shorter, 7, *where, "--at-lsn", end)
+    assert_refused(gone, 1, "block 7 of", "the fork has no file")
     none = sk("page", "get", path, 999_999, *where, "--at-lsn", end)
     assert_refused(none, 1, "block 999999 of", "the fork has")
     check_before_the_horizon(pages, path, tmp_path)
