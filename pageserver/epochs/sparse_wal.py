@@ -1,15 +1,22 @@
 """Writes WAL that has only some records of a range, each at its position.
 
-    range     |R1|R2 |R3 |R4  ..  |  ..  R7  ..  |  ..  R8|R9 |R10|
-    written   |NOOP  |R3 |SWITCH| |SWITCH|       |NOOP    |R9 |NOOP|
-              segment             segment        segment
+    range     |R1|R2 |R3 |R4  |R5  ..  |  ..  R7  ..  |  ..  R8|R9 |R10|
+    written   |NOOP  |R3 |FPI |SWITCH| |SWITCH|       |NOOP    |R9 |NOOP|
+              segment                  segment        segment
 
 Between two records, XLOG_SWITCH leads to the next segment, so that Postgres does not read the rest,
 and XLOG NOOP, which has no effect, to the next record within a segment. All pages have headers that
 fit. The records keep their bytes, but for the pointer to the previous record and the CRC.
 
-Law: Postgres replays the given records, and no others, at the positions that they had.
-Sources: Postgres `access/xlog_internal.h`, `XLogDecodeNextRecord` in `xlogreader.c`, `xlog_redo`.
+A record may also write other pages as a whole, with an image or from nothing. Records that are left
+out would have changed them, so a later record might not fit. XLOG_FPI with images of zeros makes
+them pages that do not exist, which replay ignores as all others (`ignore_invalid_pages`).
+
+Law: Postgres replays the given records, at the positions that they had, and no others that change a
+page which one of them reads.
+Sources: Postgres `access/xlog_internal.h`, `access/xlogrecord.h`, `XLogDecodeNextRecord` and
+`RestoreBlockImage` in `xlogreader.c`, `XLogReadBufferForRedoExtended` in `xlogutils.c`,
+`xlog_redo`.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -36,7 +44,7 @@ from quorum_wal.pgwal.rmgr import RM_XLOG_ID
 from quorum_wal.pgwal.segment import format_segment_name
 from quorum_wal.pgwal.versions import wal_version
 
-XLOG_NOOP = 0x20
+XLOG_NOOP, XLOG_FPI = 0x20, 0xB0
 #: Postgres reads a whole record into memory.
 NOOP_BYTES_MAX = 1 << 20
 ALIGNMENT = 8
@@ -48,14 +56,36 @@ _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _ID_DATA_SHORT, _ID_DATA_LONG = 255, 254
 _SHORT_DATA = struct.Struct("<BB")
 _LONG_DATA = struct.Struct("<BI")
+#: A block with an image: id, fork and flags, length of data; length of the image, offset of its
+#: hole, flags; tablespace, database, file; block number.
+_IMAGE = struct.Struct("<BBHHHBIIII")
+_HAS_IMAGE, _IMAGE_HAS_HOLE = 0x10, 0x01
+#: XLR_MAX_BLOCK_ID, plus 1
+ZEROED_MAX = 33
+
+
+class PageRef(NamedTuple):
+    """A page, by the numbers that WAL has."""
+
+    tablespace: int
+    database: int
+    number: int
+    fork: int
+    block: int
 
 
 @dataclass(frozen=True, slots=True)
 class WalRecord:
-    """A record at `start_lsn`, with its header."""
+    """A record at `start_lsn`, with its header. `writes`: other pages that it writes as a whole."""
 
     start_lsn: int
     content: bytes
+    writes: tuple[PageRef, ...] = ()
+
+
+def zeroing_bytes(count: int) -> int:
+    """The least length of a record that makes so many pages ones that do not exist."""
+    return RECORD_HEADER_SIZE + count * (_IMAGE.size + 1)
 
 
 class SparseWal:
@@ -80,11 +110,17 @@ class SparseWal:
         self._page_lsn = self._segno = -1
         #: of the current segment: offsets and bytes
         self._parts: list[tuple[int, bytes | bytearray]] = []
+        self._written: set[PageRef] = set()
 
     def append(self, record: WalRecord) -> None:
-        """Records must be in order, and must not overlap."""
-        self._fill(usable_position(record.start_lsn, self._server.wal_seg_size))
+        """Records must be in order, and must not overlap. Between two of them there must be room to
+        zero what those before have written, unless the second one follows directly."""
+        target = usable_position(record.start_lsn, self._server.wal_seg_size)
+        if self._written and target != self._position:
+            self._zero(target - self._position)
+        self._fill(target)
         self._put(record.content)
+        self._written.update(record.writes)
 
     def finish(self, end_lsn: int) -> int:
         """The WAL ends there, which is the end of a record of the range. Returns the position of
@@ -93,7 +129,26 @@ class SparseWal:
         self._flush()
         return self._last_lsn
 
-    # ---- records without effect
+    # ---- other records
+
+    def _zero(self, room: int) -> None:
+        """Makes the written pages ones that do not exist."""
+        version = wal_version(self._server.pg_major)
+        needed = zeroing_bytes(len(self._written))
+        length = needed + -needed % ALIGNMENT
+        if 0 < room - length < RECORD_HEADER_SIZE:
+            length = room
+        assert length <= room, "the caller has checked the room"
+        heads, spare = [], length - needed
+        for number, page in enumerate(sorted(self._written)):
+            flags = _IMAGE_HAS_HOLE | version.image_apply
+            head = _IMAGE.pack(number, page.fork | _HAS_IMAGE, 0, 1 + spare, 1, flags, *page[:3],
+                               page.block)  # fmt: skip
+            heads.append(head)
+            spare = 0
+        body = b"".join(heads).ljust(length - RECORD_HEADER_SIZE, b"\0")
+        self._put(_record(XLOG_FPI, body))
+        self._written.clear()
 
     def _fill(self, target: int) -> None:
         while self._position != target:

@@ -115,4 +115,4 @@ class RestorePoint:
         if wanted is None:
             return self.link_wal(data_dir, give)
         link_histories(self.wal, data_dir)
-        return wanted.write(self.wal.server, self.redo_lsn, self.stop, data_dir / WAL_FOLDER, give)
+        return wanted.write(self.redo_lsn, self.stop, data_dir / WAL_FOLDER, give)

@@ -107,7 +107,7 @@ class RestorePoints:
             raise no_cuts(self._objects)
         for cut in reversed(cuts):
             if self._is_before(cut, target):
-                of_page = None if page is None else PageWal(*page)
+                of_page = None if page is None else PageWal(self._archive.facts.server, *page)
                 survey = WalSurvey(self._archive.facts.server.pg_major, cut.redo_lsn, of_page)
                 wal = self._wal_of_sources(is_kept=page is None)
                 target_lsn = self._target_lsn(cut, target, wal, survey)

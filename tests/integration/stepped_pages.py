@@ -220,6 +220,11 @@ def run_step(
         looks = older.looks()
         older.resume()
         world.check_until(lambda: _knows(older, looks), f"the older one to see it, {what}")
+        # What it had decided to write before may be written now, but nothing after its next look.
+        looks = older.looks()
+        world.check_until(
+            lambda: not older.alive or older.looks() > looks + 1, "the older one to look again"
+        )
         writes = older.writes()
         newer.wait_cuts()
         newer.wait_visible()

@@ -114,7 +114,7 @@ def _compare(
         path = full / fork.file(folder, block // SEGMENT_BLOCKS)
         at = block % SEGMENT_BLOCKS * PAGE_BYTES
         expected = path.read_bytes()[at : at + PAGE_BYTES]
-        of_page = PageWal(fork, block)
+        of_page = PageWal(world.facts, fork, block)
         surveyed = survey_folder(
             world.wal, point.redo_lsn, point.target_lsn, point.tli, of_page
         )  # fmt: skip

@@ -20,20 +20,24 @@ SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
 XACT, SMGR, CLOG, DATABASE, TABLESPACE, HEAP = 1, 2, 3, 4, 5, 10
 FORK, BLOCK = Fork(1663, 5, 16400, ForkKind.MAIN), 3
 OTHER = Fork(1663, 5, 16401, ForkKind.MAIN)
-NOOP = 0x20
+FPI, WILL_INIT = 0xB0, 0x40
 
 
 def main_data(data: bytes) -> bytes:
     return bytes([255, len(data)]) + data
 
 
-def touch(fork: Fork, block: int) -> bytes:
+def touch(fork: Fork, block: int, number: int = 0, flags: int = 0) -> bytes:
     """A block reference without an image or data."""
-    return struct.pack("<BBHIIII", 0, 0, 0, fork.tablespace, fork.database, fork.number, block)
+    return struct.pack("<BBHIIII", number, flags, 0, *relation(fork), block)
+
+
+def relation(fork: Fork) -> tuple[int, int, int]:
+    return fork.tablespace, fork.database, fork.number
 
 
 def locator(fork: Fork) -> bytes:
-    return struct.pack("<III", fork.tablespace, fork.database, fork.number)
+    return struct.pack("<III", *relation(fork))
 
 
 def truncation(fork: Fork) -> bytes:
@@ -46,7 +50,7 @@ def drop(fork: Fork) -> bytes:
 
 
 def fed(log: WalLog) -> tuple[PageWal, TouchSurveyor]:
-    wanted, surveyor = PageWal(FORK, BLOCK), TouchSurveyor(SERVER.pg_major)
+    wanted, surveyor = PageWal(SERVER, FORK, BLOCK), TouchSurveyor(SERVER.pg_major)
     indexer = RecordIndexer(
         START_LSN, wal_seg_size=WAL_SEG_SIZE, version_major=SERVER.pg_major, is_boundary=True
     )
@@ -62,6 +66,24 @@ def log_of(*records: tuple[bytes, int, int]) -> WalLog:
     return log
 
 
+def replayed(wanted: PageWal, log: WalLog, folder: Path) -> list[tuple[int, int, bytes]]:
+    """(resource manager, info, bytes) of the records up to the end of the log."""
+    stop = wanted.write(START_LSN, StopPoint(log.starts[-1], log.lsn, 1), folder, lambda _: None)
+    assert (stop.end_lsn, stop.tli) == (log.lsn, 1)
+    indexer = RecordIndexer(
+        START_LSN, log.lsn, wal_seg_size=WAL_SEG_SIZE, version_major=SERVER.pg_major
+    )
+    (segment,) = folder.iterdir()
+    index = indexer.feed(segment.read_bytes())
+    assert int(index.start_lsn[-1]) == stop.record_lsn
+    found = []
+    for at in index.at.tolist():
+        record = index.data[at:].tobytes()
+        record = record[: int.from_bytes(record[:4], "little")]
+        found.append((record[17], record[16], record))
+    return found
+
+
 TOUCHES = (
     (touch(FORK, BLOCK), HEAP, 0x00),
     (touch(FORK, BLOCK + 1), HEAP, 0x00),
@@ -74,17 +96,32 @@ def test_what_touches_the_page_and_what_replay_needs_is_written(tmp_path: Path) 
     log = log_of(*TOUCHES, (touch(OTHER, 1), HEAP, 0x00))
     wanted, surveyor = fed(log)
     assert wanted.is_enough(FORK, BLOCK, 1, surveyor.finish())
-    stop = wanted.write(
-        SERVER, START_LSN, StopPoint(log.starts[-1], log.lsn, 1), tmp_path, lambda _: None
+    records = replayed(wanted, log, tmp_path)
+    assert [rmgr for rmgr, _, _ in records] == [HEAP, XLOG, CLOG, XLOG]
+
+
+@pytest.mark.parametrize("room", [0, 24, 48, 56, 64, 72, 80, 88, 200])
+@pytest.mark.parametrize("count", [1, 2])
+def test_other_pages_that_are_written_do_not_exist_later(
+    room: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of another file are written together with the page. There is room before it is changed
+    again."""
+    others = b"".join(touch(OTHER, n, n, WILL_INIT) for n in range(1, 1 + count))
+    between = [(main_data(bytes(room - 26)) if room > 24 else b"", HEAP, 0x00)] if room else []
+    log = log_of(
+        (touch(FORK, BLOCK) + others, HEAP, 0x00), *between, (touch(FORK, BLOCK), HEAP, 0x00)
     )
-    assert stop == StopPoint(log.starts[-1], log.lsn, 1)
-    indexer = RecordIndexer(
-        START_LSN, log.lsn, wal_seg_size=WAL_SEG_SIZE, version_major=SERVER.pg_major
-    )
-    (segment,) = tmp_path.iterdir()
-    index = indexer.feed(segment.read_bytes())
-    rmgrs = [int(index.data[at + 17]) for at in index.at]
-    assert rmgrs == [HEAP, XLOG, CLOG, XLOG]
+    wanted, surveyor = fed(log)
+    is_enough = wanted.is_enough(FORK, BLOCK, 1, surveyor.finish())
+    assert is_enough == (room == 0 or room >= 24 + 26 * count)
+    if is_enough and room:
+        records = replayed(wanted, log, tmp_path)
+        assert [(rmgr, info) for rmgr, info, _ in records][:2] == [(HEAP, 0), (XLOG, FPI)]
+        assert records[1][2].count(struct.pack("<III", *relation(OTHER))) == count
+        monkeypatch.setattr(page_wal, "ZEROED_MAX", count - 1)
+        wanted, surveyor = fed(log)
+        assert not wanted.is_enough(FORK, BLOCK, 1, surveyor.finish())
 
 
 @pytest.mark.parametrize(
