@@ -6,7 +6,8 @@
                                      promoted, and its files are read
 
 Law: the result is the page after all records that begin before X. Replay ignores all other pages
-that the WAL changes, because a record changes each of its pages independently.
+that the WAL changes, because a record changes each of its pages independently. For a single page,
+it needs only the records of this page (`page_wal.py`).
 """
 
 from __future__ import annotations
