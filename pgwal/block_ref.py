@@ -28,17 +28,17 @@ from quorum_wal.pgwal.versions import WalVersion, wal_version
 BLOCK_SIZE = 8192
 BLOCK_ID_MAX = 32
 
-_ID_DATA_SHORT = 255
-_ID_DATA_LONG = 254
+ID_DATA_SHORT = 255
+ID_DATA_LONG = 254
 _ID_ORIGIN = 253
 _ID_TOPLEVEL_XID = 252
 
 _FORK_MASK = 0x0F
-_HAS_IMAGE = 0x10
+HAS_IMAGE = 0x10
 _HAS_DATA = 0x20
 _SAME_RELATION = 0x80
 
-_IMAGE_HAS_HOLE = 0x01
+IMAGE_HAS_HOLE = 0x01
 
 _U8 = struct.Struct("<B")
 _U16 = struct.Struct("<H")
@@ -145,8 +145,8 @@ class _BodyDecoder:
     def _read_fragment_header(self) -> bool:
         """Returns False after the main data's header, which is always the last."""
         (fragment_id,) = self._read(_U8)
-        if fragment_id in (_ID_DATA_SHORT, _ID_DATA_LONG):
-            (self._main_length,) = self._read(_U8 if fragment_id == _ID_DATA_SHORT else _U32)
+        if fragment_id in (ID_DATA_SHORT, ID_DATA_LONG):
+            (self._main_length,) = self._read(_U8 if fragment_id == ID_DATA_SHORT else _U32)
             self._payload_length += self._main_length
             return False
         if fragment_id == _ID_ORIGIN:
@@ -167,7 +167,7 @@ class _BodyDecoder:
             raise self._damaged(
                 f"block {block_id} has data length {data_length} and flags {flags:02X}"
             )
-        image = self._read_image_header(block_id) if flags & _HAS_IMAGE else None
+        image = self._read_image_header(block_id) if flags & HAS_IMAGE else None
         if not flags & _SAME_RELATION:
             relation = Relation(*self._read(_RELATION))
         elif self._blocks:
@@ -185,7 +185,7 @@ class _BodyDecoder:
         compression = next(
             (name for bit, name in self._version.image_compression.items() if info & bit), None
         )
-        has_hole = info & _IMAGE_HAS_HOLE != 0
+        has_hole = info & IMAGE_HAS_HOLE != 0
         if compression is None:
             hole_length = BLOCK_SIZE - length
         else:

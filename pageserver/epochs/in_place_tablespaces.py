@@ -15,12 +15,10 @@ import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from crc32c import crc32c
-
 from quorum_wal.pageserver.epochs.wal_folder import WalFolder
 from quorum_wal.pageserver.layers.touches import NewTablespace
 from quorum_wal.pgwal.page import WAL_PAGE_SIZE, page_header_size
-from quorum_wal.pgwal.record import CRC_OFFSET, RECORD_HEADER_SIZE
+from quorum_wal.pgwal.record import CRC_OFFSET, record_crc
 
 WAL_FOLDER = "pg_wal"
 _U32 = struct.Struct("<I")
@@ -102,9 +100,7 @@ class _RecordBytes:
         begin = length - tablespace.main_bytes + _U32.size
         assert self._bytes(begin, begin + len(location)) == location
         self._write(begin, bytes(length - begin))
-        crc = crc32c(self._bytes(RECORD_HEADER_SIZE, length))
-        crc = crc32c(self._bytes(0, CRC_OFFSET), crc)
-        self._write(CRC_OFFSET, _U32.pack(crc))
+        self._write(CRC_OFFSET, _U32.pack(record_crc(self._bytes(0, length))))
 
     def _gather(self, start_lsn: int, length: int) -> None:
         """Collects the WAL positions of its first `length` bytes."""

@@ -22,14 +22,19 @@ Sources: Postgres `access/xlog_internal.h`, `access/xlogrecord.h`, `XLogDecodeNe
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from quorum_wal.consensus.messages import ServerFacts
+from quorum_wal.pgwal.block_ref import (
+    BLOCK_ID_MAX,
+    HAS_IMAGE,
+    ID_DATA_LONG,
+    ID_DATA_SHORT,
+    IMAGE_HAS_HOLE,
+)
 from quorum_wal.pgwal.page import (
     WAL_PAGE_SIZE,
     XLP_CONTRECORD,
@@ -39,7 +44,14 @@ from quorum_wal.pgwal.page import (
     page_header_size,
     usable_position,
 )
-from quorum_wal.pgwal.record import CRC_OFFSET, RECORD_HEADER_SIZE, XLOG_SWITCH
+from quorum_wal.pgwal.record import (
+    CRC_OFFSET,
+    HEADER,
+    RECORD_HEADER_SIZE,
+    XLOG_SWITCH,
+    aligned,
+    record_crc,
+)
 from quorum_wal.pgwal.rmgr import RM_XLOG_ID
 from quorum_wal.pgwal.segment import format_segment_name
 from quorum_wal.pgwal.versions import wal_version
@@ -47,21 +59,16 @@ from quorum_wal.pgwal.versions import wal_version
 XLOG_NOOP, XLOG_FPI = 0x20, 0xB0
 #: Postgres reads a whole record into memory.
 NOOP_BYTES_MAX = 1 << 20
-ALIGNMENT = 8
 
-_HEADER = struct.Struct("<IIQBB2x")  # without the CRC
-_PREV_OFFSET = 8
+_PREV_OFFSET, _INFO_OFFSET = 8, 16
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-#: Block ids that precede the main data, with its length in one byte or four.
-_ID_DATA_SHORT, _ID_DATA_LONG = 255, 254
+#: A block id that precedes the main data, and its length, in one byte or four.
 _SHORT_DATA = struct.Struct("<BB")
 _LONG_DATA = struct.Struct("<BI")
 #: A block with an image: id, fork and flags, length of data; length of the image, offset of its
 #: hole, flags; tablespace, database, file; block number.
 _IMAGE = struct.Struct("<BBHHHBIIII")
-_HAS_IMAGE, _IMAGE_HAS_HOLE = 0x10, 0x01
-#: XLR_MAX_BLOCK_ID, plus 1
-ZEROED_MAX = 33
+ZEROED_MAX = BLOCK_ID_MAX + 1
 
 
 class PageRef(NamedTuple):
@@ -76,11 +83,12 @@ class PageRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WalRecord:
-    """A record at `start_lsn`, with its header. `writes`: other pages that it writes as a whole."""
+    """A record at `start_lsn`, with its header. `zeroed`: at most ZEROED_MAX pages that must not
+    exist when it is replayed. Between it and the record before is room for zeroing_bytes()."""
 
     start_lsn: int
     content: bytes
-    writes: tuple[PageRef, ...] = ()
+    zeroed: tuple[PageRef, ...] = ()
 
 
 def zeroing_bytes(count: int) -> int:
@@ -109,18 +117,15 @@ class SparseWal:
         self._last_lsn = 0
         self._page_lsn = self._segno = -1
         #: of the current segment: offsets and bytes
-        self._parts: list[tuple[int, bytes | bytearray]] = []
-        self._written: set[PageRef] = set()
+        self._parts: list[tuple[int, bytes]] = []
 
     def append(self, record: WalRecord) -> None:
-        """Records must be in order, and must not overlap. Between two of them there must be room to
-        zero what those before have written, unless the second one follows directly."""
+        """Records must be in order, and must not overlap."""
         target = usable_position(record.start_lsn, self._server.wal_seg_size)
-        if self._written and target != self._position:
-            self._zero(target - self._position)
+        if record.zeroed:
+            self._put(self._zeroing(record.zeroed, target - self._position))
         self._fill(target)
         self._put(record.content)
-        self._written.update(record.writes)
 
     def finish(self, end_lsn: int) -> int:
         """The WAL ends there, which is the end of a record of the range. Returns the position of
@@ -131,24 +136,22 @@ class SparseWal:
 
     # ---- other records
 
-    def _zero(self, room: int) -> None:
-        """Makes the written pages ones that do not exist."""
-        version = wal_version(self._server.pg_major)
-        needed = zeroing_bytes(len(self._written))
-        length = needed + -needed % ALIGNMENT
+    def _zeroing(self, pages: Sequence[PageRef], room: int) -> bytes:
+        """A record that makes these pages ones that do not exist. It leaves no room, or enough for
+        another record."""
+        needed = zeroing_bytes(len(pages))
+        length = aligned(needed)
         if 0 < room - length < RECORD_HEADER_SIZE:
             length = room
         assert length <= room, "the caller has checked the room"
-        heads, spare = [], length - needed
-        for number, page in enumerate(sorted(self._written)):
-            flags = _IMAGE_HAS_HOLE | version.image_apply
-            head = _IMAGE.pack(number, page.fork | _HAS_IMAGE, 0, 1 + spare, 1, flags, *page[:3],
-                               page.block)  # fmt: skip
-            heads.append(head)
-            spare = 0
-        body = b"".join(heads).ljust(length - RECORD_HEADER_SIZE, b"\0")
-        self._put(_record(XLOG_FPI, body))
-        self._written.clear()
+        flags = IMAGE_HAS_HOLE | wal_version(self._server.pg_major).image_apply
+        heads = [
+            # The first image has the bytes that fill the record, too.
+            _IMAGE.pack(number, page.fork | HAS_IMAGE, 0, 1 if number else 1 + length - needed,
+                        1, flags, page.tablespace, page.database, page.number, page.block)
+            for number, page in enumerate(pages)
+        ]  # fmt: skip
+        return _record(XLOG_FPI, b"".join(heads).ljust(length - RECORD_HEADER_SIZE, b"\0"))
 
     def _fill(self, target: int) -> None:
         while self._position != target:
@@ -171,10 +174,9 @@ class SparseWal:
 
     def _put(self, content: bytes) -> None:
         """Writes a record over as many pages as it needs."""
-        record = bytearray(content)
-        _U64.pack_into(record, _PREV_OFFSET, self._last_lsn)
-        crc = crc32c(record[:CRC_OFFSET], crc32c(record[RECORD_HEADER_SIZE:]))
-        _U32.pack_into(record, CRC_OFFSET, crc)
+        record = content[:_PREV_OFFSET] + _U64.pack(self._last_lsn) + content[_INFO_OFFSET:]
+        crc = _U32.pack(record_crc(record))
+        record = record[:CRC_OFFSET] + crc + record[RECORD_HEADER_SIZE:]
         written = 0
         while written < len(record):
             lsn = self._start_page(len(record) - written if written else 0)
@@ -184,7 +186,7 @@ class SparseWal:
             self._write(lsn, part)
             written += len(part)
             self._position += len(part)
-        self._position += -self._position % ALIGNMENT
+        self._position = aligned(self._position)
 
     def _start_page(self, remaining_length: int) -> int:
         """The address of the next byte. Writes the header of its page, if this is the first byte of
@@ -222,7 +224,7 @@ class SparseWal:
             page_size=WAL_PAGE_SIZE if is_first else None,
         ).encode()
 
-    def _write(self, lsn: int, data: bytes | bytearray) -> None:
+    def _write(self, lsn: int, data: bytes) -> None:
         """The file has holes instead of zeros."""
         if data.count(0) < len(data):
             self._parts.append((lsn % self._server.wal_seg_size, data))
@@ -243,17 +245,16 @@ class SparseWal:
 
 def _record(info: int, data: bytes = b"") -> bytes:
     """A record of the WAL code itself, without a transaction."""
-    length = RECORD_HEADER_SIZE + len(data)
-    return _HEADER.pack(length, 0, 0, info, RM_XLOG_ID) + bytes(_U32.size) + data
+    return HEADER.pack(RECORD_HEADER_SIZE + len(data), 0, 0, info, RM_XLOG_ID, 0) + data
 
 
 def _noop(length: int) -> bytes:
     size = length - RECORD_HEADER_SIZE
-    assert size == 0 or size >= ALIGNMENT, "records are aligned, and none is shorter than a header"
+    assert size == 0 or size >= 8, "records are aligned, and none is shorter than a header"
     if size == 0:
         return _record(XLOG_NOOP)
     if size - _SHORT_DATA.size <= 0xFF:
-        head = _SHORT_DATA.pack(_ID_DATA_SHORT, size - _SHORT_DATA.size)
+        head = _SHORT_DATA.pack(ID_DATA_SHORT, size - _SHORT_DATA.size)
     else:
-        head = _LONG_DATA.pack(_ID_DATA_LONG, size - _LONG_DATA.size)
+        head = _LONG_DATA.pack(ID_DATA_LONG, size - _LONG_DATA.size)
     return _record(XLOG_NOOP, head.ljust(size, b"\0"))

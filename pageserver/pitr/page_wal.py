@@ -21,7 +21,6 @@ import numpy as np
 from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pageserver.epochs.page_files import Give
 from quorum_wal.pageserver.epochs.sparse_wal import (
-    ALIGNMENT,
     ZEROED_MAX,
     PageRef,
     SparseWal,
@@ -33,6 +32,7 @@ from quorum_wal.pageserver.layers.touches import Database, Touches
 from quorum_wal.pageserver.pitr.page_touch_scan import Touch, page_touches
 from quorum_wal.pageserver.pitr.promoted_server import StopPoint
 from quorum_wal.pgwal.page import usable_position
+from quorum_wal.pgwal.record import aligned
 from quorum_wal.pgwal.versions import wal_version
 from quorum_wal.walrecords.record_index import RecordIndex
 from quorum_wal.walrecords.record_survey import (
@@ -93,9 +93,9 @@ class PageWal:
         for row in sorted(rows):
             at, record = int(index.at[facts.record[row]]), int(facts.record[row])
             content = index.data[at : at + int(facts.length[row])].tobytes()
-            writes = tuple(self._writes(index, survey, row))
-            if not self._add(WalRecord(int(index.start_lsn[record]), content, writes)):
+            if not self._add(int(index.start_lsn[record]), content):
                 return self._give_up()
+            self._written.update(self._writes(index, survey, row))
         return None
 
     def _writes(self, index: RecordIndex, survey: RecordSurvey, row: int) -> Iterator[PageRef]:
@@ -116,19 +116,20 @@ class PageWal:
             if page != wanted:
                 yield page
 
-    def _add(self, record: WalRecord) -> bool:
-        """False if the records are too many, or if there is no room before this one."""
-        position = usable_position(record.start_lsn, self._server.wal_seg_size)
+    def _add(self, start_lsn: int, content: bytes) -> bool:
+        """False if the records are too many, or if there is no room before this one to zero what
+        those before have written. If it follows directly, no record is left out between them."""
+        position = usable_position(start_lsn, self._server.wal_seg_size)
         room = position - self._end_position
+        zeroed: tuple[PageRef, ...] = ()
         if room and self._written:
-            if len(self._written) > ZEROED_MAX or room < zeroing_bytes(len(self._written)):
+            zeroed = tuple(sorted(self._written))
+            if len(zeroed) > ZEROED_MAX or room < zeroing_bytes(len(zeroed)):
                 return False
             self._written.clear()
-        self._written.update(record.writes)
-        self._end_position = position + len(record.content)
-        self._end_position += -self._end_position % ALIGNMENT
-        self._records.append(record)
-        self._record_bytes += len(record.content)
+        self._records.append(WalRecord(start_lsn, content, zeroed))
+        self._record_bytes += len(content)
+        self._end_position = aligned(position + len(content))
         return len(self._records) <= RECORDS_MAX and self._record_bytes <= RECORD_BYTES_MAX
 
     def _give_up(self) -> None:
