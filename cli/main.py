@@ -7,6 +7,7 @@ the command is called, so that a safekeeper does not load the modules of `sk dem
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import click
 
 from quorum_wal.cli.config_file import load_config
 from quorum_wal.cli.lazy_group import LazyGroup, configure_command_logs, import_for_good
-from quorum_wal.cli.output import LIBRARY_ERRORS, ExitCode, command_error
+from quorum_wal.cli.output import LIBRARY_ERRORS, CommandError, ExitCode, command_error
 
 #: name: the module and the command in it, in the order of the help.
 COMMANDS = {
@@ -47,6 +48,7 @@ COMMANDS = {
 }
 
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 #: Commits wait while one of these starts, so they import only the modules that they need.
 SERVICES = ("safekeeper", "attach", "promote")
 
@@ -67,6 +69,13 @@ class SkGroup(LazyGroup):
             return super().invoke(ctx)
         except LIBRARY_ERRORS as error:
             raise command_error(error) from error
+        except OSError as error:
+            if error.errno not in FULL_DISK:
+                raise
+            raise CommandError(
+                f"could not write a file: {error.strerror}",
+                "Free some space, or specify folders on another disk.",
+            ) from error
 
 
 @click.group(cls=SkGroup, context_settings={"auto_envvar_prefix": "SK", "max_content_width": 100})

@@ -24,6 +24,7 @@ from quorum_wal.pg_fixtures.http_status import http_get
 from quorum_wal.pg_fixtures.pageserver import PageserverProcess
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.proposer import ProposerProcess
+from quorum_wal.pg_fixtures.small_disk import SmallDisk
 from quorum_wal.pg_fixtures.standby import wait_replayed
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.program import run_program
@@ -244,7 +245,9 @@ def test_one_table_at_a_moment(pages: Pages, tmp_path: Path) -> None:
     assert_refused(late, 1, "the WAL ends at", "earlier target")
 
 
-def test_one_page_at_a_moment(pages: Pages, tmp_path: Path) -> None:
+def test_one_page_at_a_moment(
+    pages: Pages, tmp_path: Path, small_disk: Callable[[int], SmallDisk]
+) -> None:
     primary, where = pages.primary, ("--archive", pages.archive)
     with pages.pageserver() as pageserver:
         pages.cut(pageserver)
@@ -272,6 +275,10 @@ def test_one_page_at_a_moment(pages: Pages, tmp_path: Path) -> None:
     assert sk_json("page", "get", shorter, 0, *where, "--at-lsn", end)["found_in"] == "replayed"
     gone = sk("page", "get", shorter, 7, *where, "--at-lsn", end)
     assert_refused(gone, 1, "block 7 of", "the fork has no file")
+    disk = small_disk(1 << 16).path
+    full = sk("page", "get", path, block, *where, "--at-lsn", end, "--work-dir", disk)
+    assert_refused(full, 1, "No space left on device", "another disk")
+    assert not list(disk.iterdir())
     none = sk("page", "get", path, 999_999, *where, "--at-lsn", end)
     assert_refused(none, 1, "block 999999 of", "the fork has")
     check_before_the_horizon(pages, path, tmp_path)
