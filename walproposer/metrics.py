@@ -168,8 +168,8 @@ def _safekeeper_families(incarnation: Incarnation) -> list[Family]:
         name: GaugeMetricFamily(name, text, labels=["safekeeper"])
         for name, text in SAFEKEEPER_GAUGES.items()
     }
-    for progress in open_peers(incarnation):
-        status = peer_status(incarnation, progress)
+    for each in open_peers(incarnation):
+        status, progress = peer_status(incarnation, each), each.progress
         values = {
             "sk_proposer_safekeeper_connected": int(status["connected"]),
             "sk_proposer_safekeeper_lag_bytes": status["lag_bytes"],

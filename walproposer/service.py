@@ -153,12 +153,13 @@ class WalProposer:
 
     def status(self) -> dict[str, Any]:
         """The JSON of /status."""
-        if self._incarnation is not None:
+        incarnation, completion = self._incarnation, self._completion
+        if incarnation is not None:
             return {
-                **incarnation_status(self._incarnation),
+                **incarnation_status(incarnation),
                 "commit_problems": self._commit_watch.problems,
                 "configured": self._is_configured(),
-                "failover": self._completion.status if self._completion is not None else None,
+                "failover": completion.status if completion is not None else None,
                 "lock": self._lock_status(),
                 **self._qsync_status(),
             }

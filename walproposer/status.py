@@ -1,14 +1,19 @@
-"""The proposer's status: the JSON of its status page."""
+"""The proposer's status: the JSON of its status page.
+
+The thread of the status page reads it while the event loop goes on. So what belongs together is
+read together, and what the event loop may remove is not expected to be there.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from quorum_wal.consensus.ids import NodeId
 from quorum_wal.consensus.membership import Membership
 from quorum_wal.consensus.membership_page import member_page
 from quorum_wal.consensus.quorum import quorum_size
 from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 from quorum_wal.walproposer.stream.commit_path import commit_path
 from quorum_wal.walproposer.stream.events import ChangeView
 from quorum_wal.walproposer.stream.incarnation import Incarnation
@@ -67,14 +72,23 @@ def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:
         "commit_bytes_per_second": round(watch.commit_bytes_per_second),
         "window_bytes": leader.window.size_bytes if leader is not None else 0,
         "quorum": {**_quorum(core), "ok": watch.ok, "since": watch.since.isoformat()},
-        "safekeepers": [peer_status(incarnation, progress) for progress in open_peers(incarnation)],
+        "safekeepers": [peer_status(incarnation, each) for each in open_peers(incarnation)],
         "membership": members_status(incarnation),
     }
 
 
-def open_peers(incarnation: Incarnation) -> list[Progress]:
-    """Without the places of forgotten addresses."""
-    return [p for p in incarnation.core.peers if p.peer in incarnation.peers.addresses]
+class OpenPeer(NamedTuple):
+    """A place and its address, read together: the event loop may forget the address meanwhile."""
+
+    progress: Progress
+    address: SafekeeperAddress
+
+
+def open_peers(incarnation: Incarnation) -> list[OpenPeer]:
+    """Without the places of forgotten addresses. Any thread may call it."""
+    addresses = incarnation.peers.addresses
+    found = [(progress, addresses.get(progress.peer)) for progress in incarnation.core.peers]
+    return [OpenPeer(progress, address) for progress, address in found if address is not None]
 
 
 def _quorum(core: Proposer) -> dict[str, int]:
@@ -100,7 +114,8 @@ def members_status(incarnation: Incarnation) -> dict[str, Any] | None:
     membership, change = core.membership, core.change
     if membership is None:
         return None
-    peers = {p.safekeeper_id: p for p in open_peers(incarnation) if p.safekeeper_id is not None}
+    found = [each.progress for each in open_peers(incarnation)]
+    peers = {p.safekeeper_id: p for p in found if p.safekeeper_id is not None}
     ids = [*membership.all_members, *sorted({*peers} - {*membership.all_members})]
     return {
         "timeline": str(core.candidacy.timeline),
@@ -148,15 +163,15 @@ def _state(progress: Progress) -> str:
     return "lost its data" if progress.has_lost_data else progress.state.value
 
 
-def peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
+def peer_status(incarnation: Incarnation, peer: OpenPeer) -> dict[str, Any]:
     """The state of one safekeeper."""
-    leader = incarnation.core.leader
+    leader, progress = incarnation.core.leader, peer.progress
     received_lsn = leader.window.record_end_lsn if leader is not None else 0
     lag_bytes = max(0, received_lsn - progress.flush_lsn)
     behind_ms = incarnation.now_ms - progress.caught_up_ms
     return {
         "id": progress.safekeeper_id,
-        "address": str(incarnation.peers.addresses[progress.peer]),
+        "address": str(peer.address),
         "state": _state(progress),
         "via": _source_id(leader, progress),
         "connected": progress.can_confirm,
@@ -164,7 +179,7 @@ def peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
         "commit_lsn": format_lsn(progress.commit_lsn),
         "lag_bytes": lag_bytes,
         "lag_seconds": round(behind_ms / 1000, 1) if lag_bytes and progress.caught_up_ms else 0.0,
-        "error": incarnation.peers.errors[progress.peer] or progress.error or None,
+        "error": incarnation.peers.errors.get(progress.peer) or progress.error or None,
         "silent_seconds": round((incarnation.now_ms - progress.last_heard_ms) / 1000, 1)
         if progress.last_heard_ms
         else None,
