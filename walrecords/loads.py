@@ -38,6 +38,26 @@ def _loader(bits: int, result: Any) -> Callable[[Bytes, Int], Int]:
     return loader
 
 
+def _lender() -> Callable[[Numbers], Numbers]:
+    @intrinsic
+    def lend(typing_context: Any, array: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            lent = context.make_array(signature.args[0])(context, builder, arguments[0])
+            lent.meminfo = ir.Constant(lent.meminfo.type, None)
+            lent.parent = ir.Constant(lent.parent.type, None)
+            return lent._getvalue()
+
+        return array(array), generate
+
+    lender: Callable[[Numbers], Numbers] = lend
+    return lender
+
+
+#: An argument of a compiled function, as an array that is not counted: a counted one is counted in
+#: every function that gets it, which costs more than most of these functions. Only for arguments,
+#: because an array of the function itself is freed after its last use.
+lent = _lender()
+
 load_u16 = _loader(16, types.uint16)
 load_u32 = _loader(32, types.uint32)
 load_u64 = _loader(64, types.uint64)

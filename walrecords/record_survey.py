@@ -19,7 +19,7 @@ from quorum_wal.pgwal.block_ref import BLOCK_ID_MAX, BLOCK_SIZE
 from quorum_wal.pgwal.record import RECORD_HEADER_SIZE
 from quorum_wal.pgwal.versions import WalVersion
 from quorum_wal.walrecords.filter_tables import FilterTables, is_among
-from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, lent, load_u16, load_u32, load_u64
 from quorum_wal.walrecords.pool_array import pool_array
 from quorum_wal.walrecords.record_index import RecordIndex
 from quorum_wal.walrecords.transaction import (
@@ -166,7 +166,7 @@ def survey_records(
     records, lengths, xids, prev_lsns, operations = facts[:5]
     main_lengths, top_xids, fpi_counts, fpi_lengths, block_offsets = facts[5:]
     header_at, relation_at, number_at = places
-    rmgrs = passes.rmgrs
+    data, rmgrs = lent(data), passes.rmgrs
     filters = len(passes.relations) + len(passes.databases) + len(passes.xids) > 0
     row = xact_count = first_block = block_offsets[0] = 0
     for record in range(len(at)):

@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from quorum_wal.pageserver.layers.fork import ForkKind
-from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u32
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, lent, load_u32
 from quorum_wal.walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT
 
 #: flag of a touched page: redo reads the page before the WAL replaces all of it
@@ -64,6 +64,8 @@ def note_touches(
     """Notes the pages of all records. Writes the rows of records to be read in Python to `rare`,
     and their number to `counts[RARE]`."""
     relations, relation_slots, keys, flags, counts = tables
+    data, relations, relation_slots = lent(data), lent(relations), lent(relation_slots)
+    keys, flags, counts = lent(keys), lent(flags), lent(counts)
     counts[RARE] = 0
     last_at = np.int64(-1)
     relation = np.int64(0)

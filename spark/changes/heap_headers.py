@@ -19,12 +19,12 @@ RM_HEAP2 = 9
 HEAP_HEADER = 5
 INSERT_SIZE, DELETE_SIZE, UPDATE_SIZE, TRUNCATE_SIZE, MULTI_SIZE = 3, 8, 14, 12, 4
 
-_MAX_BLOCKS = 33
+MAX_BLOCKS = 33
 
 #: the headers of one record: these fields, followed by BLOCK_COUNT rows of BLOCK_FIELDS
 MAIN_AT, MAIN_LENGTH, BLOCK_COUNT, FIRST_BLOCK = range(4)
 B_FORK, B_IMAGE, B_DATABASE, B_RELFILENODE, B_BLOCK, B_AT, B_LENGTH, B_FIELDS = range(8)
-BODY_FIELDS = FIRST_BLOCK + _MAX_BLOCKS * B_FIELDS
+BODY_FIELDS = FIRST_BLOCK + MAX_BLOCKS * B_FIELDS
 
 
 @njit(cache=True, nogil=True)
@@ -54,7 +54,7 @@ def parse_headers(data: Bytes, record_at: Int, image_apply: Int, body: Numbers) 
             continue
         flags = data[at]
         size = 7 + (7 if flags & 0x10 else 0) + (0 if flags & 0x80 else 12)
-        if kind >= _MAX_BLOCKS or blocks >= _MAX_BLOCKS or at + size > end:
+        if kind >= MAX_BLOCKS or blocks >= MAX_BLOCKS or at + size > end:
             return False
         length = np.int64(load_u16(data, at + 1))
         at += 3

@@ -91,13 +91,15 @@ from quorum_wal.spark.changes.heap_headers import (
     HEAP_HEADER,
     MAIN_AT,
     MAIN_LENGTH,
+    MAX_BLOCKS,
     MULTI_SIZE,
     RM_HEAP2,
     UPDATE_SIZE,
     has_main_data,
     parse_headers,
 )
-from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, lent, load_u16, load_u32
+from quorum_wal.walrecords.pool_array import pool_array
 from quorum_wal.walrecords.record_index import Array, RecordIndex
 from quorum_wal.walrecords.transaction import (
     ENDS,
@@ -117,6 +119,11 @@ from quorum_wal.walrecords.transaction import SUBXIDS_AT as ENDS_AT
 _RM_XLOG, _RM_XACT, _RM_SMGR, _RM_STANDBY, _RM_HEAP = 0, 1, 2, 8, 10
 #: the end of the year 9999, as in `datetime`
 _TIME_US_MAX = 253_402_300_799_999_999
+
+#: of a scan so far: rows of both arrays, and the record to go on with
+_CHANGES, _MARKS, _NEXT_RECORD, _COUNTS = range(4)
+#: room for records with several changes; if it is not enough, the array grows
+_MORE_CHANGES = 1 << 10
 
 _NOTHING: Array = np.empty((0, 0), np.int64)
 
@@ -155,19 +162,32 @@ class HeapScan:
 def scan_heap(index: RecordIndex, version: WalVersion, *, with_images: bool) -> HeapScan:
     """`with_images` adds a PAGE_IMAGE for every page image of a record without a change.
     Raises WalFormatError."""
-    counts = np.zeros(3, np.int64)
-    nothing = np.empty((CHANGE_FIELDS, 0), np.int64), np.empty((MARK_FIELDS, 0), np.int64)
-    arguments = (
-        index.data, index.at, index.start_lsn, version.image_apply, xact_format(version),
-        with_images,
-    )  # fmt: skip
-    _scan(*arguments, *nothing, counts, False)
-    if counts[2]:
-        raise _damaged(index, version, int(counts[2]) - 1)
-    changes = np.empty((CHANGE_FIELDS, counts[0]), np.int64)
-    marks = np.empty((MARK_FIELDS, counts[1]), np.int64)
-    _scan(*arguments, changes, marks, counts, True)
-    return HeapScan(index, version.major, changes, marks)
+    counts = np.zeros(_COUNTS, np.int64)
+    body, end_of = np.zeros(BODY_FIELDS, np.int64), np.zeros(ENDS, np.int64)
+    changes = _room(CHANGE_FIELDS, len(index) + _MORE_CHANGES)
+    marks = _room(MARK_FIELDS, len(index))
+    while counts[_NEXT_RECORD] < len(index):
+        is_valid = _scan(
+            index.data, index.at, index.start_lsn, version.image_apply, xact_format(version),
+            with_images, body, end_of, changes, marks, counts,
+        )  # fmt: skip
+        if not is_valid:
+            raise _damaged(index, version, int(counts[_NEXT_RECORD]))
+        if counts[_NEXT_RECORD] < len(index):
+            larger = _room(CHANGE_FIELDS, 2 * changes.shape[1] + _MORE_CHANGES)
+            larger[:, : counts[_CHANGES]] = changes[:, : counts[_CHANGES]]
+            changes = larger
+    return HeapScan(
+        index,
+        version.major,
+        changes[:, : counts[_CHANGES]].copy(),
+        marks[:, : counts[_MARKS]].copy(),
+    )
+
+
+def _room(fields: int, rows: int) -> Array:
+    room: Array = pool_array(fields * rows, np.int64).reshape(fields, rows)
+    return room
 
 
 def _damaged(index: RecordIndex, version: WalVersion, number: int) -> WalFormatError:
@@ -183,74 +203,82 @@ def _damaged(index: RecordIndex, version: WalVersion, number: int) -> WalFormatE
 @njit(cache=True, nogil=True)
 def _scan(
     data: Bytes, at: Numbers, start_lsn: Numbers, image_apply: Int, form: XactFormat,
-    with_images: bool, changes: Numbers, marks: Numbers, counts: Numbers, fills: bool,
-) -> None:  # fmt: skip
-    """Counts rows, or fills them; counts[2] is the number of the first damaged record plus 1."""
-    end_of = np.zeros(ENDS, np.int64)
-    counts[:] = 0
-    body = np.zeros(BODY_FIELDS, np.int64)
-    for i in range(len(at)):
+    with_images: bool, body: Numbers, end_of: Numbers, changes: Numbers, marks: Numbers,
+    counts: Numbers,
+) -> bool:  # fmt: skip
+    """Adds the rows of the records from counts[_NEXT_RECORD] on, as far as there is room. Returns
+    False if that record does not have its format."""
+    data, body, end_of = lent(data), lent(body), lent(end_of)
+    changes, marks, counts = lent(changes), lent(marks), lent(counts)
+    for i in range(counts[_NEXT_RECORD], len(at)):
+        counts[_NEXT_RECORD] = i
         info, rmgr = data[at[i] + 16] & 0xF0, data[at[i] + 17]
+        before = counts[_CHANGES]
         if rmgr == _RM_HEAP or (rmgr == RM_HEAP2 and info & 0x70 == 0x50):
             is_whole = parse_headers(data, at[i], image_apply, body)
             if not is_whole or not has_main_data(data, rmgr, info, body):
-                counts[2] = i + 1
-                return
-            before = counts[0]
+                return False
+            if before + _changes_max(data, rmgr, body) > changes.shape[1]:
+                return True
             if rmgr == _RM_HEAP:
-                _heap(data, info & 0x70, body, changes, counts, fills)
+                _heap(data, info & 0x70, body, changes, counts)
             else:
-                _multi_insert(data, info, body, changes, counts, fills)
-            if with_images and before == counts[0]:
-                _images(body, changes, counts, fills)
-            _identify(data, at[i], i, start_lsn[i], before, changes, counts, fills)
+                _multi_insert(data, info, body, changes, counts)
+            if with_images and before == counts[_CHANGES]:
+                _images(body, changes, counts)
+            _identify(data, at[i], i, start_lsn[i], before, changes, counts)
+        elif rmgr == _RM_XLOG and info in (0x00, 0x10):
+            kind = CHECKPOINT_ONLINE if info else CHECKPOINT_SHUTDOWN
+            _mark(i, kind, start_lsn[i], marks, counts)
         elif rmgr in (_RM_SMGR, _RM_XLOG) or (rmgr == RM_HEAP2 and with_images):
-            before = counts[0]
-            if rmgr == _RM_XLOG and info in (0x00, 0x10):
-                kind = CHECKPOINT_ONLINE if info else CHECKPOINT_SHUTDOWN
-                _mark(i, kind, start_lsn[i], marks, counts, fills)
-                continue
             if not parse_headers(data, at[i], image_apply, body):
-                counts[2] = i + 1
-                return
-            if rmgr == _RM_SMGR:
-                _file(data, info, body, changes, counts, fills)
-            elif rmgr == _RM_XLOG and info == 0xB0:
-                _new_pages(body, changes, counts, fills)
-            elif with_images and (rmgr == RM_HEAP2 or info == 0xA0):
-                _images(body, changes, counts, fills)
-            _identify(data, at[i], i, start_lsn[i], before, changes, counts, fills)
+                return False
+            if before + MAX_BLOCKS > changes.shape[1]:
+                return True
+            _files_and_pages(data, rmgr, info, with_images, body, changes, counts)
+            _identify(data, at[i], i, start_lsn[i], before, changes, counts)
         elif rmgr == _RM_XACT:
-            if not _ending(data, at[i], i, start_lsn[i], form, body, end_of, marks, counts, fills):
-                counts[2] = i + 1
-                return
+            if not _ending(data, at[i], i, start_lsn[i], form, body, end_of, marks, counts):
+                return False
         elif rmgr == _RM_STANDBY and info == 0x10:
-            _mark(i, RUNNING_XACTS, start_lsn[i], marks, counts, fills)
+            _mark(i, RUNNING_XACTS, start_lsn[i], marks, counts)
+    counts[_NEXT_RECORD] = len(at)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _changes_max(data: Bytes, rmgr: Int, body: Numbers) -> Int:
+    """Of one record of a heap: a row for each tuple, or for each page image."""
+    tuples = np.int64(load_u16(data, body[MAIN_AT] + 2)) if rmgr == RM_HEAP2 else np.int64(1)
+    return max(tuples, np.int64(MAX_BLOCKS))
 
 
 @njit(cache=True, nogil=True)
 def _identify(
-    data: Bytes, at: Int, number: Int, lsn: Int, before: Int, changes: Numbers, counts: Numbers,
-    fills: bool,
-) -> None:  # fmt: skip
+    data: Bytes, at: Int, number: Int, lsn: Int, before: Int, changes: Numbers, counts: Numbers
+) -> None:
     """Sets LSN, xid and record of all rows that the record has added, and numbers them."""
-    if fills:
-        for row in range(before, counts[0]):
-            changes[LSN, row], changes[XID, row] = lsn, load_u32(data, at + 4)
-            changes[RECORD, row], changes[SEQ, row] = number, row - before
+    for row in range(before, counts[_CHANGES]):
+        changes[LSN, row], changes[XID, row] = lsn, load_u32(data, at + 4)
+        changes[RECORD, row], changes[SEQ, row] = number, row - before
+
+
+@njit(cache=True, nogil=True)
+def _new_row(operation: Int, changes: Numbers, counts: Numbers) -> Int:
+    row = counts[_CHANGES]
+    counts[_CHANGES] += 1
+    for field in range(CHANGE_FIELDS):
+        changes[field, row] = 0
+    changes[OPERATION, row] = operation
+    return row
 
 
 @njit(cache=True, nogil=True)
 def _add(operation: Int, body: Numbers, block: Int, changes: Numbers, counts: Numbers) -> Int:
     """Adds a row with the block's relation and number."""
-    row, at = counts[0], FIRST_BLOCK + block * B_FIELDS
-    counts[0] += 1
-    changes[:, row] = 0
-    changes[OPERATION, row] = operation
-    changes[DATABASE, row], changes[RELFILENODE, row] = (
-        body[at + B_DATABASE],
-        body[at + B_RELFILENODE],
-    )
+    row, at = _new_row(operation, changes, counts), FIRST_BLOCK + block * B_FIELDS
+    changes[DATABASE, row] = body[at + B_DATABASE]
+    changes[RELFILENODE, row] = body[at + B_RELFILENODE]
     changes[BLOCK, row] = changes[OLD_BLOCK, row] = body[at + B_BLOCK]
     if body[at + B_IMAGE]:
         changes[FLAGS, row] = HAS_IMAGE
@@ -258,21 +286,12 @@ def _add(operation: Int, body: Numbers, block: Int, changes: Numbers, counts: Nu
 
 
 @njit(cache=True, nogil=True)
-def _heap(
-    data: Bytes, operation: Int, body: Numbers, changes: Numbers, counts: Numbers, fills: bool
-) -> None:
+def _heap(data: Bytes, operation: Int, body: Numbers, changes: Numbers, counts: Numbers) -> None:
     if operation == 0x30:
-        counts[0] += 1
-        if fills:
-            row = counts[0] - 1
-            changes[:, row] = 0
-            changes[OPERATION, row] = TRUNCATE
-            changes[DATABASE, row] = load_u32(data, body[MAIN_AT])
+        row = _new_row(TRUNCATE, changes, counts)
+        changes[DATABASE, row] = load_u32(data, body[MAIN_AT])
+    elif operation not in (0x00, 0x10, 0x20, 0x40) or body[BLOCK_COUNT] == 0:
         return
-    if operation not in (0x00, 0x10, 0x20, 0x40) or body[BLOCK_COUNT] == 0:
-        return
-    if not fills:
-        counts[0] += 1
     elif operation == 0x00:
         _insert(data, body, changes, counts)
     elif operation == 0x10:
@@ -342,15 +361,10 @@ def _update(data: Bytes, operation: Int, body: Numbers, changes: Numbers, counts
 
 
 @njit(cache=True, nogil=True)
-def _multi_insert(
-    data: Bytes, info: Int, body: Numbers, changes: Numbers, counts: Numbers, fills: bool
-) -> None:
+def _multi_insert(data: Bytes, info: Int, body: Numbers, changes: Numbers, counts: Numbers) -> None:
     if body[BLOCK_COUNT] == 0:
         return
     main, tuples = body[MAIN_AT], np.int64(load_u16(data, body[MAIN_AT] + 2))
-    if not fills:
-        counts[0] += tuples
-        return
     at = body[FIRST_BLOCK + B_AT]
     end = at + body[FIRST_BLOCK + B_LENGTH]
     for i in range(tuples):
@@ -373,9 +387,20 @@ def _multi_insert(
 
 
 @njit(cache=True, nogil=True)
-def _file(
-    data: Bytes, info: Int, body: Numbers, changes: Numbers, counts: Numbers, fills: bool
-) -> None:
+def _files_and_pages(
+    data: Bytes, rmgr: Int, info: Int, with_images: bool, body: Numbers, changes: Numbers,
+    counts: Numbers,
+) -> None:  # fmt: skip
+    if rmgr == _RM_SMGR:
+        _file(data, info, body, changes, counts)
+    elif rmgr == _RM_XLOG and info == 0xB0:
+        _new_pages(body, changes, counts)
+    elif with_images and (rmgr == RM_HEAP2 or info == 0xA0):
+        _images(body, changes, counts)
+
+
+@njit(cache=True, nogil=True)
+def _file(data: Bytes, info: Int, body: Numbers, changes: Numbers, counts: Numbers) -> None:
     """XLOG_SMGR_CREATE: tablespace, database, relfilenode, fork. XLOG_SMGR_TRUNCATE: first block to
     remove, tablespace, database, relfilenode, flags; it counts if all blocks are removed."""
     main, is_new = body[MAIN_AT], info == 0x10
@@ -383,48 +408,39 @@ def _file(
         return
     if load_u32(data, main + (12 if is_new else 0)) != 0:
         return
-    counts[0] += 1
-    if fills:
-        row, at = counts[0] - 1, main + (4 if is_new else 8)
-        changes[:, row] = 0
-        changes[OPERATION, row] = CREATE_FILE if is_new else EMPTY_FILE
-        changes[DATABASE, row] = load_u32(data, at)
-        changes[RELFILENODE, row] = load_u32(data, at + 4)
+    row = _new_row(CREATE_FILE if is_new else EMPTY_FILE, changes, counts)
+    at = main + (4 if is_new else 8)
+    changes[DATABASE, row] = load_u32(data, at)
+    changes[RELFILENODE, row] = load_u32(data, at + 4)
 
 
 @njit(cache=True, nogil=True)
-def _new_pages(body: Numbers, changes: Numbers, counts: Numbers, fills: bool) -> None:
+def _new_pages(body: Numbers, changes: Numbers, counts: Numbers) -> None:
     for block in range(body[BLOCK_COUNT]):
         if body[FIRST_BLOCK + block * B_FIELDS + B_FORK] == 0:
-            if fills:
-                _add(NEW_PAGE, body, block, changes, counts)
-            else:
-                counts[0] += 1
+            _add(NEW_PAGE, body, block, changes, counts)
 
 
 @njit(cache=True, nogil=True)
-def _images(body: Numbers, changes: Numbers, counts: Numbers, fills: bool) -> None:
+def _images(body: Numbers, changes: Numbers, counts: Numbers) -> None:
     for block in range(body[BLOCK_COUNT]):
         at = FIRST_BLOCK + block * B_FIELDS
         if body[at + B_FORK] == 0 and body[at + B_IMAGE]:
-            if fills:
-                _add(PAGE_IMAGE, body, block, changes, counts)
-            else:
-                counts[0] += 1
+            _add(PAGE_IMAGE, body, block, changes, counts)
 
 
 @njit(cache=True, nogil=True)
 def _ending(
     data: Bytes, at: Int, number: Int, lsn: Int, form: XactFormat, body: Numbers, end_of: Numbers,
-    marks: Numbers, counts: Numbers, fills: bool,
+    marks: Numbers, counts: Numbers,
 ) -> bool:  # fmt: skip
     """Returns False if the record does not have its format: its transaction would be lost."""
     operation = data[at + 16] & 0x70
     if operation not in (0x00, 0x20, 0x30, 0x40):
         return True
     kind = COMMIT if operation == 0x00 else COMMIT_PREPARED if operation == 0x30 else ABORT
-    row = counts[1]
-    _mark(number, kind, lsn, marks, counts, fills)
+    row = counts[_MARKS]
+    _mark(number, kind, lsn, marks, counts)
     end = at + np.int64(load_u32(data, at))
     if not parse_headers(data, at, 0, body):
         return False
@@ -432,20 +448,19 @@ def _ending(
         return False
     if end_of[TIME_US] < 0 or end_of[TIME_US] > _TIME_US_MAX:
         return False
-    if fills:
-        xid = end_of[TOP_XID] if operation != 0x20 else np.int64(load_u32(data, at + 4))
-        marks[MARK_XID, row], marks[MARK_TIME_US, row] = xid, end_of[TIME_US]
-        marks[SUBXIDS_AT, row], marks[SUBXIDS, row] = end_of[ENDS_AT], end_of[ENDS_SUBXIDS]
-        marks[INVALIDATIONS_AT, row] = end_of[ENDS_INVALIDATIONS_AT]
-        marks[INVALIDATIONS, row] = end_of[ENDS_INVALIDATIONS]
-        marks[DROPPED_AT, row], marks[DROPPED, row] = end_of[RELATIONS_AT], end_of[RELATIONS]
+    xid = end_of[TOP_XID] if operation != 0x20 else np.int64(load_u32(data, at + 4))
+    marks[MARK_XID, row], marks[MARK_TIME_US, row] = xid, end_of[TIME_US]
+    marks[SUBXIDS_AT, row], marks[SUBXIDS, row] = end_of[ENDS_AT], end_of[ENDS_SUBXIDS]
+    marks[INVALIDATIONS_AT, row] = end_of[ENDS_INVALIDATIONS_AT]
+    marks[INVALIDATIONS, row] = end_of[ENDS_INVALIDATIONS]
+    marks[DROPPED_AT, row], marks[DROPPED, row] = end_of[RELATIONS_AT], end_of[RELATIONS]
     return True
 
 
 @njit(cache=True, nogil=True)
-def _mark(number: Int, kind: Int, lsn: Int, marks: Numbers, counts: Numbers, fills: bool) -> None:
-    row = counts[1]
-    counts[1] += 1
-    if fills:
-        marks[:, row] = 0
-        marks[MARK_LSN, row], marks[MARK_KIND, row], marks[MARK_RECORD, row] = lsn, kind, number
+def _mark(number: Int, kind: Int, lsn: Int, marks: Numbers, counts: Numbers) -> None:
+    row = counts[_MARKS]
+    counts[_MARKS] += 1
+    for field in range(MARK_FIELDS):
+        marks[field, row] = 0
+    marks[MARK_LSN, row], marks[MARK_KIND, row], marks[MARK_RECORD, row] = lsn, kind, number

@@ -42,8 +42,9 @@ from quorum_wal.spark.changes.tuple_print import (
     is_printable,
     print_rows,
     room_of,
+    text_array,
 )
-from quorum_wal.walrecords.loads import Bytes, Int, Numbers
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, lent
 from quorum_wal.walrecords.record_index import Array
 
 #: types that Arrow stores as Postgres does, except for the epoch
@@ -167,10 +168,7 @@ class Cells:
             kinds, np.frombuffer(b"".join(names) or b"\0", np.uint8), name_at, self.data,
             self.texts, state, at, length, 0, count, out, offsets,
         )  # fmt: skip
-        used = out[: int(offsets[count])].copy()
-        return pa.Array.from_buffers(
-            pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(used)]
-        )
+        return text_array(out, offsets)
 
 
 def read_cells(
@@ -312,6 +310,7 @@ def _decide(
     kind: Int, data: Bytes, found: Numbers, at: Numbers, length: Numbers, state: Numbers
 ) -> None:
     """Sets NULL or PRINT; OMIT remains for values that need a closer look."""
+    data = lent(data)
     for i in range(len(found)):
         if found[i] == LAID_NULL or found[i] == MISSING:
             state[i] = NULL

@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from quorum_wal.spark.changes.catalog import Column
-from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, lent, load_u16, load_u32
 from quorum_wal.walrecords.record_index import Array
 
 #: states of a value: PLAIN without its header; PACKED (compressed) and EXTERNAL (out of line) with
@@ -66,6 +66,7 @@ def _lay_out(
     data: Bytes, at: Numbers, length: Numbers, column_length: Numbers, column_align: Numbers,
     state: Numbers, value_at: Numbers, value_length: Numbers, counts: Numbers, fits: Numbers,
 ) -> None:  # fmt: skip
+    data = lent(data)
     for i in range(len(at)):
         begin = at[i]
         end = begin + length[i]

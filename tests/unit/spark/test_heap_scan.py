@@ -20,7 +20,9 @@ from quorum_wal.spark.changes.heap_fields import (
     NEW_LENGTH,
     OFFSET,
     OPERATION,
+    RECORD,
     RELFILENODE,
+    SEQ,
     XID,
 )
 from quorum_wal.spark.changes.heap_scan import scan_heap
@@ -103,6 +105,26 @@ def test_multi_insert_with_more_tuples_than_it_says() -> None:
     record = heap_record(main, stored + stored, rmgr_id=9, info=0x50)
     scan = scan_heap(index_of([record]), wal_version(16), with_images=False)
     assert scan.changes[OPERATION].tolist() == [DAMAGED]
+
+
+def test_records_with_more_rows_than_there_was_room_for(rng: random.Random) -> None:
+    """The rows are those of each record alone."""
+    records = [multi_insert(rng.choice((1, 5, 226))) for _ in range(200)]
+    together = scan_heap(index_of(records), wal_version(16), with_images=False).changes
+    alone = [
+        scan_heap(index_of([record]), wal_version(16), with_images=False).changes
+        for record in records
+    ]
+    fields = [OPERATION, OFFSET, NEW_LENGTH, XID, SEQ]
+    assert (together[fields] == np.concatenate(alone, axis=1)[fields]).all()
+    numbers = np.repeat(np.arange(len(records)), [each.shape[1] for each in alone])
+    assert (together[RECORD] == numbers).all()
+
+
+def multi_insert(rows: int) -> bytes:
+    stored = struct.pack("<H", len(TUPLE) - 5) + TUPLE
+    main = struct.pack("<BxH", 8, rows) + struct.pack(f"<{rows}H", *range(1, rows + 1))
+    return heap_record(main, stored.ljust(len(stored) + 1 & ~1, b"\0") * rows, rmgr_id=9, info=0x50)
 
 
 @pytest.mark.parametrize(
