@@ -41,6 +41,7 @@ from quorum_wal.spark.changes.toast_chunks import ToastChunks
 from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.spark.changes.tuple_cells import Cells, TableFormat, read_cells
 from quorum_wal.spark.changes.tuple_columns import struct_of
+from quorum_wal.spark.changes.tuple_print import PLACE_ROOM, print_places, text_array
 from quorum_wal.walrecords.record_index import Array
 
 ROWS_PER_BATCH = 1 << 15
@@ -216,7 +217,7 @@ class _Batch:
         if number == NO_TABLE:
             return _Group(rows, nothing, nothing, pa.nulls(len(rows), pa.string()))
         form = self.batches.format_of(number)
-        mine = changes[:, rows]
+        mine = changes if len(rows) == changes.shape[1] else changes[:, rows]
         decoded = mine[OPERATION] != UNDECODED
         has_new = np.flatnonzero((mine[NEW_LENGTH] > 0) & decoded)
         has_old = np.flatnonzero((mine[OLD_LENGTH] > 0) & decoded)
@@ -240,7 +241,7 @@ class _Batch:
     ) -> Cells:
         at, length = place
         return read_cells(
-            form, self.data, mine[at, chosen], mine[length, chosen], mine[COMMIT, chosen],
+            form, self.data, mine[at][chosen], mine[length][chosen], mine[COMMIT][chosen],
             self.toast, columns, is_key=is_key, is_typed=is_typed,
         )  # fmt: skip
 
@@ -307,10 +308,6 @@ def _spread(values: pa.Array, rows: Array, count: int) -> pa.Array:
     return values.take(pa.array(places, mask=places < 0))
 
 
-def _only(values: pa.Array, chosen: Array) -> pa.Array:
-    return pc.if_else(pa.array(chosen), values, pa.scalar(None, values.type))
-
-
 def _in_order(parts: list[pa.Array], order: Array) -> pa.Array:
     joined = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
     return joined if len(parts) == 1 else joined.take(pa.array(order))
@@ -319,15 +316,19 @@ def _in_order(parts: list[pa.Array], order: Array) -> pa.Array:
 def _names(numbers: Array, name_of: Callable[[int], str | None]) -> pa.Array:
     found, places = np.unique(numbers, return_inverse=True)
     names = pa.array([name_of(int(number)) for number in found], pa.string())
+    if len(found) == 1:
+        return pa.repeat(names[0], len(numbers))
     return names.take(pa.array(places.astype(np.int64)))
 
 
 def _ctid(changes: Array) -> pa.Array:
-    is_old = changes[OPERATION] == DELETE
+    """The place of the new row; for deletes, of the old row."""
+    operation = changes[OPERATION]
+    is_old = operation == DELETE
+    has_place = is_old | (operation == INSERT) | (operation == UPDATE)
     block = np.where(is_old, changes[OLD_BLOCK], changes[BLOCK])
     line = np.where(is_old, changes[OLD_OFFSET], changes[OFFSET])
-    text = pc.binary_join_element_wise(
-        "(", pa.array(block).cast(pa.string()), ",", pa.array(line).cast(pa.string()), ")", ""
-    )
-    has_place = np.isin(changes[OPERATION], (INSERT, UPDATE, DELETE))
-    return _only(text, has_place)
+    offsets = np.empty(len(block) + 1, np.int32)
+    texts = np.empty(PLACE_ROOM * len(block), np.uint8)
+    print_places(block, line, has_place, texts, offsets)
+    return text_array(texts, offsets, has_place)

@@ -1,10 +1,11 @@
 """`ChangeSpill`: the changes of some transactions in a temporary file, if memory is too small.
 
-    piece | rows: FIELDS numbers of 8 bytes, row after row | tuples | notes as JSON |
+    piece | rows: one field of all of them after the other | tuples | notes as JSON |
 
 A piece has consecutive changes of the WAL, sorted by their transactions. So the changes of some
-transactions are one range of its rows and one range of its tuples. The file has no name and belongs
-to one process, so numbers have the byte order of the machine.
+transactions are one range of its rows and one range of its tuples. A field is stored in numbers of
+the size that its greatest value needs. The file has no name and belongs to one process, so numbers
+have the byte order of the machine.
 
 Laws. Memory grows with the number of pieces, with the transactions in each, and with the chunks of
 out-of-line values (28 bytes for a chunk of 2 kB), not with the changes. The order of the changes
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from types import TracebackType
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,7 +31,17 @@ from quorum_wal.spark.changes.change_set import (
     TUPLES_ROOM,
     Gathered,
 )
-from quorum_wal.spark.changes.heap_fields import NEW_AT, NEW_LENGTH, OLD_AT, OLD_LENGTH
+from quorum_wal.spark.changes.heap_fields import (
+    FLAGS,
+    LSN,
+    NEW_AT,
+    NEW_LENGTH,
+    OFFSET,
+    OLD_AT,
+    OLD_LENGTH,
+    OLD_OFFSET,
+    OPERATION,
+)
 from quorum_wal.spark.changes.spill_file import SpillFile
 from quorum_wal.spark.changes.toast_chunks import ChunkIndex
 from quorum_wal.walrecords.byte_copy import copy_bytes
@@ -40,6 +52,13 @@ from quorum_wal.walrecords.record_index import Array
 MEMORY_BYTES = 64 << 20
 
 _ROW_BYTES = 8 * FIELDS
+
+#: the stored numbers of each field; a transaction's number and other fields have 32 bits in the WAL
+_KINDS: dict[int, np.dtype[Any]] = {
+    LSN: np.dtype(np.int64), OPERATION: np.dtype(np.uint8), FLAGS: np.dtype(np.uint8),
+    OFFSET: np.dtype(np.uint16), OLD_OFFSET: np.dtype(np.uint16), CODE: np.dtype(np.int32),
+}  # fmt: skip
+_STORED: list[np.dtype[Any]] = [_KINDS.get(field, np.dtype(np.uint32)) for field in range(FIELDS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +127,22 @@ class ChangeSpill:
         self._sizes += np.bincount(rows[COMMIT], _sizes(rows), len(self._sizes)).astype(np.int64)
         piece = _Piece(
             numbers, begins, ends[begins],
-            rows_at=self._file.append(np.ascontiguousarray(rows.T).data),
+            rows_at=self._put_rows(rows),
             tuples_at=self._file.append(tuples.data),
             notes_at=self._file.append(notes),
             notes_length=len(notes),
         )  # fmt: skip
         self._pieces.append(piece)
         self._add_chunks(rows, tuples, piece.tuples_at)
+
+    def _put_rows(self, rows: Array) -> int:
+        """The offset of the first field."""
+        at = self._file.end
+        for field, kind in enumerate(_STORED):
+            stored = rows[field].astype(kind)
+            assert (stored == rows[field]).all(), f"field {field} has a number beyond {kind}"
+            self._file.append(stored.data)
+        return at
 
     def _add_chunks(self, rows: Array, tuples: Array, tuples_at: int) -> None:
         chunks = rows[:, (rows[CODE] >= 0) & (rows[CODE] & 1 == 1)]
@@ -181,14 +209,12 @@ class ChangeSpill:
         if first == last:
             return None
         begin, end = int(piece.begins[first]), int(piece.begins[last])
-        stored = self.read(piece.rows_at + begin * _ROW_BYTES, (end - begin) * _ROW_BYTES)
-        rows = np.frombuffer(stored, np.int64).reshape(-1, FIELDS).T.copy()
+        rows = self._rows(piece, begin, end)
         tuples_begin, tuples_end = piece.tuple_begins[[first, last]].tolist()
         length = tuples_end - tuples_begin
-        data = np.zeros(1 + length + TUPLES_ROOM, np.uint8)
-        data[1 : 1 + length] = np.frombuffer(
-            self.read(piece.tuples_at + tuples_begin, length), np.uint8
-        )
+        data = np.empty(1 + length + TUPLES_ROOM, np.uint8)
+        data[0], data[1 + length :] = 0, 0
+        self._file.read_into(piece.tuples_at + tuples_begin, data[1 : 1 + length].data)
         rows[NEW_AT] += 1 - tuples_begin
         rows[OLD_AT] += 1 - tuples_begin
         stored = self.read(piece.notes_at, piece.notes_length)
@@ -196,6 +222,15 @@ class ChangeSpill:
         return Gathered(
             rows, data, {row - begin: note for row, note in notes.items() if begin <= row < end}
         )
+
+    def _rows(self, piece: _Piece, begin: int, end: int) -> Array:
+        rows = np.empty((FIELDS, end - begin), np.int64)
+        count, at = int(piece.begins[-1]), piece.rows_at
+        for field, kind in enumerate(_STORED):
+            stored = np.empty(end - begin, kind)
+            self._file.read_into(at + begin * kind.itemsize, stored.data.cast("B"))
+            rows[field], at = stored, at + count * kind.itemsize
+        return rows
 
 
 def _sizes(rows: Array) -> Array:

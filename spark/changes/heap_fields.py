@@ -4,6 +4,12 @@ Both are arrays of numbers, because compiled loops fill them: a field is a row o
 change or a mark is a column.
 """
 
+from __future__ import annotations
+
+import numpy as np
+
+from quorum_wal.walrecords.record_index import Array
+
 #: rows of `HeapScan.changes`
 (
     LSN, XID, OPERATION, DATABASE, RELFILENODE, BLOCK, OFFSET, OLD_BLOCK, OLD_OFFSET,
@@ -31,4 +37,15 @@ IS_HOT = 32
 ) = range(12)  # fmt: skip
 
 #: kinds of marks
-COMMIT, COMMIT_PREPARED, ABORT, RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE = range(1, 7)
+(
+    COMMIT, COMMIT_PREPARED, ABORT, RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE,
+    MARK_KINDS,
+) = range(1, 8)  # fmt: skip
+
+
+def marks_of(marks: Array, kinds: tuple[int, ...]) -> Array:
+    """The marks of these kinds. For few marks it takes a tenth of the time of `np.isin`."""
+    is_wanted = np.zeros(MARK_KINDS, np.bool_)
+    is_wanted[list(kinds)] = True
+    found: Array = marks[:, is_wanted[marks[MARK_KIND]]]
+    return found

@@ -57,18 +57,21 @@ class SpillFile:
 
     def read(self, at: int, length: int) -> bytes:
         """Raises SpillError."""
-        data = b""
+        data = bytearray(length)
+        self.read_into(at, memoryview(data))
+        return bytes(data)
+
+    def read_into(self, at: int, target: memoryview) -> None:
+        """Fills the target, of bytes. Raises SpillError."""
+        end, rest = at + target.nbytes, target
         try:
-            while len(data) < length:
-                part = os.pread(self._opened(), length - len(data), at + len(data))
-                if not part:
-                    raise SpillError(
-                        f"a temporary file ends at {at + len(data)}, expected {at + length}"
-                    )
-                data = data + part if data else part
+            while rest:
+                count = os.preadv(self._opened(), [rest], at)
+                if not count:
+                    raise SpillError(f"a temporary file ends at {at}, expected {end}")
+                at, rest = at + count, rest[count:]
         except OSError as error:
             raise SpillError(f"a temporary file could not be read: {error}") from error
-        return data
 
     def close(self) -> None:
         """Deletes the content."""

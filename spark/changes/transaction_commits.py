@@ -26,6 +26,7 @@ from quorum_wal.spark.changes.heap_fields import (
     SUBXIDS,
     SUBXIDS_AT,
     XID,
+    marks_of,
 )
 from quorum_wal.spark.changes.heap_scan import HeapScan
 from quorum_wal.spark.changes.logical_messages import NO_XID
@@ -88,7 +89,7 @@ def find_commits(scans: Iterable[HeapScan]) -> Commits:
     marks, subxids, owners, messages = [], [], [], []
     count = 0
     for scan in scans:
-        found = scan.marks[:, np.isin(scan.marks[MARK_KIND], (COMMIT, COMMIT_PREPARED))]
+        found = marks_of(scan.marks, (COMMIT, COMMIT_PREPARED))
         marks.append(found)
         messages.append(scan.changes[LSN, _alone(scan.changes)])
         for i in np.flatnonzero(found[SUBXIDS]).tolist():
@@ -117,7 +118,7 @@ def _alone(changes: Array) -> Array:
 
 def ended_xids(scan: HeapScan) -> Array:
     """The xids of all transactions and subtransactions that commit or abort in the scan."""
-    found = scan.marks[:, np.isin(scan.marks[MARK_KIND], (COMMIT, COMMIT_PREPARED, ABORT))]
+    found = marks_of(scan.marks, (COMMIT, COMMIT_PREPARED, ABORT))
     subxids = [subxids_of(scan, found, i) for i in np.flatnonzero(found[SUBXIDS]).tolist()]
     return np.concatenate([found[MARK_XID], *subxids])
 

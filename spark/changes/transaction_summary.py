@@ -25,6 +25,7 @@ from quorum_wal.spark.changes.heap_fields import (
     MARK_RECORD,
     RUNNING_XACTS,
     XID,
+    marks_of,
 )
 from quorum_wal.spark.changes.heap_scan import HeapScan
 from quorum_wal.spark.changes.logical_messages import NO_XID
@@ -62,7 +63,7 @@ class TransactionSummary:
         """Raises WalFormatError."""
         lists, redo_lsn = [], None
         kinds = (RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE)
-        listing = scan.marks[:, np.isin(scan.marks[MARK_KIND], kinds)]
+        listing = marks_of(scan.marks, kinds)
         for lsn, kind, record in listing[[MARK_LSN, MARK_KIND, MARK_RECORD]].T.tolist():
             main_data = scan.body(record).main_data
             if kind == RUNNING_XACTS:
@@ -71,8 +72,10 @@ class TransactionSummary:
             redo_lsn = _redo(lsn, main_data)
             if kind == CHECKPOINT_SHUTDOWN:
                 lists.append(OpenList(lsn, None))
-        xids, places = np.unique(scan.changes[XID], return_index=True)
-        first_lsns, is_transaction = scan.changes[LSN][places], xids != NO_XID
+        xid = scan.changes[XID]
+        begins = np.flatnonzero(np.diff(xid, prepend=-1))  # few, so that less is sorted
+        xids, places = np.unique(xid[begins], return_index=True)
+        first_lsns, is_transaction = scan.changes[LSN][begins[places]], xids != NO_XID
         return cls(
             tuple(lists), redo_lsn, ended_xids(scan), xids[is_transaction],
             first_lsns[is_transaction],

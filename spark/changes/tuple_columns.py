@@ -28,6 +28,7 @@ from quorum_wal.spark.changes.tuple_print import (
     RAW,
     print_texts,
     room_of,
+    text_array,
 )
 from quorum_wal.walrecords.byte_copy import copy_bytes
 from quorum_wal.walrecords.loads import Bytes, Int, Numbers
@@ -105,14 +106,8 @@ def _printed(cells: Cells, number: int, arrow_type: pa.DataType) -> pa.Array:
     )  # fmt: skip
     out, offsets = np.empty(room, np.uint8), np.empty(count + 1, np.int32)
     print_texts(kind, cells.data, cells.texts, state, at, length, 0, count, out, offsets)
-    validity = pa.array(is_there).buffers()[1]
-    used = out[: int(offsets[count])].copy()
-    is_binary = pa.types.is_binary(arrow_type)
-    texts = pa.Array.from_buffers(
-        pa.binary() if is_binary else pa.string(),
-        count,
-        [validity, pa.py_buffer(offsets), pa.py_buffer(used)],
-    )
+    stored = pa.binary() if pa.types.is_binary(arrow_type) else pa.string()
+    texts = text_array(out, offsets, is_there, stored)
     return texts.cast(arrow_type) if pa.types.is_decimal(arrow_type) else texts
 
 

@@ -10,10 +10,12 @@ that it cannot print. Nothing here checks the room, which `room_of` has computed
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from numba import njit
 
 from quorum_wal.walrecords.byte_copy import copy_bytes
-from quorum_wal.walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
+from quorum_wal.walrecords.loads import Bytes, Int, Numbers, lent, load_u16, load_u32, load_u64
+from quorum_wal.walrecords.record_index import Array
 
 #: kinds of columns; NO_KIND: only `datum.py` prints it; floats are printed by Arrow
 (
@@ -29,9 +31,13 @@ _DAY = 86_400 * _SECOND
 #: 2000-01-01 in days since 0000-03-01; the days of the years 1 and 9999
 _EPOCH, DAY_MIN, DAY_MAX = 730_425, -730_119, 2_921_939
 
+#: the greatest length of a block's number, a line's number, and what is around them
+PLACE_ROOM = 10 + 5 + 3
 #: the greatest length of a number or time, with quotes
 _ROOM = 96
 _WEIGHT_MAX, _SCALE_MAX = 8, 32
+
+_STRING = pa.string()
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 #: the character after the backslash; 0: no escape; 1: \u00XX
@@ -39,6 +45,17 @@ _ESCAPES = np.array([1] * 32 + [0] * 224, np.uint8)
 for _byte, _letter in zip(b'\b\f\n\r\t"\\', b'bfnrt"\\', strict=True):
     _ESCAPES[_byte] = _letter
 _QUOTE, _COLON, _DASH, _DOT, _ZERO, _BACKSLASH = b'":-.0\\'
+
+
+def text_array(
+    out: Array, offsets: Array, is_there: Array | None = None, kind: pa.DataType = _STRING
+) -> pa.Array:
+    """Text i is out[offsets[i] : offsets[i + 1]], or null. The room that is not used is freed."""
+    used = out[: int(offsets[-1])].copy()
+    validity = None if is_there is None else pa.array(is_there).buffers()[1]
+    return pa.Array.from_buffers(
+        kind, len(offsets) - 1, [validity, pa.py_buffer(offsets), pa.py_buffer(used)]
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -60,6 +77,9 @@ def _is_text(data: Bytes, at: Int, length: Int) -> bool:
     """Whether it is UTF-8 without a zero byte, as all text of a UTF-8 database is (RFC 3629)."""
     end = at + length
     while at < end:
+        if at + 8 <= end and _is_ascii(load_u64(data, at)):
+            at += 8
+            continue
         first = data[at]
         if first < 0x80:
             if first == 0:
@@ -79,6 +99,13 @@ def _is_text(data: Bytes, at: Int, length: Int) -> bool:
                 return False
         at += size
     return True
+
+
+@njit(cache=True, nogil=True)
+def _is_ascii(letters: Int) -> bool:
+    """Whether all eight bytes are from 1 to 127: none borrows its high bit, and none has it."""
+    borrowed = letters - np.uint64(0x0101010101010101)
+    return bool((letters | borrowed) & np.uint64(0x8080808080808080) == 0)
 
 
 @njit(cache=True, nogil=True)
@@ -108,6 +135,7 @@ def print_rows(
     at: Numbers, length: Numbers, begin: Int, end: Int, out: Bytes, offsets: Numbers,
 ) -> None:  # fmt: skip
     """One JSON object for each row; row i is out[offsets[i - begin] : offsets[i - begin + 1]]."""
+    names, data, texts, out = lent(names), lent(data), lent(texts), lent(out)
     to = np.int64(0)
     for i in range(begin, end):
         offsets[i - begin] = to
@@ -138,12 +166,32 @@ def print_texts(
     begin: Int, end: Int, out: Bytes, offsets: Numbers,
 ) -> None:  # fmt: skip
     """One column as plain text; NULL and omitted values are empty."""
+    data, texts, out = lent(data), lent(texts), lent(out)
     to = np.int64(0)
     for i in range(begin, end):
         offsets[i - begin] = to
         if state[i] == PRINT or state[i] == COPY:
             to = _print_cell(kind, state[i], False, data, texts, at[i], length[i], out, to)
     offsets[end - begin] = to
+
+
+@njit(cache=True, nogil=True)
+def print_places(
+    block: Numbers, line: Numbers, is_there: Numbers, out: Bytes, offsets: Numbers
+) -> None:
+    """Each place as Postgres prints a ctid: `(block,line)`. Needs PLACE_ROOM bytes for each."""
+    out = lent(out)
+    to = np.int64(0)
+    for i in range(len(block)):
+        offsets[i] = to
+        if is_there[i]:
+            out[to] = 40  # (
+            to = _write_integer(block[i], out, to + 1)
+            out[to] = 44  # ,
+            to = _write_integer(line[i], out, to + 1)
+            out[to] = 41  # )
+            to += 1
+    offsets[len(block)] = to
 
 
 @njit(cache=True, nogil=True)
