@@ -30,7 +30,8 @@ from quorum_wal.spark.inputs.wal_reader import WalRange
 
 JSON, TYPED, CONTROL, PGOUTPUT = "JSON", "typed columns", "JSON again", "pgoutput"
 COLUMNS = ("decoder", "CPU seconds", "thousand rows/s", "MB/s of WAL", "rate / pgoutput")
-ROWS_PER_SECOND_MIN = 300_000
+#: a second and core, of changes that fit into memory
+ROWS_MIN = {JSON: 300_000, TYPED: 700_000}
 
 ROWS_PER_MEGABYTE = 1000
 SINGLE_ROWS_PART = 20
@@ -188,11 +189,11 @@ def verdicts(samples: Sequence[ChangesSample]) -> list[Verdict]:
     control = paired_ratios(samples, "rows_per_second", CONTROL, JSON)
     return [
         Verdict(
-            f"{ROWS_PER_SECOND_MIN:,} rows a second and core, {name}",
-            Spread.of([s.rows_per_second / ROWS_PER_SECOND_MIN for s in samples_of(samples, name)]),
+            f"{rows_min:,} rows a second and core, {name}",
+            Spread.of([s.rows_per_second / rows_min for s in samples_of(samples, name)]),
             1.0,
             True,
             control,
         )
-        for name in (JSON, TYPED)
+        for name, rows_min in ROWS_MIN.items()
     ]

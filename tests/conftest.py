@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from quorum_wal.pg_fixtures import processes
 from quorum_wal.pg_fixtures.fork_server import ForkServers
+from tests.block_groups import spread_folders_of
 
 TESTS = Path(__file__).parent
 
@@ -87,6 +88,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure() -> None:
     if processes.fork_servers is not None:
         processes.fork_servers.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def block_groups(tmp_path_factory: pytest.TempPathFactory) -> None:
+    spread_folders_of(tmp_path_factory.getbasetemp())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
