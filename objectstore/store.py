@@ -90,7 +90,15 @@ def named_keys(keys: Sequence[str]) -> str:
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
     """Sends no request to a remote store yet. Raises ObjectStoreError."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # the message may have credentials
+        raise ObjectStoreError(
+            "an archive's URL is not valid",
+            hint="Use /srv/archive, file:///srv/archive or s3://bucket/prefix.",
+        ) from None
+    if "\0" in url or "%00" in url:
+        raise ObjectStoreError("an archive's URL must not contain a zero byte")
     if parts.username or parts.password:
         raise ObjectStoreError(
             "an archive's URL must not contain credentials",

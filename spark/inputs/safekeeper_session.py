@@ -95,18 +95,19 @@ def parse_safekeepers(text: str, timeline: str | None) -> tuple[SafekeeperAddres
 
 
 def _keywords(text: str) -> dict[str, str]:
-    if "=" not in text and "://" not in text:
-        pairs = [part.strip().rpartition(":") for part in text.split(",")]
-        hosts = [host.strip("[]") if colon else port for host, colon, port in pairs]
-        ports = [port if colon else DEFAULT_PORT for _, colon, port in pairs]
-        return {"host": ",".join(hosts), "port": ",".join(ports)}
     try:
-        return {name: str(value) for name, value in conninfo_to_dict(text).items()}
+        text.encode()
+        if "=" in text or "://" in text:
+            return {name: str(value) for name, value in conninfo_to_dict(text).items()}
     except (psycopg.Error, UnicodeError):
         raise OptionError(
             "option safekeepers is not a libpq connection string",
             hint=_HINT,
         ) from None
+    pairs = [part.strip().rpartition(":") for part in text.split(",")]
+    hosts = [host.strip("[]") if colon else port for host, colon, port in pairs]
+    ports = [port if colon else DEFAULT_PORT for _, colon, port in pairs]
+    return {"host": ",".join(hosts), "port": ",".join(ports)}
 
 
 def _timeline_options(timeline: str) -> str:

@@ -157,7 +157,10 @@ def _stored(
     given: Mapping[str, str], timeline: str | None, tli: int | None
 ) -> FolderInput | ArchiveInput:
     path = given["path"]
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError:  # the message may have credentials
+        raise OptionError("option path is not a valid URL") from None
     if parts.username or parts.password:
         raise OptionError(
             "option path must not contain credentials",
@@ -184,6 +187,8 @@ def _has_segments(folder: Path) -> bool:
         return any(is_segment_file_name(entry.name) for entry in folder.iterdir())
     except OSError as error:
         raise OptionError(f"could not read folder {folder}: {error.strerror}") from error
+    except ValueError as error:  # a zero byte
+        raise OptionError(f"could not read folder {str(folder)!r}: {error}") from error
 
 
 # ---- values
@@ -223,7 +228,7 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
 def _numbers(given: Mapping[str, str], name: str) -> frozenset[int]:
     parts = _list(given.get(name, ""))
     for part in parts:
-        if not part.isascii() or not part.isdigit() or int(part) >= 1 << 32:
+        if not part.isascii() or not part.isdigit() or len(part) > 10 or int(part) >= 1 << 32:
             raise OptionError(f'option {name}: "{part}" is not a number of 32 bits')
     if name in given and not parts:
         raise OptionError(f"option {name} is empty")

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import click
@@ -40,9 +38,13 @@ from quorum_wal.generations.errors import (
     RequestInvalid,
 )
 from quorum_wal.generations.suffix import Suffix
-from quorum_wal.objectstore import sealed
-from quorum_wal.objectstore.errors import ObjectDamaged
+from quorum_wal.objectstore import (
+    remote,  # noqa: F401  else the first URL of a remote store would load it
+    sealed,
+)
+from quorum_wal.objectstore.errors import ObjectDamaged, ObjectStoreError
 from quorum_wal.objectstore.keys import ArchiveKeys
+from quorum_wal.objectstore.store import open_store
 from quorum_wal.pageserver.branches.branch_record import decode_branch
 from quorum_wal.pageserver.checks.page_comparison import Expectation, compare
 from quorum_wal.pageserver.checks.visibility_bits import are_bits_valid
@@ -99,59 +101,21 @@ from quorum_wal.safekeeper.data_directory import parse_folder_name
 from quorum_wal.safekeeper.errors import ControlFileError, SafekeeperError
 from quorum_wal.safekeeper.slots_file import decode_slots
 from quorum_wal.safekeeper.trim_rule import parse_suffix
-from quorum_wal.spark.changes.datum_varlena import DatumError
-from quorum_wal.spark.changes.logical_messages import decode_message, message_json
-from quorum_wal.spark.errors import MirrorError
 from quorum_wal.telemetry.http_token import read_http_token, read_private_token
 from quorum_wal.telemetry.page.sign_in import parse_token_form
-from quorum_wal.walproposer.errors import Unreachable, WalProposerError
+from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
 from quorum_wal.walproposer.failover import log_view
 from quorum_wal.walproposer.failover.rewind import ControlData, standby_settings
 from quorum_wal.walproposer.failover.standby import sources_of
+from quorum_wal.walproposer.locks.lease import open_lock
 from quorum_wal.walproposer.primary.standby_names import parse_standby_names
 from quorum_wal.walproposer.qsync import verbs
 from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
 from quorum_wal.walproposer.timelines.status_page import PageAddress
 
-from . import catalog_seeds, seeds
-from .bounds import bounded
-from .datum_seeds import DATUMS
-from .mirror_values import MIRROR_VALUES
-from .mutation import mutate, mutate_text
-
-Exceptions = tuple[type[Exception], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Parser:
-    """One row. Exactly one of `seeds` and `texts`; `reseal` corrects a checksum."""
-
-    name: str
-    read: Callable[[Any], object]
-    declared: Exceptions
-    seeds: tuple[bytes, ...] = ()
-    texts: tuple[str, ...] = ()
-    covers: tuple[str, ...] = ()
-    reseal: Callable[[bytes], bytes] = bytes
-
-    def case(self, random: Random) -> bytes:
-        """In the form of the corpus: a text is UTF-8, with surrogates."""
-        if self.texts:
-            return mutate_text(random, self.texts).encode("utf-8", "surrogatepass")
-        case = mutate(random, self.seeds)
-        return self.reseal(case) if random.random() < 0.7 else case
-
-    def valid(self) -> list[bytes]:
-        return [*self.seeds, *(text.encode("utf-8", "surrogatepass") for text in self.texts)]
-
-    def try_case(self, case: bytes) -> bool:
-        """Whether it was accepted. Raises Excess, and undeclared errors."""
-        given = case.decode("utf-8", "surrogatepass") if self.texts else case
-        try:
-            bounded(lambda: self.read(given), len(given))
-        except self.declared:
-            return False
-        return True
+from . import seeds
+from .parser import Parser
+from .spark_parsers import SPARK_PARSERS
 
 
 def _crc_big_endian(data: bytes) -> bytes:
@@ -254,12 +218,6 @@ def _config(case: str) -> None:
     config_file.read_config(file_of(case), cli, _CONTEXT)
 
 
-def _logical_message(case: bytes) -> str:
-    header = decode_message(0, case)
-    stored = case[len(case) - header.prefix_bytes - header.content_bytes :]
-    return message_json(0, stored, header.prefix_bytes, is_transactional=header.is_transactional)
-
-
 def _convert(kind: click.ParamType[Any]) -> Callable[[str], object]:
     return lambda text: kind.convert(text, None, None)
 
@@ -329,6 +287,10 @@ PARSERS: list[Parser] = [
            lambda case: read_private_token(_SECRET.of(case)), (ValueError,), seeds=seeds.TOKENS),
     Parser("telemetry.page.sign_in.parse_token_form", parse_token_form, (ValueError,),
            seeds=(b"token=abc%2Fdef", b"a=1&token=x+y", b"")),
+    Parser("objectstore.store.open_store", open_store, (ObjectStoreError,),
+           texts=("/srv/archive", "file:///srv/a%20b", "file://[::1]/x")),
+    Parser("walproposer.locks.lease.open_lock", lambda url: open_lock(url, 10.0), (Refusal,),
+           texts=("etcd://[::1]:2379/shop", "etcds://a:2379/x", "/srv/lock")),
     Parser("objectstore.sealed.unseal", lambda case: sealed.unseal(case, "key"), (ObjectDamaged,),
            seeds=seeds.OBJECTS, reseal=_reseal_object, covers=("objectstore.sealed.Seal.decode",)),
     Parser("objectstore.sealed.unseal_pieces", _unseal_pieces, (ObjectDamaged,),
@@ -424,11 +386,6 @@ PARSERS: list[Parser] = [
                seeds=(bytes(80),))
         for read in (parse_named_row, parse_pair_row, parse_role_row)
     ),
-    Parser("spark.changes.catalog_decoder.CatalogDecoder.decode (pg_index)",
-           catalog_seeds.INDEX_DECODER.decode, (DatumError,), seeds=catalog_seeds.INDEX_ROWS),
-    Parser("spark.changes.catalog_decoder.CatalogDecoder.decode (pg_attribute)",
-           catalog_seeds.ATTRIBUTE_DECODER.decode, (DatumError,),
-           seeds=catalog_seeds.ATTRIBUTE_ROWS),
     Parser("pageserver.pitr.table_name.TableName.parse", TableName.parse, (TableNameError,),
            texts=("shop.public.orders", 'shop."Odd.Name"."we""ird"')),
     Parser("pgwire.extended_fields.decode_parse", decode_parse, (ProtocolError,),
@@ -490,11 +447,6 @@ PARSERS: list[Parser] = [
     Parser("cli.parameters.Dsn", _convert(parameters.Dsn()), (click.UsageError,), texts=_CONNINFO),
     Parser("cli.listening.HostPort", _convert(listening.HostPort()), (click.UsageError,),
            texts=("a:5454", "[::1]:5454", "0.0.0.0:7676")),
-    *(Parser(f"spark.mirror.{name}", read, (MirrorError,), seeds=valid)
-      for name, (read, valid) in MIRROR_VALUES.items()),
-    Parser("spark.changes.logical_messages.decode_message", _logical_message, (WalFormatError,),
-           seeds=(struct.pack("<IB3xQQ", 5, 1, 3, 2) + b"ab\0xy",)),
-    *(Parser(f"spark.changes.{name}", read, _DATUM_ERRORS, seeds=valid)
-      for name, (read, valid) in DATUMS.items()),
+    *SPARK_PARSERS,
     *_messages(),
 ]  # fmt: skip

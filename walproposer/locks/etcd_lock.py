@@ -28,7 +28,14 @@ class EtcdLock:
     """Implements `lease.Lock`; `etcds://` uses TLS. Raises Refusal if the URL is invalid."""
 
     def __init__(self, url: str, lease_seconds: float) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+            self._key = _base64(parts.path.strip("/") or DEFAULT_NAME)
+        except ValueError:  # the message may have credentials
+            raise Refusal(
+                "the lock's URL is not valid", hint="Use etcd://host:port/name."
+            ) from None
         has_more = parts.username or parts.password or parts.query or parts.fragment
         if has_more or not parts.hostname:
             raise Refusal(
@@ -39,7 +46,6 @@ class EtcdLock:
         self.holder = ""
         scheme = "https" if parts.scheme == "etcds" else "http"
         self._base = f"{scheme}://{parts.netloc}"
-        self._key = _base64(parts.path.strip("/") or DEFAULT_NAME)
         self._lease_seconds = lease_seconds
         self._lease_id = ""
 
