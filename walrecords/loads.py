@@ -2,6 +2,8 @@
 
     load_u32(data, at) == int.from_bytes(data[at : at + 4], "little")
 
+And `lent`, for arrays that a compiled loop passes to other compiled functions.
+
 Law: nothing here checks `at`. The caller must have checked that the bytes are there.
 """
 
@@ -53,9 +55,9 @@ def _lender() -> Callable[[Numbers], Numbers]:
     return lender
 
 
-#: An argument of a compiled function, as an array that is not counted: a counted one is counted in
-#: every function that gets it, which costs more than most of these functions. Only for arguments,
-#: because an array of the function itself is freed after its last use.
+#: An argument of a compiled function, or a part of one, as an array that is not counted. A counted
+#: one is counted in every function that gets it, which costs more than most of these functions. Only
+#: for arguments, because an array of the function itself is freed after its last use.
 lent = _lender()
 
 load_u16 = _loader(16, types.uint16)
