@@ -30,8 +30,8 @@ from quorum_wal.spark.inputs.wal_reader import WalRange
 
 JSON, TYPED, CONTROL, PGOUTPUT = "JSON", "typed columns", "JSON again", "pgoutput"
 COLUMNS = ("decoder", "CPU seconds", "thousand rows/s", "MB/s of WAL", "rate / pgoutput")
-#: a second and core, of changes that fit into memory
-ROWS_MIN = {JSON: 300_000, TYPED: 700_000}
+#: of a core, of changes that fit into memory
+ROWS_PER_SECOND_MIN = {JSON: 300_000, TYPED: 700_000}
 
 ROWS_PER_MEGABYTE = 1000
 SINGLE_ROWS_PART = 20
@@ -195,5 +195,5 @@ def verdicts(samples: Sequence[ChangesSample]) -> list[Verdict]:
             True,
             control,
         )
-        for name, rows_min in ROWS_MIN.items()
+        for name, rows_min in ROWS_PER_SECOND_MIN.items()
     ]

@@ -7,7 +7,6 @@ the command is called, so that a safekeeper does not load the modules of `sk dem
 
 from __future__ import annotations
 
-import errno
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import click
 from quorum_wal.cli.config_file import load_config
 from quorum_wal.cli.lazy_group import LazyGroup, configure_command_logs, import_for_good
 from quorum_wal.cli.output import LIBRARY_ERRORS, CommandError, ExitCode, command_error
+from quorum_wal.storage.errors import FULL_DISK
 
 #: name: the module and the command in it, in the order of the help.
 COMMANDS = {
@@ -48,7 +48,6 @@ COMMANDS = {
 }
 
 
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 #: Commits wait while one of these starts, so they import only the modules that they need.
 SERVICES = ("safekeeper", "attach", "promote")
 

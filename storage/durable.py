@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from quorum_wal.storage.errors import StorageError
+from quorum_wal.storage.errors import FULL_DISK, StorageError
 
 # Bytes read or written at a time: copying or comparing this many holds the interpreter for less
 # than a millisecond, and the cost of the calls is negligible.
@@ -37,7 +37,7 @@ def storage_errors(path: Path, doing: str, *, resumable: bool = True) -> Iterato
     try:
         yield
     except OSError as error:
-        is_full = resumable and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        is_full = resumable and error.errno in FULL_DISK
         raise StorageError(
             f'could not {doing} "{path}": {error.strerror}',
             sqlstate=DISK_FULL if is_full else "",

@@ -1,11 +1,14 @@
-"""The error of `storage`."""
+"""The error of `storage`, and the errors of the system that mean a full disk."""
 
 from __future__ import annotations
+
+import errno
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StorageError(Exception):
     """A local read, write or flush failed; `sqlstate` is io_error or disk_full.
-
 
     After a failed write or flush the state of the page cache is unknown: nothing is retried.
     """

@@ -44,10 +44,10 @@ def _lender() -> Callable[[Numbers], Numbers]:
     @intrinsic
     def lend(typing_context: Any, array: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            lent = context.make_array(signature.args[0])(context, builder, arguments[0])
-            lent.meminfo = ir.Constant(lent.meminfo.type, None)
-            lent.parent = ir.Constant(lent.parent.type, None)
-            return lent._getvalue()
+            same = context.make_array(signature.args[0])(context, builder, arguments[0])
+            same.meminfo = ir.Constant(same.meminfo.type, None)
+            same.parent = ir.Constant(same.parent.type, None)
+            return same._getvalue()
 
         return array(array), generate
 
@@ -55,9 +55,9 @@ def _lender() -> Callable[[Numbers], Numbers]:
     return lender
 
 
-#: An argument of a compiled function, or a part of one, as an array that is not counted. A counted
-#: one is counted in every function that gets it, which costs more than most of these functions. Only
-#: for arguments, because an array of the function itself is freed after its last use.
+#: An argument of a compiled function, or a part of one, as an array without a reference count. With
+#: one, each function that gets the array counts, which costs more than most of these functions do.
+#: Only for arguments, because an array of the function itself is freed after its last use.
 lent = _lender()
 
 load_u16 = _loader(16, types.uint16)

@@ -160,8 +160,8 @@ def survey_records(
 ) -> tuple[Int, Int, Int]:  # fmt: skip
     """(number of rows, number of `xact_rows`, the first bad record or -1).
 
-    Common cases are inlined, at a third of the cost: each array that is passed to a function, or
-    taken from a tuple, costs an increment and a decrement of its reference count.
+    Common cases are inlined, at a third of the cost: each array that is taken from a tuple, or
+    passed to a function without `lent`, costs an increment and a decrement of its reference count.
     """
     records, lengths, xids, prev_lsns, operations = facts[:5]
     main_lengths, top_xids, fpi_counts, fpi_lengths, block_offsets = facts[5:]

@@ -41,7 +41,8 @@ from quorum_wal.spark.changes.toast_chunks import ToastChunks
 from quorum_wal.spark.changes.transaction_commits import Commits
 from quorum_wal.spark.changes.tuple_cells import Cells, TableFormat, read_cells
 from quorum_wal.spark.changes.tuple_columns import struct_of
-from quorum_wal.spark.changes.tuple_print import PLACE_ROOM, print_places, text_array
+from quorum_wal.spark.changes.tuple_print import PLACE_ROOM, print_places
+from quorum_wal.spark.records.arrow_columns import printed_column
 from quorum_wal.walrecords.record_index import Array
 
 ROWS_PER_BATCH = 1 << 15
@@ -331,4 +332,4 @@ def _ctid(changes: Array) -> pa.Array:
     offsets = np.empty(len(block) + 1, np.int32)
     texts = np.empty(PLACE_ROOM * len(block), np.uint8)
     print_places(block, line, has_place, texts, offsets)
-    return text_array(texts, offsets, has_place)
+    return printed_column(offsets, texts, pa.string(), has_place)

@@ -44,7 +44,7 @@ IS_HOT = 32
 
 
 def marks_of(marks: Array, kinds: tuple[int, ...]) -> Array:
-    """The marks of these kinds. For few marks it takes a tenth of the time of `np.isin`."""
+    """The marks of these kinds. For few marks it takes a fifth of the time of `np.isin`."""
     is_wanted = np.zeros(MARK_KINDS, np.bool_)
     is_wanted[list(kinds)] = True
     found: Array = marks[:, is_wanted[marks[MARK_KIND]]]

@@ -84,12 +84,11 @@ class TransactionSummary:
 
 def redo_before(scan: HeapScan, lsn: int) -> int | None:
     """The redo LSN of the last checkpoint record before `lsn`. Raises WalFormatError."""
-    kinds = (CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE)
-    is_wanted = np.isin(scan.marks[MARK_KIND], kinds) & (scan.marks[MARK_LSN] < lsn)
-    found = np.flatnonzero(is_wanted)
-    if not len(found):
+    checkpoints = marks_of(scan.marks, (CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE))
+    found = checkpoints[:, checkpoints[MARK_LSN] < lsn]
+    if not found.shape[1]:
         return None
-    at, record = scan.marks[[MARK_LSN, MARK_RECORD], found[-1]].tolist()
+    at, record = found[[MARK_LSN, MARK_RECORD], -1].tolist()
     return _redo(at, scan.body(record).main_data)
 
 

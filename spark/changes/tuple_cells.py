@@ -42,8 +42,8 @@ from quorum_wal.spark.changes.tuple_print import (
     is_printable,
     print_rows,
     room_of,
-    text_array,
 )
+from quorum_wal.spark.records.arrow_columns import printed_column
 from quorum_wal.walrecords.loads import Bytes, Int, Numbers, lent
 from quorum_wal.walrecords.record_index import Array
 
@@ -168,7 +168,7 @@ class Cells:
             kinds, np.frombuffer(b"".join(names) or b"\0", np.uint8), name_at, self.data,
             self.texts, state, at, length, 0, count, out, offsets,
         )  # fmt: skip
-        return text_array(out, offsets)
+        return printed_column(offsets, out, pa.string())
 
 
 def read_cells(

@@ -28,8 +28,8 @@ from quorum_wal.spark.changes.tuple_print import (
     RAW,
     print_texts,
     room_of,
-    text_array,
 )
+from quorum_wal.spark.records.arrow_columns import printed_column
 from quorum_wal.walrecords.byte_copy import copy_bytes
 from quorum_wal.walrecords.loads import Bytes, Int, Numbers
 from quorum_wal.walrecords.record_index import Array
@@ -107,7 +107,7 @@ def _printed(cells: Cells, number: int, arrow_type: pa.DataType) -> pa.Array:
     out, offsets = np.empty(room, np.uint8), np.empty(count + 1, np.int32)
     print_texts(kind, cells.data, cells.texts, state, at, length, 0, count, out, offsets)
     stored = pa.binary() if pa.types.is_binary(arrow_type) else pa.string()
-    texts = text_array(out, offsets, is_there, stored)
+    texts = printed_column(offsets, out, stored, is_there)
     return texts.cast(arrow_type) if pa.types.is_decimal(arrow_type) else texts
 
 

@@ -10,12 +10,10 @@ that it cannot print. Nothing here checks the room, which `room_of` has computed
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 from numba import njit
 
 from quorum_wal.walrecords.byte_copy import copy_bytes
 from quorum_wal.walrecords.loads import Bytes, Int, Numbers, lent, load_u16, load_u32, load_u64
-from quorum_wal.walrecords.record_index import Array
 
 #: kinds of columns; NO_KIND: only `datum.py` prints it; floats are printed by Arrow
 (
@@ -37,25 +35,12 @@ PLACE_ROOM = 10 + 5 + 3
 _ROOM = 96
 _WEIGHT_MAX, _SCALE_MAX = 8, 32
 
-_STRING = pa.string()
-
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 #: the character after the backslash; 0: no escape; 1: \u00XX
 _ESCAPES = np.array([1] * 32 + [0] * 224, np.uint8)
 for _byte, _letter in zip(b'\b\f\n\r\t"\\', b'bfnrt"\\', strict=True):
     _ESCAPES[_byte] = _letter
 _QUOTE, _COLON, _DASH, _DOT, _ZERO, _BACKSLASH = b'":-.0\\'
-
-
-def text_array(
-    out: Array, offsets: Array, is_there: Array | None = None, kind: pa.DataType = _STRING
-) -> pa.Array:
-    """Text i is out[offsets[i] : offsets[i + 1]], or null. The room that is not used is freed."""
-    used = out[: int(offsets[-1])].copy()
-    validity = None if is_there is None else pa.array(is_there).buffers()[1]
-    return pa.Array.from_buffers(
-        kind, len(offsets) - 1, [validity, pa.py_buffer(offsets), pa.py_buffer(used)]
-    )
 
 
 @njit(cache=True, nogil=True)

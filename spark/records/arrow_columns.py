@@ -32,11 +32,22 @@ def bool_column(values: Numbers) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, bit_buffer(values)])
 
 
-def bytes_column(offsets: Numbers, values: Bytes, arrow_type: pa.DataType) -> pa.Array:
-    """A column of `utf8` or `binary`: value i is values[offsets[i] : offsets[i + 1]]."""
+def bytes_column(
+    offsets: Numbers, values: Bytes, arrow_type: pa.DataType, is_there: Numbers | None = None
+) -> pa.Array:
+    """A column of `utf8` or `binary`: value i is values[offsets[i] : offsets[i + 1]], or null."""
+    valid_bits = None if is_there is None else bit_buffer(is_there)
     return pa.Array.from_buffers(
-        arrow_type, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+        arrow_type, len(offsets) - 1, [valid_bits, pa.py_buffer(offsets), pa.py_buffer(values)]
     )
+
+
+def printed_column(
+    offsets: Numbers, room: Bytes, arrow_type: pa.DataType, is_there: Numbers | None = None
+) -> pa.Array:
+    """`bytes_column` of values that were printed into more room than they needed; frees the
+    rest."""
+    return bytes_column(offsets, room[: int(offsets[-1])].copy(), arrow_type, is_there)
 
 
 def bit_buffer(values: Numbers) -> pa.Buffer:
