@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from xdist.scheduler import LoadScopeScheduling
 
 from quorum_wal.pg_fixtures import processes
@@ -93,6 +94,15 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def block_groups(tmp_path_factory: pytest.TempPathFactory) -> None:
     spread_folders_of(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(autouse=True)
+def log_settings() -> Iterator[None]:
+    """A command that a test runs in this process sets up the logs. Loggers of later tests would
+    keep these settings, and `capture_logs` would not see their lines."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -18,12 +17,6 @@ from quorum_wal.telemetry.printable import printable
 COMMANDS = ("\x1b[2J", "\x9b31m", "\x07", "\u202e", "\x7f")
 
 
-@pytest.fixture
-def configured() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
-
-
 def test_only_printable_characters_are_left() -> None:
     assert printable("Zürich, 東京 ✕\n") == "Zürich, 東京 ✕\n"
     assert printable("a\x1b[31m\x00\u202e") == r"a\x1b[31m\x00\u202e"
@@ -32,9 +25,7 @@ def test_only_printable_characters_are_left() -> None:
 
 
 @pytest.mark.parametrize("text", [f"a{command}b" for command in COMMANDS] + ["a\n2026 [error] b"])
-def test_a_log_line_is_one_line_of_text(
-    configured: None, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
+def test_a_log_line_is_one_line_of_text(capsys: pytest.CaptureFixture[str], text: str) -> None:
     configure_logs(LogFormat.TEXT, "info")
     structlog.get_logger().info(text, client=text, reason=f"user {text}", number=1)
     written = capsys.readouterr().err
@@ -43,7 +34,7 @@ def test_a_log_line_is_one_line_of_text(
     assert "number=1" in written
 
 
-def test_a_log_in_json_keeps_the_text(configured: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_in_json_keeps_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(LogFormat.JSON, "info")
     structlog.get_logger().info("event", client="a\x1b\nb")
     assert json.loads(capsys.readouterr().err)["client"] == "a\x1b\nb"
