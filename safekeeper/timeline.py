@@ -113,7 +113,8 @@ class Timeline:
         self.slots = Slots(directory)
         self.holes = Holes(directory)
         self.replicas = Replicas(self._set_feedback)
-        self._acceptor: Acceptor | None = None
+        #: The core, for reading; None while the timeline is asleep, and after it has stopped.
+        self.acceptor: Acceptor | None = None
         self._steady: SteadyPath | None = None
         if is_awake or self.control.has_left or self.sleep.is_wal_missing():
             self._load()
@@ -141,7 +142,7 @@ class Timeline:
     @property
     def streaming(self) -> ProposerConnection | None:
         """The connection whose Append would be accepted."""
-        acceptor = self._acceptor
+        acceptor = self.acceptor
         number = acceptor.streaming if acceptor is not None else None
         return self._connections.get(number) if number is not None else None
 
@@ -149,7 +150,7 @@ class Timeline:
         """Load the state from disk. From `valid_lsn` on the log is known to be damaged."""
         self._end_steady()
         self.store = self.new_store()
-        self._acceptor = None
+        self.acceptor = None
         if self.control.has_left:
             self._begin(self.control.horizon_lsn)
             return
@@ -162,9 +163,9 @@ class Timeline:
 
     def _begin(self, flush_lsn: int) -> None:
         control, self.sleep.is_checked = self.control, True
-        self._acceptor = Acceptor(self.safekeeper_id, self.instance, control, flush_lsn)
-        self._acceptor.step(FeedbackChanged(self.replicas.feedback))
-        self._acceptor.step(HolesChanged(bool(self.holes)))
+        self.acceptor = Acceptor(self.safekeeper_id, self.instance, control, flush_lsn)
+        self.acceptor.step(FeedbackChanged(self.replicas.feedback))
+        self.acceptor.step(HolesChanged(bool(self.holes)))
         self.hinted_lsn = control.commit_lsn
         self.state, self.stopped_reason = healthy_state(control), ""
         self._publish()
@@ -173,7 +174,7 @@ class Timeline:
         """The log is damaged at `lsn`, above the committed segments: its end is lost (rule 9).
         Raises StorageError."""
         with self.lock:
-            if self._acceptor is None or lsn >= self.positions.flush_lsn:
+            if self.acceptor is None or lsn >= self.positions.flush_lsn:
                 return
             flushed = replace(self.control, flush_lsn=self.positions.flush_lsn)
             self._control_file.persist(flushed)
@@ -185,7 +186,7 @@ class Timeline:
     def holes_changed(self) -> None:
         """Segments were found damaged, or were repaired."""
         with self.lock:
-            if self._acceptor is not None:
+            if self.acceptor is not None:
                 self._run([HolesChanged(bool(self.holes))])
 
     def _declare_damaged(self, reason: str) -> None:
@@ -202,7 +203,7 @@ class Timeline:
     def _stop(self, error: SafekeeperError | StorageError) -> None:
         """From here on nothing is written, and only the state on disk is trusted."""
         self._end_steady()
-        self._acceptor = None
+        self.acceptor = None
         self.store.abandon()
         self.state = TimelineState.STOPPED
         self.stopped_reason = str(error)
@@ -252,11 +253,11 @@ class Timeline:
     def close(self, reason: str) -> None:
         """An orderly end: flush, and save the hints. Raises StorageError."""
         with self.lock:
-            if self._acceptor is None and not self.sleep.is_asleep:
+            if self.acceptor is None and not self.sleep.is_asleep:
                 return
             if self.state is TimelineState.LEFT:
-                self._acceptor = None
-            elif self._acceptor is not None:
+                self.acceptor = None
+            elif self.acceptor is not None:
                 self._save_and_close()
             self.sleep.is_asleep = False
             self.state = TimelineState.STOPPED
@@ -276,7 +277,7 @@ class Timeline:
             except StorageError as error:
                 self._stop(error)
                 raise
-            self._acceptor, self._may_resume, self.sleep.is_asleep = None, False, False
+            self.acceptor, self._may_resume, self.sleep.is_asleep = None, False, False
             self.store.abandon()
             self.holes.finish()
             self.state, self.stopped_reason = TimelineState.LEFT, reason
@@ -294,7 +295,7 @@ class Timeline:
         except StorageError as error:
             self._stop(error)
             raise
-        self._acceptor = None
+        self.acceptor = None
 
     def _start_asleep(self) -> None:
         """Asleep from the start on. The positions are the saved ones: they were saved every second
@@ -307,7 +308,7 @@ class Timeline:
     @property
     def is_idle(self) -> bool:
         """It works, and no connection streams to it or from it. False for one that was left."""
-        if self._acceptor is None or self.state is TimelineState.LEFT:
+        if self.acceptor is None or self.state is TimelineState.LEFT:
             return False
         return not (self._connections or self.replicas.all())
 
@@ -333,7 +334,7 @@ class Timeline:
         with self.lock:
             self.sleep.used()
             self.last_proposers.disconnected(connection)
-            if self._connections.pop(connection.number, None) is not None and self._acceptor:
+            if self._connections.pop(connection.number, None) is not None and self.acceptor:
                 self._run([Disconnected(connection.number)])
 
     def receive(
@@ -349,9 +350,9 @@ class Timeline:
             events: list[Event] = [Received(connection, message) for message in messages]
             events.append(BatchEnded(connection))
             replies = self._run(events)
-            if self._acceptor and self._acceptor.streaming == connection:
+            if self.acceptor and self.acceptor.streaming == connection:
                 self.last_proposers.leader = self._connections[connection]
-            self._steady = self.steady_path_class.of(self, self._acceptor)
+            self._steady = self.steady_path_class.of(self, self.acceptor)
             return replies
 
     def receive_payloads(self, connection: int, payloads: Sequence[memoryview]) -> list[bytes]:
@@ -377,12 +378,12 @@ class Timeline:
             return
         steady.is_over = True
         self._positions, self._steady = steady.positions(), None  # in this order: never backwards
-        if steady.has_taken and self._acceptor is not None:
-            steady.hand_over(self._acceptor)
+        if steady.has_taken and self.acceptor is not None:
+            steady.hand_over(self.acceptor)
             self.store.end_lsn = steady.written_lsn
 
     def _check_usable(self) -> None:
-        if self._acceptor is None:
+        if self.acceptor is None:
             raise TimelineError(
                 f"timeline {self.control.timeline} is {self.state.value}: {self.stopped_reason}",
                 # A proposer counts what a stopped member has acknowledged, but not a damaged one.
@@ -395,12 +396,12 @@ class Timeline:
         Any failure stops the timeline, because then the acceptor is ahead of the disk. The
         exception is a refusal: it is the acceptor's own answer.
         """
-        assert self._acceptor is not None
+        assert self.acceptor is not None
         self._end_steady()
         replies: list[SafekeeperMessage] = []
         try:
             for event in events:
-                for action in self._acceptor.step(event):
+                for action in self.acceptor.step(event):
                     self._execute(action, replies)
         except Refused:
             raise
@@ -446,7 +447,7 @@ class Timeline:
         self.hooks.flush_times.observe(time.perf_counter() - begun)
 
     def _publish(self) -> None:
-        acceptor = self._acceptor
+        acceptor = self.acceptor
         assert acceptor is not None
         self._positions = Positions(
             acceptor.written_lsn, acceptor.flush_lsn, acceptor.commit_lsn, acceptor.truncate_lsn
@@ -459,7 +460,7 @@ class Timeline:
 
     def _set_feedback(self, feedback: HotStandbyFeedback) -> None:
         with self.lock:
-            if self._acceptor is not None:
+            if self.acceptor is not None:
                 self._run([FeedbackChanged(feedback)])
 
     # ---- off the append path
@@ -467,7 +468,7 @@ class Timeline:
     def maintain_files(self) -> None:
         """Save the positions, and create the next segment in advance. Raises StorageError. The
         caller may ignore it: the append path meets the same disk and stops the timeline."""
-        if self._acceptor is None or self.state is not TimelineState.ACTIVE:
+        if self.acceptor is None or self.state is not TimelineState.ACTIVE:
             return
         self.save_positions()
         if self._connections:
@@ -483,7 +484,7 @@ class Timeline:
     def save_positions(self) -> None:
         """Save the flushed position, the hints and the checksums of full segments, if they are new.
         Raises StorageError."""
-        if self._acceptor is not None and self.state is TimelineState.ACTIVE:
+        if self.acceptor is not None and self.state is TimelineState.ACTIVE:
             self.hinted_lsn = self.positions.commit_lsn
             self._control_file.persist_hints(self._hints)
             self.store.checked.save()

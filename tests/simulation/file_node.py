@@ -82,7 +82,7 @@ class NodeTimeline(Timeline):
         if not self._node.takes_steady_path:
             self._end_steady()
         answers, is_steady = receive_batch(self, connection, payloads)
-        steady, acceptor = self._steady, self._acceptor
+        steady, acceptor = self._steady, self.acceptor
         if is_steady and steady is not None and acceptor is not None:
             # It continues, and the result is checked after each step.
             steady.hand_over(acceptor)
@@ -140,7 +140,7 @@ class FileNode(Node):
     def _load(self) -> None:
         """As at the start of the process. Raises PowerFailed."""
         self.timeline = NodeTimeline(self, self.files.folder)
-        self.acceptor = self.timeline._acceptor
+        self.acceptor = self.timeline.acceptor
         if self.acceptor is not None:
             self.files.started(self.timeline.store)
 

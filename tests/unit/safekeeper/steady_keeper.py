@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
+from copy import copy, deepcopy
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,47 @@ from typing import Any
 from msgspec import structs
 
 from quorum_wal.consensus.codec import decode_proposer_message, encode
-from quorum_wal.consensus.messages import Append
+from quorum_wal.consensus.messages import NO_FEEDBACK, Append, HotStandbyFeedback
+from quorum_wal.safekeeper.acceptor import Acceptor
+from quorum_wal.safekeeper.named_ends import NamedEnds
+from quorum_wal.safekeeper.steady_path import SteadyPath
 from quorum_wal.safekeeper.timeline import Timeline
+
+
+class NoSteadyPath(SteadyPath):
+    """In place of `SteadyPath`, the general path takes everything."""
+
+    @classmethod
+    def of(cls, timeline: Timeline, acceptor: Acceptor | None) -> SteadyPath | None:
+        return None
+
+
+class Standby:
+    """A replica that sends feedback and reads nothing."""
+
+    suffix = None
+    sent_lsn = 0
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.feedback = NO_FEEDBACK
+        self._replicas = timeline.replicas
+        self._replicas.add(self)
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def send_feedback(self, number: int) -> None:
+        self.feedback = HotStandbyFeedback(1, 2, 3, 4, number)
+        self._replicas.combine_feedback()
+
+
+def find_hole(timeline: Timeline) -> None:
+    """Below the log, where no file is moved; or it is repaired, if it was found before."""
+    if timeline.holes:
+        timeline.holes.close(timeline.store, 0)
+    else:
+        timeline.holes.add(timeline.store, 0, "it is missing")
+    timeline.holes_changed()
 
 
 def changed(payload: bytes, **deltas: int) -> bytes:
@@ -29,24 +68,24 @@ def ballot(payload: bytes, term: int) -> bytes:
 
 def state_of(timeline: Timeline) -> dict[str, Any]:
     """Of the acceptor after it has received the steady path's result."""
-    acceptor = timeline._acceptor
-    fields = dict(vars(acceptor)) if acceptor is not None else {}
-    if acceptor is not None and acceptor._ends is not None:
-        fields["_ends"] = deepcopy(vars(acceptor._ends))
-    end_lsn = timeline.store.end_lsn
-    steady = timeline._steady
+    acceptor, end_lsn = copy(timeline.acceptor), timeline.store.end_lsn
+    streaming = timeline.streaming
+    steady = timeline.steady_path(streaming.number) if streaming is not None else None
     if steady is not None:
-        names = ("written_lsn", "flush_lsn", "record_end_lsn", "commit_lsn")
-        names += ("sent_commit_lsn", "truncate_lsn")
-        fields.update({name: getattr(steady, name) for name in names})
-        fields["durable_lsn"] = end_lsn = steady.written_lsn
-        fields["_has_append"] = fields["_has_append"] or steady.has_taken
+        end_lsn = steady.written_lsn
+        if steady.has_taken and acceptor is not None:
+            steady.hand_over(acceptor)
     return {
-        **fields,
+        **({name: plain(value) for name, value in vars(acceptor).items()} if acceptor else {}),
         "positions": timeline.positions,
         "state": timeline.state,
         "end_lsn": end_lsn,
     }
+
+
+def plain(value: object) -> object:
+    """A value that can be compared, and does not change later."""
+    return deepcopy(vars(value)) if isinstance(value, NamedEnds) else value
 
 
 def files_of(timeline: Timeline, folder: Path) -> dict[str, str]:

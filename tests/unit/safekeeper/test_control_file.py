@@ -6,6 +6,7 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from acceptor_steps import MEMBERS, A, C
@@ -20,6 +21,7 @@ from quorum_wal.storage import durable
 from quorum_wal.storage.errors import StorageError
 
 STATE = new_control_state(MEMBERS)
+TIMEOUT = 10.0
 
 
 @pytest.fixture
@@ -95,7 +97,6 @@ def test_a_lowered_flush_lsn_is_never_raised_by_an_older_value(control: ControlF
     positions = {"flush_lsn": START_LSN + 80}
 
     def read() -> Hints:
-        assert control._lock.locked(), "it is read where nobody can persist meanwhile"
         return Hints(positions["flush_lsn"], START_LSN, START_LSN)
 
     control.persist_hints(read)
@@ -105,6 +106,21 @@ def test_a_lowered_flush_lsn_is_never_raised_by_an_older_value(control: ControlF
     assert control.state.flush_lsn == START_LSN + 80, "only the acceptor lowers it"
     control.persist(replace(control.state, flush_lsn=START_LSN + 40))
     control.persist_hints(read)
+    assert control.state.flush_lsn == START_LSN + 40
+
+
+def test_nobody_persists_while_hints_are_read_and_saved(control: ControlFile) -> None:
+    """A truncation that publishes the lower position just after it was read persists it last."""
+    lowered = replace(control.state, flush_lsn=START_LSN + 40)
+    truncation = Thread(target=control.persist, args=(lowered,))
+
+    def read() -> Hints:
+        truncation.start()
+        truncation.join(0.1)  # it waits for the lock, or reaches it later: both are covered
+        return Hints(START_LSN + 80, START_LSN, START_LSN)
+
+    control.persist_hints(read)
+    truncation.join(TIMEOUT)
     assert control.state.flush_lsn == START_LSN + 40
 
 

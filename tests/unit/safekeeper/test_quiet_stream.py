@@ -65,9 +65,12 @@ class Quiet:
         assert isinstance(message, XLogData)
         assert message.start_lsn + len(message.data) == self.pusher.log.lsn
 
-    def ending(self) -> CopyEnd:
+    def wait_ended(self) -> None:
         self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive(), "it waits for the next keepalive"
+
+    def ending(self) -> CopyEnd:
+        self.wait_ended()
         assert isinstance(self.ended, CopyEnded)
         return self.ended.how
 
@@ -135,6 +138,5 @@ def test_new_wal(quiet: Quiet) -> None:
 
 def test_the_end_of_the_safekeeper(quiet: Quiet) -> None:
     stop_replicas(quiet.pusher.timeline)
-    quiet._thread.join(TIMEOUT_S)
-    assert not quiet._thread.is_alive()
+    quiet.wait_ended()
     assert quiet.ended is None

@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,6 +30,7 @@ from wal_log import START_LSN, WAL_SEG_SIZE
 
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
+from quorum_wal.safekeeper.control_file import ControlFile
 from quorum_wal.safekeeper.errors import TimelineError
 from quorum_wal.safekeeper.read_wal import read_wal
 from quorum_wal.safekeeper.replicas import Replica
@@ -45,6 +46,25 @@ from quorum_wal.storage.errors import StorageError
 
 TIMEOUT = 30.0
 FAST = ScrubSettings(bytes_per_second=1e12)
+
+
+class OvertakenLock:
+    """The first thread that takes it is overtaken by another one, which does `act` under it."""
+
+    was_overtaken = False
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        if not self.was_overtaken:
+            self.was_overtaken = True
+            self._act()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def left(folder: Path, segments: float = 2.5) -> Pusher:
@@ -293,12 +313,14 @@ def test_a_user_that_comes_while_it_goes_to_sleep_waits_and_wakes_it(
 def test_it_stays_awake_for_a_user_that_comes_first(tmp_path: Path) -> None:
     """Housekeeping saw no user, and had to wait for the lock."""
     timeline = left(tmp_path).timeline
-    with timeline.lock:
-        sleeping = in_thread(lambda: timeline.sleep.maybe_begin(0))
-        sleeping.join(0.05)  # it waits for the lock, or reaches it later: both are covered
-        timeline.sleep._users += 1  # what prevent does under the lock
-    sleeping.join(TIMEOUT)
+    lock = OvertakenLock(timeline.sleep.prevent)
+    timeline.lock = cast(Any, lock)
+    timeline.sleep.maybe_begin(0)
+    assert lock.was_overtaken
     assert not timeline.sleep.is_asleep
+    timeline.sleep.allow()
+    timeline.sleep.maybe_begin(0)
+    assert timeline.sleep.is_asleep
 
 
 def test_all_users_at_once(tmp_path: Path) -> None:
@@ -475,7 +497,7 @@ def test_the_saved_archive_position_is_trusted_until_it_matters(
         1,
         INSTANCE,
         tmp_path,
-        pusher.timeline._control_file,
+        ControlFile.read(tmp_path),
         pusher.timeline.hooks,
         archive=settings,
         is_awake=False,

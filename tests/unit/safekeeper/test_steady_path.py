@@ -13,24 +13,30 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import bugs_of_steady_path as bugs
 import pytest
 from acceptor_steps import A, append, configure, elected, history, stamped, vote_request
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from steady_keeper import ballot, changed, files_of, state_of
+from steady_keeper import (
+    NoSteadyPath,
+    Standby,
+    ballot,
+    changed,
+    files_of,
+    find_hole,
+    state_of,
+)
 from timeline_on_disk import Pusher, create_timeline
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from quorum_wal.consensus.codec import APPEND_POSITIONS, encode
+from quorum_wal.consensus.codec import encode
 from quorum_wal.consensus.errors import ConsensusError
 from quorum_wal.consensus.ids import NodeId
-from quorum_wal.consensus.messages import Append, HotStandbyFeedback
-from quorum_wal.safekeeper import steady_path
+from quorum_wal.consensus.messages import Append
 from quorum_wal.safekeeper.errors import SafekeeperError
-from quorum_wal.safekeeper.events import HolesChanged
 from quorum_wal.safekeeper.steady_path import SteadyPath
-from quorum_wal.safekeeper.timeline import Timeline
 from quorum_wal.storage import durable
 from quorum_wal.storage.errors import StorageError
 from tests.steady_batch import receive_batch
@@ -65,12 +71,12 @@ SCRIPTS = st.lists(STEPS, min_size=10, max_size=20)
 class Keeper:
     """A timeline, and the connection that streams to it."""
 
-    def __init__(self, folder: Path, path: type[SteadyPath] | None) -> None:
+    def __init__(self, folder: Path, path: type[SteadyPath]) -> None:
         self.pusher = Pusher(create_timeline(folder)).lead()
         self.timeline = self.pusher.timeline
-        self.timeline.steady_path_class = path or SteadyPath  # type: ignore[misc]
+        self.timeline.steady_path_class = path  # type: ignore[misc]
+        self.standby = Standby(self.timeline)
         self.folder = folder
-        self.is_steady = path is not None
         self.steady_batches = 0
         self.odd_batches = 0
         self.starts = [(A, START_LSN)]
@@ -80,8 +86,6 @@ class Keeper:
 
     def do(self, act: Callable[[], object]) -> None:
         """Records its answer or its error, and its state afterwards."""
-        if not self.is_steady:
-            self.timeline._end_steady()
         try:
             self.said.append(act())
         except (SafekeeperError, StorageError, ConsensusError) as error:
@@ -123,10 +127,9 @@ class Keeper:
         timeline, pusher = self.timeline, self.pusher
         flush_lsn = timeline.positions.flush_lsn
         if event == "feedback":
-            self.do(lambda: timeline._set_feedback(HotStandbyFeedback(1, 2, 3, 4, flush_lsn % 99)))
+            self.do(lambda: self.standby.send_feedback(len(self.said)))
         elif event == "holes":
-            event = HolesChanged(has_holes=bool(flush_lsn % 2))
-            self.do(lambda: timeline._run([event]) if timeline._acceptor is not None else None)
+            self.do(lambda: find_hole(timeline))
         elif event == "positions saved":
             self.do(timeline.save_positions)
         elif event == "vote":
@@ -169,7 +172,7 @@ def content(fd: int) -> bytes:
 
 
 def play(
-    folder: Path, script: list[Any], path: type[SteadyPath] | None
+    folder: Path, script: list[Any], path: type[SteadyPath]
 ) -> tuple[list[object], dict[str, Any], Keeper]:
     shutil.rmtree(folder, ignore_errors=True)
     keeper = Keeper(folder, path)
@@ -189,7 +192,7 @@ def compare(folder: Path, syncs: list[int], path: type[SteadyPath]) -> tuple[int
     @given(SCRIPTS)
     def compare_one(script: list[Any]) -> None:
         outcomes = []
-        for which in (path, None):
+        for which in (path, NoSteadyPath):
             syncs.clear()
             said, files, keeper = play(folder, script, which)
             outcomes.append((said, files, syncs.copy() if path is SteadyPath else []))
@@ -211,65 +214,15 @@ def test_the_same_of_both(tmp_path: Path, syncs: list[int], name: str) -> None:
     assert odd_batches > 10, "nothing odd met a steady path"
 
 
-def without_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SteadyPath, "_flush", lambda self: None)
-
-
-def stale_ballot_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steady_path, "is_at", lambda *_: True)
-
-
-def another_event_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It continues with the acceptor's old state: a vote, another leader, a membership."""
-    run = Timeline._run
-
-    def kept(self: Timeline, events: Any) -> Any:
-        before = self._steady
-        try:
-            return run(self, events)
-        finally:
-            if before is not None and self._steady is None and self._acceptor is not None:
-                before.is_over, self._steady = False, before
-
-    monkeypatch.setattr(Timeline, "_run", kept)
-
-
-def commit_not_advanced(monkeypatch: pytest.MonkeyPatch) -> None:
-    at = steady_path.positions_at
-    monkeypatch.setattr(
-        steady_path, "positions_at", lambda memory, lsn: (*at(memory, lsn)[:3], 0, 0)
-    )
-
-
-def record_boundary_taken_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    def at_the_end(memory: memoryview, at: int) -> tuple[int, ...]:
-        begin_lsn, end_lsn, _, *rest = APPEND_POSITIONS.unpack_from(memory, at)
-        return begin_lsn, end_lsn, end_lsn, *rest
-
-    monkeypatch.setattr(steady_path, "positions_at", at_the_end)
-
-
-def the_next_segment_in_the_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = SteadyPath.of.__func__  # type: ignore[attr-defined]
-
-    def endless(cls: type[SteadyPath], timeline: Timeline, acceptor: Any) -> SteadyPath | None:
-        made = of(cls, timeline, acceptor)
-        if made is not None:
-            made._file_end_lsn = 1 << 60
-        return made
-
-    monkeypatch.setattr(SteadyPath, "of", classmethod(endless))
-
-
 @pytest.mark.parametrize(
     "bug",
     [
-        without_a_flush,
-        stale_ballot_accepted,
-        another_event_forgotten,
-        commit_not_advanced,
-        record_boundary_taken_from_the_end,
-        the_next_segment_in_the_open_file,
+        bugs.without_a_flush,
+        bugs.any_ballot_accepted,
+        bugs.another_event_forgotten,
+        bugs.commit_not_advanced,
+        bugs.record_boundary_taken_from_the_end,
+        bugs.the_next_segment_in_the_open_file,
     ],
 )
 def test_a_planted_bug_is_caught(

@@ -15,23 +15,29 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import bugs_of_steady_path as bugs
 import pytest
 from acceptor_steps import A, append, configure, elected, history, stamped, vote_request
 from msgspec import structs
 from socket_client import SocketClient
-from steady_keeper import ballot, changed, files_of, state_of
+from steady_keeper import (
+    NoSteadyPath,
+    Standby,
+    ballot,
+    changed,
+    files_of,
+    find_hole,
+    state_of,
+)
 from timeline_on_disk import create_timeline
 from wal_log import START_LSN
 
 from quorum_wal.consensus.codec import encode
 from quorum_wal.consensus.errors import ConsensusError
-from quorum_wal.consensus.messages import Append, Follow, HotStandbyFeedback
-from quorum_wal.pgwire.copy_stream import CopyStream
+from quorum_wal.consensus.messages import Append, Follow
 from quorum_wal.pgwire.errors import CopyEnded, WireError
 from quorum_wal.pgwire.messages import CopyDone, CopyFail, Terminate
-from quorum_wal.safekeeper import steady_path
 from quorum_wal.safekeeper.errors import SafekeeperError
-from quorum_wal.safekeeper.events import HolesChanged
 from quorum_wal.safekeeper.receive_wal import WalReceiver
 from quorum_wal.safekeeper.steady_path import SteadyPath
 from quorum_wal.storage.errors import StorageError
@@ -82,11 +88,11 @@ class StaleBallotAccepted(AssertionError):
 class Keeper:
     """A timeline, and its end of the connection that streams to it."""
 
-    def __init__(self, folder: Path, path: type[SteadyPath] | None, calls: CallLog) -> None:
+    def __init__(self, folder: Path, path: type[SteadyPath], calls: CallLog) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         self.timeline = create_timeline(folder)
-        self.is_steady = path is not None
-        self.timeline.steady_path_class = path or SteadyPath  # type: ignore[misc]
+        self.timeline.steady_path_class = path  # type: ignore[misc]
+        self.standby = Standby(self.timeline)
         self.folder, self.calls = folder, calls
         self.said: list[object] = []
         self.number, self.generation = 0, 1
@@ -137,7 +143,7 @@ class Keeper:
     def serve(self) -> None:
         """Does what `WalReceiver.run` does, while there is data."""
         while True:
-            steady = self.timeline.steady_path(self.number) if self.is_steady else None
+            steady = self.timeline.steady_path(self.number)
             if steady is not None:
                 steady.run(self.stream)
             payloads = self.stream.drain(timeout=0)
@@ -202,14 +208,11 @@ class Keeper:
 
     def happen(self, event: str) -> None:
         timeline = self.timeline
-        lsn = timeline.positions.flush_lsn
-        if not self.is_steady:
-            timeline._end_steady()
         with self.calls.noting():
             if event == "feedback":
-                timeline._set_feedback(HotStandbyFeedback(1, 2, 3, 4, lsn % 99))
+                self.standby.send_feedback(len(self.said))
             elif event == "holes":
-                timeline._run([HolesChanged(has_holes=bool(lsn % 2))])
+                find_hole(timeline)
             else:
                 timeline.save_positions()
             self.calls.take()
@@ -245,7 +248,7 @@ def compare(folder: Path, calls: CallLog, path: type[SteadyPath]) -> tuple[int, 
     for seed in range(SEEDS):
         steady = Keeper(folder / "steady", path, calls)
         found = play(steady, seed)
-        expected = play(Keeper(folder / "general", None, calls), seed)
+        expected = play(Keeper(folder / "general", NoSteadyPath, calls), seed)
         for what, content in expected.items():
             assert found[what] == content, f"seed {seed}: the {what} differ"
         steady_answers += steady.answers - steady.general_answers
@@ -274,37 +277,12 @@ def test_the_same_of_both(request: pytest.FixtureRequest, tmp_path: Path, name: 
     assert general_answers > 100, "nothing odd met a steady path"
 
 
-def without_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SteadyPath, "_flush", lambda self: None)
-
-
-def an_answer_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    due: list[SteadyPath] = []
-    flush, send = SteadyPath._flush, CopyStream.send_framed
-
-    def answered(self: CopyStream, frame: bytes) -> bool:
-        is_sent = send(self, frame)
-        while due:
-            flush(due.pop())
-        return is_sent
-
-    monkeypatch.setattr(SteadyPath, "_flush", lambda self: due.append(self))
-    monkeypatch.setattr(CopyStream, "send_framed", answered)
-
-
-def a_stale_ballot_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only tag and generation of an Append's head are compared."""
-    monkeypatch.setattr(
-        steady_path, "is_at", lambda memory, at, head: memory[at : at + 5] == head[:5]
-    )
-
-
 @pytest.mark.parametrize(
     ("bug", "seen_as"),
     [
-        (without_a_flush, NotFlushed),
-        (an_answer_before_the_flush, AnsweredBeforeFlush),
-        (a_stale_ballot_accepted, StaleBallotAccepted),
+        (bugs.without_a_flush, NotFlushed),
+        (bugs.an_answer_before_the_flush, AnsweredBeforeFlush),
+        (bugs.a_stale_ballot_accepted, StaleBallotAccepted),
     ],
 )
 def test_a_planted_bug_is_caught_as_what_it_is(

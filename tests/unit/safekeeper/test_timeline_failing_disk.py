@@ -12,6 +12,7 @@ from acceptor_steps import A
 from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, state_of
 from wal_log import WAL_SEG_SIZE
 
+from quorum_wal.safekeeper.acceptor import Acceptor
 from quorum_wal.safekeeper.errors import TimelineError
 from quorum_wal.safekeeper.join_rules import activated
 from quorum_wal.safekeeper.timeline_state import TimelineState
@@ -244,7 +245,7 @@ def test_a_broken_assertion_of_the_acceptor_stops_the_timeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pusher = with_one_record(tmp_path)
-    monkeypatch.setattr(pusher.timeline._acceptor, "step", raising(AssertionError("a law")))
+    monkeypatch.setattr(Acceptor, "step", raising(AssertionError("a law")))
     with pytest.raises(AssertionError):
         pusher.push()
     check_stopped(pusher, "a law")
