@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from quorum_wal.objectstore.keys import ArchivedWal
+from quorum_wal.objectstore.errors import ObjectStoreError
 from quorum_wal.objectstore.store import ObjectStore, open_store
 from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
 from quorum_wal.safekeeper.archived_wal import IDLE_SECONDS, ArchivedWalReader
 from quorum_wal.safekeeper.archiver import Archiver
 from tests.interpreter_probe import assert_bounds
-from tests.segment_files import EDGE_BYTES, TLI, edge, timeline_with_segments
+from tests.segment_files import EDGE_BYTES, edge, timeline_with_segments
 
 MIB = 1 << 20
 #: The largest is far more than the limit of memory, and takes a quarter of Postgres's largest.
@@ -32,6 +32,15 @@ class SameThread(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class NoUploads(Executor):
+    """Every upload fails."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(ObjectStoreError("no upload"))
         return future
 
 
@@ -52,10 +61,9 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        """A new archiver and a new reader, without any state."""
+        """A new archiver, the first in line, and a new reader, without any state."""
         self.progress = ArchiveProgress(ArchiveSettings(self.store.url, {}), self.wal_seg_size)
         self.archiver = Archiver(self.timeline, self.store, self.progress)
-        self.archiver._turn.is_ours = True
         self.end()
         self.reader = ArchivedWalReader(self.timeline, self.store, lambda: self.seconds)
 
@@ -80,18 +88,22 @@ class World:
         self.archive()
         self.begin()
 
+    def make_archived_since(self) -> None:
+        """Another archiver has uploaded the segment since this one looked."""
+        self.make_empty()
+        with pytest.raises(ObjectStoreError, match="no upload"):
+            self.archiver.step(NoUploads())
+        progress = ArchiveProgress(ArchiveSettings(self.store.url, {}), self.wal_seg_size)
+        Archiver(self.timeline, self.store, progress).step(SameThread())
+        assert progress.archived_lsn == 2 * self.wal_seg_size
+        assert self.progress.archived_lsn == self.wal_seg_size
+
     # ---- the measured operations
 
     def archive(self) -> None:
         self.archiver.step(SameThread())
         assert self.progress.archived_lsn == 2 * self.wal_seg_size
         assert self.progress.uploaded_bytes == self.wal_seg_size
-
-    def archive_again(self) -> None:
-        """Archives WAL that another archiver has uploaded since this one looked."""
-        archive = self.archiver._open()
-        wal = ArchivedWal(TLI, SEGNO, 2 * self.wal_seg_size)
-        assert self.archiver._put(archive, wal) is False
 
     def read(self) -> None:
         assert self.reader is not None
@@ -105,7 +117,7 @@ class World:
 SHAPES: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
     "to a folder": (World.make_empty, World.archive),
     "to a remote store": (World.make_empty_remote, World.archive),
-    "what is there": (World.make_archived, World.archive_again),
+    "what is there": (World.make_archived_since, World.archive),
     "from a folder": (World.make_archived, World.read),
     "from a remote store": (World.make_archived_remote, World.read),
 }

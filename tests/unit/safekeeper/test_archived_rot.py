@@ -19,7 +19,7 @@ from quorum_wal.pgwal.history import TimelineHistory
 from quorum_wal.pgwire.connection import State
 from quorum_wal.pgwire.messages import CopyData, Query
 from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
-from quorum_wal.safekeeper.archive_turn import TAKEOVER_SECONDS, ArchiveTurn
+from quorum_wal.safekeeper.archive_turn import TAKEOVER_SECONDS, rank_of
 from quorum_wal.safekeeper.archiver import Archiver
 from quorum_wal.safekeeper.segment_repair import MENDED, SegmentRepair
 from quorum_wal.safekeeper.status import timeline_status
@@ -27,13 +27,16 @@ from quorum_wal.safekeeper.status import timeline_status
 SECOND_LSN = START_LSN + WAL_SEG_SIZE
 DAMAGE = "is damaged: its bytes are not the bytes that were written"
 TIMEOUT_SECONDS = 10.0
+#: Of a new timeline.
+MEMBERS = (1, 2, 3)
 
 
 class Member:
     """A safekeeper that has the log, and archives in its turn: `rank`-th in line."""
 
     def __init__(self, folder: Path, store: LocalStore, log: WalLog, rank: int) -> None:
-        pusher = leading_pusher(folder)
+        line = sorted(MEMBERS, key=lambda member: rank_of(member, MEMBERS, TIMELINE))
+        pusher = leading_pusher(folder, line[rank])
         pusher.log = log
         pusher.push()
         pusher.push(commit_lsn=log.lsn, truncate_lsn=log.lsn)
@@ -42,7 +45,6 @@ class Member:
         self.progress = self.timeline.archive = ArchiveProgress(settings, START_LSN)
         self.seconds = 0.0
         self.archiver = Archiver(self.timeline, store, self.progress, lambda: self.seconds)
-        self.archiver._turn = ArchiveTurn(rank, 3)
 
     def archive(self) -> None:
         """One turn."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from acceptor_steps import configure
-from new_timeline import first_membership
+from new_timeline import TIMELINE, first_membership
 from timeline_on_disk import leading_pusher
 from wal_log import START_LSN, WAL_SEG_SIZE
 
@@ -22,13 +22,18 @@ from quorum_wal.objectstore.sealed import seal
 from quorum_wal.objectstore.store import Data
 from quorum_wal.pgwal.segment import format_segment_name
 from quorum_wal.safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
-from quorum_wal.safekeeper.archive_turn import rank_of
+from quorum_wal.safekeeper.archive_turn import TAKEOVER_SECONDS, rank_of
 from quorum_wal.safekeeper.archiver import Archiver
 from quorum_wal.safekeeper.errors import WalDamaged
 from quorum_wal.safekeeper.retention import RetentionPolicy
 from quorum_wal.safekeeper.wal_removal import horizon_of
 
 INTERVAL_SECONDS = 10.0
+#: The first and the second in line of a new timeline.
+FIRST, SECOND = sorted((1, 2, 3), key=lambda member: rank_of(member, (1, 2, 3), TIMELINE))[:2]
+#: The wait of the second of three.
+WAIT_SECONDS = TAKEOVER_SECONDS / 2
+STEP_SECONDS = 0.1
 
 
 class BrokenStore(LocalStore):
@@ -47,12 +52,14 @@ class BrokenStore(LocalStore):
 
 
 class World:
-    """The first in line of its timeline, with its log, a store and a clock."""
+    """A member, the first in line of its timeline, with its log, a store and a clock."""
 
-    def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
-        self.pusher = leading_pusher(folder / "timeline")
+    def __init__(
+        self, folder: Path, pool: ThreadPoolExecutor, store: BrokenStore, safekeeper_id: int = FIRST
+    ) -> None:
+        self.pusher = leading_pusher(folder, safekeeper_id)
         self.timeline = self.pusher.timeline
-        self.store = BrokenStore(str(folder / "archive"))
+        self.store = store
         settings = ArchiveSettings(self.store.url, {}, partial_interval_seconds=INTERVAL_SECONDS)
         self.progress = ArchiveProgress(settings, START_LSN)
         self.timeline.archive = self.progress
@@ -61,18 +68,21 @@ class World:
         self.archiver = self.new_archiver()
 
     def new_archiver(self) -> Archiver:
-        archiver = Archiver(self.timeline, self.store, self.progress, lambda: self.seconds)
-        archiver._turn.is_ours = True
-        return archiver
+        return Archiver(self.timeline, self.store, self.progress, lambda: self.seconds)
 
-    def commit(self, segments: float) -> int:
+    def commit(self, segments: float, generation: int = 1) -> int:
         """Commits so much more; returns the end."""
         end_lsn = self.pusher.log.lsn + int(segments * WAL_SEG_SIZE)
         while self.pusher.log.lsn < end_lsn:
             self.pusher.log.append("R", 30_000)
-        self.pusher.push()
-        self.pusher.push(commit_lsn=self.pusher.log.lsn, truncate_lsn=self.pusher.log.lsn)
-        return self.pusher.log.lsn
+        return self.commit_all(generation)
+
+    def commit_all(self, generation: int = 1) -> int:
+        """Commits all of its log."""
+        end_lsn = self.pusher.log.lsn
+        self.pusher.push(generation=generation)
+        self.pusher.push(commit_lsn=end_lsn, truncate_lsn=end_lsn, generation=generation)
+        return end_lsn
 
     def step(self) -> None:
         self.archiver.step(self._pool)
@@ -101,7 +111,23 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with ThreadPoolExecutor(4) as pool:
-        yield World(tmp_path, pool)
+        yield World(tmp_path / "timeline", pool, BrokenStore(str(tmp_path / "archive")))
+
+
+@pytest.fixture
+def follower(tmp_path: Path, world: World) -> Iterator[World]:
+    """Another member with the same log and the same store. It has looked once, and waits."""
+    with ThreadPoolExecutor(4) as pool:
+        made = World(tmp_path / "follower", pool, world.store, SECOND)
+        made.pusher.log = world.pusher.log
+        world.commit(2.1)
+        made.commit_all()
+        made.step_without_wal()
+        world.step()
+        made.seconds += WAIT_SECONDS
+        made.step_without_wal()
+        assert made.progress.archived_lsn == world.progress.archived_lsn > START_LSN
+        yield made
 
 
 def test_whole_segments_are_uploaded_at_once_and_the_rest_after_a_while(world: World) -> None:
@@ -258,37 +284,35 @@ def test_what_was_pruned_is_not_uploaded_again(world: World) -> None:
         archive.read_segment(1, first)
 
 
-def test_a_follower_does_not_upload_again_what_was_pruned(world: World) -> None:
+def test_a_follower_does_not_upload_again_what_was_pruned(world: World, follower: World) -> None:
     """It has checked the store before the prune, and checks again after it."""
-    world.commit(2.1)
-    world.step()
-    known_lsn = world.progress.archived_lsn
     end_lsn = world.commit(4)
+    follower.commit_all()
     world.step()
     archive = world.archive()
     first = START_LSN // WAL_SEG_SIZE
     for segno in range(first, first + 4):
         world.store.delete(archive.keys.segment(1, segno))
-    world.progress.archived_lsn = known_lsn
-    world.archiver._look(archive, world.timeline.control.tli_history)
-    assert world.progress.archived_lsn == end_lsn - end_lsn % WAL_SEG_SIZE
+    follower.step_without_wal()
+    follower.seconds += WAIT_SECONDS
+    follower.step_without_wal()
+    assert follower.progress.archived_lsn == end_lsn - end_lsn % WAL_SEG_SIZE
     assert archive.first_lsn(world.timeline.control.tli_history, 0) == (first + 4) * WAL_SEG_SIZE
 
 
-def test_a_follower_fills_the_hole_that_a_dead_archiver_left(world: World) -> None:
+def test_a_follower_fills_the_hole_that_a_dead_archiver_left(world: World, follower: World) -> None:
     """Several segments are uploaded at once."""
-    world.commit(2.1)
-    world.step()
-    known_lsn = world.progress.archived_lsn
+    known_lsn = follower.progress.archived_lsn
     end_lsn = world.commit(3)
+    follower.commit_all()
     world.step()
-    archive = world.archive()
-    world.store.delete(archive.keys.segment(1, known_lsn // WAL_SEG_SIZE))
-    world.progress.archived_lsn = known_lsn
-    world.archiver._look(archive, world.timeline.control.tli_history)
-    assert world.progress.archived_lsn == known_lsn
-    world.step()
-    assert world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
+    world.store.delete(world.archive().keys.segment(1, known_lsn // WAL_SEG_SIZE))
+    follower.step_without_wal()
+    assert follower.reached_lsn() == follower.progress.archived_lsn == known_lsn
+    follower.seconds += WAIT_SECONDS
+    follower.step()
+    assert follower.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
+    assert follower.progress.archived_lsn == follower.reached_lsn()
 
 
 def test_the_line_has_both_sets_and_changes_with_them(world: World) -> None:
@@ -300,11 +324,14 @@ def test_the_line_has_both_sets_and_changes_with_them(world: World) -> None:
         world.step_without_wal()
         members = timeline.control.membership.all_members
         assert set(members) == {1, 2, 3, *new}
-        turn = world.archiver._turn
-        assert turn.rank == rank_of(1, members, timeline.control.timeline)
-        kept = turn
-        world.step_without_wal()
-        assert world.archiver._turn is kept, "as long as they are the same"
+        rank = rank_of(FIRST, members, timeline.control.timeline)
+        end_lsn, begun = world.commit(1, number), world.seconds
+        while world.progress.archived_lsn < end_lsn - end_lsn % WAL_SEG_SIZE:
+            world.seconds += STEP_SECONDS
+            assert world.seconds < begun + 2 * TAKEOVER_SECONDS, "its wait begins again and again"
+            world.step()
+        expected = begun + STEP_SECONDS + TAKEOVER_SECONDS * rank / (len(members) - 1)
+        assert world.seconds == pytest.approx(expected, abs=1.5 * STEP_SECONDS)
 
 
 def test_wal_that_is_missing_in_the_store_is_uploaded_again(world: World) -> None:

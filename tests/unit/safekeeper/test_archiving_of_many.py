@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, active_count
+from weakref import ref
 
 import pytest
 from new_timeline import SERVER, first_membership
@@ -20,8 +22,10 @@ from quorum_wal.pgwal.history import TimelineHistory
 from quorum_wal.safekeeper import archiving
 from quorum_wal.safekeeper.archive_progress import ArchiveSettings
 from quorum_wal.safekeeper.archive_workers import ArchiveWorkers
+from quorum_wal.safekeeper.archiver import Archiver
 from quorum_wal.safekeeper.archiving import Archiving
 from quorum_wal.safekeeper.data_directory import DataDirectory
+from quorum_wal.safekeeper.timeline import Timeline
 from quorum_wal.safekeeper.timelines import TimelinePolicy, Timelines
 
 TIMEOUT = 30.0
@@ -133,17 +137,18 @@ def test_more_hanging_timelines_than_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a while other workers do their work."""
-    monkeypatch.setattr(archiving, "ArchiveWorkers", lambda count: ArchiveWorkers(count, 0.2))
+    workers = ArchiveWorkers(settings.workers_max, slow_seconds=0.2)
+    monkeypatch.setattr(archiving, "ArchiveWorkers", lambda _: workers)
     store.hangs_for = NAMES[0].tenant_id.hex()
     for name in NAMES[:2]:
         filled(timelines, name, 1.5)
     running = Archiving(settings, timelines)
     try:
-        wait_until(lambda: running._workers.slow_count == 2, TIMEOUT, "both workers to hang")
+        wait_until(lambda: workers.slow_count == 2, TIMEOUT, "both workers to hang")
         store.hangs_for = ""
         other = filled(timelines, NAMES[2], 1.5)
         wait_until(lambda: is_archived(other), TIMEOUT, "the other one to be archived")
-        assert running._workers.slow_count == 2
+        assert workers.slow_count == 2
     finally:
         store.released.set()
         running.close()
@@ -152,25 +157,25 @@ def test_more_hanging_timelines_than_workers(
 def test_a_sleeping_timeline_costs_nothing_until_it_wakes(
     timelines: Timelines, running: Archiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: list[Timeline] = []
+
+    class AskedArchiver(Archiver):
+        def has_work(self) -> bool:
+            asked.append(self._timeline)
+            return super().has_work()
+
+    monkeypatch.setattr(archiving, "Archiver", AskedArchiver)
     pusher = filled(timelines, NAMES[0], 1.5)
     wait_until(lambda: is_archived(pusher), TIMEOUT, "all of it to be archived")
     timeline = pusher.timeline
     timeline.disconnect(pusher)
     timeline.sleep.maybe_begin(0)
     assert timeline.sleep.is_asleep
-    archiver = running._archivers[timeline]
-    asked: list[str] = []
-
-    def has_work() -> bool:
-        asked.append("is there work?")
-        return False
-
-    with monkeypatch.context() as patch:
-        patch.setattr(archiver, "has_work", has_work)
-        other = filled(timelines, NAMES[1], 1.5)
-        wait_until(lambda: is_archived(other), TIMEOUT, "another one to be archived")
-        assert asked == []
-        assert timeline.sleep.is_asleep
+    assert timeline in asked
+    other = filled(timelines, NAMES[1], 1.5)
+    wait_until(lambda: is_archived(other), TIMEOUT, "another one to be archived")
+    assert timeline not in asked[asked.index(other.timeline) :]
+    assert timeline.sleep.is_asleep
     again = Pusher(timeline, 2, log=pusher.log, terms=pusher.terms).lead(int(pusher.log.lsn))
     fill(again.log, 3.5 * WAL_SEG_SIZE)
     commit(again)
@@ -178,10 +183,18 @@ def test_a_sleeping_timeline_costs_nothing_until_it_wakes(
 
 
 def test_a_deleted_timeline_is_removed(timelines: Timelines, running: Archiving) -> None:
+    """Nothing keeps it in memory: no archiver, no reader, no worker."""
     pushers = [filled(timelines, name, 1.5) for name in NAMES[:2]]
     wait_until(lambda: all(map(is_archived, pushers)), TIMEOUT, "both to be archived")
     running.update_readers()
+    deleted, kept = (ref(pusher.timeline) for pusher in pushers)
+    pushers.clear()
     timelines.delete(NAMES[0])
     running.update_readers()
-    wait_until(lambda: len(running._archivers) == 1, TIMEOUT, "its archiver to go")
-    assert len(running._readers) == 1
+
+    def is_gone() -> bool:
+        gc.collect()
+        return deleted() is None
+
+    wait_until(is_gone, TIMEOUT, "its archiver to go")
+    assert kept() is timelines.get(NAMES[1])

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event, Thread, current_thread
 
 import pytest
-from timeline_on_disk import leading_pusher, log_of
+from timeline_on_disk import leading_pusher, load_timeline, log_of
 from wal_log import START_LSN, WAL_SEG_SIZE
 
 from quorum_wal.safekeeper.block_sums import BLOCK_BYTES
@@ -51,9 +51,9 @@ def test_a_truncation_does_not_wait_for_a_reader_that_checks_a_whole_segment(
     pusher = leading_pusher(tmp_path)
     pusher.log = log_of(2 * WAL_SEG_SIZE)
     pusher.push()
-    store, checked = pusher.timeline.store, pusher.timeline.store.checked
-    checked._full.clear()  # as after kill -9: its checksums were not saved
-    read_raw, reads, goes_on = checked._read_raw, Event(), Event()
+    pusher.timeline.store.abandon()  # as after kill -9: its checksums were not saved
+    store = load_timeline(tmp_path).store
+    checked, read_raw, reads, goes_on = store.checked, store.read, Event(), Event()
 
     def read(lsn: int, length: int) -> bytes:
         data = read_raw(lsn, length)
@@ -65,7 +65,7 @@ def test_a_truncation_does_not_wait_for_a_reader_that_checks_a_whole_segment(
     found: list[bytes] = []
     facts = store.facts(START_LSN)
     reader = Thread(target=lambda: found.append(checked.read(START_LSN, BLOCK_BYTES, facts)))
-    monkeypatch.setattr(checked, "_read_raw", read)
+    monkeypatch.setattr(store, "read", read)
     reader.start()
     assert reads.wait(10)
     cut = Thread(target=lambda: (checked.save(), store.truncate(pusher.log.ends[3])))
@@ -87,8 +87,7 @@ def test_a_truncation_while_checksums_are_saved_leaves_none_behind(
     pusher = leading_pusher(tmp_path)
     pusher.log = log_of(3 * WAL_SEG_SIZE)
     pusher.push()
-    checked = pusher.timeline.store.checked
-    assert len(checked._full) >= 2
+    store, checked = pusher.timeline.store, pusher.timeline.store.checked
     replace_file, remove_file = durable.replace_file, durable.remove_file
     cuts, removes, failed = Event(), Event(), list[Exception]()
 
@@ -105,7 +104,7 @@ def test_a_truncation_while_checksums_are_saved_leaves_none_behind(
 
     def cut() -> None:
         assert cuts.wait(10)
-        trying(lambda: checked.cutting(pusher.log.ends[3]))
+        trying(lambda: store.truncate(pusher.log.ends[3]))
 
     def trying(task: Callable[[], None]) -> None:
         try:
@@ -122,5 +121,8 @@ def test_a_truncation_while_checksums_are_saved_leaves_none_behind(
         thread.join(10)
     assert not failed
     assert not list(checked.directory.iterdir())
-    assert not checked._full
-    assert not checked._kept
+    checked.save()
+    assert not list(checked.directory.iterdir()), "no segment is full"
+    for lsn in range(START_LSN + WAL_SEG_SIZE, pusher.log.lsn, WAL_SEG_SIZE):
+        with pytest.raises(WalDamaged):
+            checked.sums_of(lsn // WAL_SEG_SIZE, store.facts(START_LSN))

@@ -50,17 +50,20 @@ def flip(folder: Path, lsn: int) -> None:
     path.write_bytes(content)
 
 
-def create_timeline(folder: Path, **control: Any) -> Timeline:
+def create_timeline(folder: Path, safekeeper_id: int = 1, **control: Any) -> Timeline:
     """A new one, alone in its folder."""
     state = replace(new_control_state(first_membership(1, 2, 3)), **control)
     durable.make_directory(folder / "wal")
     durable.replace_file(folder / CONTROL_FILE_NAME, encode_control_state(state))
-    return load_timeline(folder)
+    return load_timeline(folder, safekeeper_id=safekeeper_id)
 
 
-def load_timeline(folder: Path, hooks: TimelineHooks = HOOKS, *, is_awake: bool = True) -> Timeline:
+def load_timeline(
+    folder: Path, hooks: TimelineHooks = HOOKS, *, is_awake: bool = True, safekeeper_id: int = 1
+) -> Timeline:
     """Loads it like a start; without `is_awake`, like a start without the time for it."""
-    return Timeline(1, INSTANCE, folder, ControlFile.read(folder), hooks, is_awake=is_awake)
+    control = ControlFile.read(folder)
+    return Timeline(safekeeper_id, INSTANCE, folder, control, hooks, is_awake=is_awake)
 
 
 @dataclass(eq=False)
@@ -111,8 +114,8 @@ class Pusher:
         return answer
 
 
-def leading_pusher(folder: Path, **control: Any) -> Pusher:
-    return Pusher(create_timeline(folder, **control)).lead()
+def leading_pusher(folder: Path, safekeeper_id: int = 1, **control: Any) -> Pusher:
+    return Pusher(create_timeline(folder, safekeeper_id, **control)).lead()
 
 
 def filled_timeline(folder: Path, log: WalLog, *, commit_lsn: int = 0) -> None:
