@@ -48,6 +48,33 @@ class Safekeeper:
     name: str
     connect: Connect
 
+    def position(self) -> Position:
+        """Asks it. Raises WalSourceError."""
+        with _connected(self) as pgconn:
+            system = identify_system(pgconn)
+            server = read_server_facts(pgconn, system.system_id)
+            history = read_timeline_history(pgconn, system.tli)
+        return Position(self, server, history, system.flush_lsn)
+
+    def read(self, server: ServerFacts, tli: int, begin_lsn: int, end_lsn: int) -> bytes:
+        """[begin_lsn, end_lsn), checked. Empty if the safekeeper has removed it.
+
+        Raises WalSourceError.
+        """
+        command = format_start_replication(StartReplication(Lsn(begin_lsn), timeline=tli))
+        try:
+            with _connected(self) as pgconn:
+                if not start_copy(pgconn, command):
+                    raise ConnectionLost("the server ended the stream")
+                content = ReplicationStream(pgconn, begin_lsn, ANSWER_SECONDS).read(end_lsn)
+        except _Removed:
+            return b""
+        try:
+            check_beginning(content, tli, begin_lsn // server.wal_seg_size, server)
+        except WalError as error:
+            raise WalSourceError(f"safekeeper {self.name} has damaged WAL: {error}") from error
+        return content
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -57,6 +84,10 @@ class Position:
     server: ServerFacts
     history: TimelineHistory
     commit_lsn: int
+
+    def read(self, tli: int, begin_lsn: int, end_lsn: int) -> bytes:
+        """As `Safekeeper.read` does."""
+        return self.safekeeper.read(self.server, tli, begin_lsn, end_lsn)
 
 
 class SafekeeperWalSource:
@@ -91,7 +122,7 @@ class SafekeeperWalSource:
                     beginnings.append((end_lsn, begin_lsn, position))
                 continue
             try:
-                content = _read(position, asked.tli, begin_lsn, end_lsn)
+                content = position.read(asked.tli, begin_lsn, end_lsn)
             except WalSourceError as error:
                 failures.append(error)
                 continue
@@ -103,7 +134,7 @@ class SafekeeperWalSource:
         if removed and answered < len(self._safekeepers):
             raise _removed(name, removed)
         for end_lsn, begin_lsn, position in sorted(beginnings, key=itemgetter(0), reverse=True):
-            content = _read(position, asked.tli, begin_lsn, end_lsn)
+            content = position.read(asked.tli, begin_lsn, end_lsn)
             if content:
                 return content
         return b""
@@ -188,38 +219,9 @@ class _Removed(WalSourceError):
 def _ask(safekeeper: Safekeeper, answers: SimpleQueue[Position | Exception]) -> None:
     """Puts the position or the error into `answers`."""
     try:
-        with _connected(safekeeper) as pgconn:
-            answers.put(_position(safekeeper, pgconn))
+        answers.put(safekeeper.position())
     except WalSourceError as error:
         answers.put(error)
-
-
-def _position(safekeeper: Safekeeper, pgconn: pq.abc.PGconn) -> Position:
-    system = identify_system(pgconn)
-    server = read_server_facts(pgconn, system.system_id)
-    history = read_timeline_history(pgconn, system.tli)
-    return Position(safekeeper, server, history, system.flush_lsn)
-
-
-def _read(position: Position, tli: int, begin_lsn: int, end_lsn: int) -> bytes:
-    """[begin_lsn, end_lsn), checked. Empty if the safekeeper has removed it.
-
-    Raises WalSourceError.
-    """
-    command = format_start_replication(StartReplication(Lsn(begin_lsn), timeline=tli))
-    try:
-        with _connected(position.safekeeper) as pgconn:
-            if not start_copy(pgconn, command):
-                raise ConnectionLost("the server ended the stream")
-            content = ReplicationStream(pgconn, begin_lsn, ANSWER_SECONDS).read(end_lsn)
-    except _Removed:
-        return b""
-    try:
-        check_beginning(content, tli, begin_lsn // position.server.wal_seg_size, position.server)
-    except WalError as error:
-        name = position.safekeeper.name
-        raise WalSourceError(f"safekeeper {name} has damaged WAL: {error}") from error
-    return content
 
 
 @contextmanager
