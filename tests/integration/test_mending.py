@@ -109,7 +109,7 @@ class Cluster:
 
     def run_housekeeping(self, member: int, is_done: Callable[[], bool]) -> None:
         """Earlier than it would run by itself."""
-        self.safekeepers[member]._wake_housekeeper.set()
+        self.safekeepers[member].timelines.get(TIMELINE).hooks.wants_housekeeping()
         wait_until(is_done, TIMEOUT, "old WAL to go")
 
     def look(self) -> None:

@@ -34,10 +34,13 @@ pytestmark = pytest.mark.usefixtures("class_archive")
 MIB = 1 << 20
 
 
-def job(session: SparkSession, folder: Path, lake: Path, **options: str) -> Ingest:
+def rows_in(folder: Path, **options: str) -> IngestedWal:
     parsed = parse_options({"path": str(folder), **options})
-    rows = IngestedWal(parsed, batch_bytes=3 * MIB, range_bytes=MIB)
-    return Ingest(session, rows, str(lake), {})
+    return IngestedWal(parsed, batch_bytes=3 * MIB, range_bytes=MIB)
+
+
+def job(session: SparkSession, folder: Path, lake: Path, **options: str) -> Ingest:
+    return Ingest(session, rows_in(folder, **options), str(lake), {})
 
 
 def lake_rows(lake: Path) -> pa.Table:
@@ -82,7 +85,7 @@ def test_an_unfinished_batch_is_written_as_it_was_planned(
     """Also by a driver that would plan another one."""
     ingest = job(session, server_wal, tmp_path / "lake")
     start_lsn = ingest.begin().start_lsn
-    planned = job(session, server_wal, tmp_path / "lake")._rows.plan(start_lsn)
+    planned = rows_in(server_wal).plan(start_lsn)
     assert planned is not None
     ingest.lake.plan(planned)
     other = Ingest(

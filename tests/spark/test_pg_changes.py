@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from quorum_wal.pg_fixtures.postgres import Postgres
-from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.pgwal.lsn import Lsn, format_lsn
 from quorum_wal.spark.changes.catalog import load_catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
@@ -171,24 +171,35 @@ class HeldSlot:
 
 
 def test_slot_is_held_where_the_oldest_open_transaction_began(
-    changed_wal: ChangedWal, expected: pa.Table
+    changed_wal: ChangedWal, expected: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from quorum_wal.spark.sources.change_stream import ChangeStreamReader  # needs Spark 4.2
+    """When Spark asks for the end of a batch, and again when it asks for its partitions."""
+    from pyspark.sql.streaming.datasource import ReadMaxBytes  # needs Spark 4.2
 
+    from quorum_wal.spark.sources import wal_stream
+    from quorum_wal.spark.sources.change_stream import ChangeStreamReader
+
+    slot = HeldSlot()
+    monkeypatch.setattr(wal_stream, "slot_of", lambda _: slot)
     rows = expected.to_pylist()
     slow = [row["lsn"] for row in rows if row["table"] == "notes"]
     filled = sorted({row["commit_lsn"] for row in rows if row["operation"] == "insert"})
     options = source(changed_wal)
     changes = parse_change_options({"catalog": options.pop("catalog")})
     reader = ChangeStreamReader(parse_options(options, is_stream=True), changes)
-    reader._slot = slot = HeldSlot()  # type: ignore[assignment]
+
+    def plan(start_lsn: int) -> None:
+        start = {"lsn": format_lsn(start_lsn)}
+        end = reader.latestOffset(start, ReadMaxBytes(MIB))
+        assert end != start
+        reader.partitions(start, end)
+
     for start_lsn in filled[1:3]:
         assert min(slow) < start_lsn < max(slow)
-        reader._hold(start_lsn)
-        reader._hold(start_lsn)
+        plan(start_lsn)
     assert all(changed_wal.begin_lsn - MIB < lsn <= min(slow) for lsn in slot.lsns)
     assert len(slot.lsns) == 4
-    reader._hold(rows[-1]["commit_lsn"])
+    plan(rows[-1]["commit_lsn"])
     assert max(slow) < slot.lsns[-1] <= rows[-1]["lsn"]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bugs_of_look_back import unreadable_wal_taken_for_the_beginning
 from changed_logs import MIB, SETTINGS
 from decoding import PASS, Row
 
@@ -18,14 +18,8 @@ from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.changes.catalog import Catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
-from quorum_wal.spark.changes.change_reader import (
-    ChangeOptions,
-    _ChangeReader,
-    read_changes,
-    restart_lsn,
-)
+from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
 from quorum_wal.spark.changes.change_set import ChangeSet
-from quorum_wal.spark.changes.transaction_summary import TransactionSummary
 from quorum_wal.spark.errors import WalInputError
 from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.inputs.wal_input import LostWal, WalChunk
@@ -203,15 +197,6 @@ def test_a_look_back_that_ends_at_an_error_is_seen(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     swallowed: type[WalInputError], guard: Callable[[Log, Path], None],
 ) -> None:  # fmt: skip
-    """A planted bug: WAL that cannot be read is taken for the beginning of all WAL."""
-    real = _ChangeReader._backwards
-
-    def backwards(
-        reader: _ChangeReader, lsn: int
-    ) -> Iterator[tuple[int, list[TransactionSummary]]]:
-        with suppress(swallowed):
-            yield from real(reader, lsn)
-
-    monkeypatch.setattr(_ChangeReader, "_backwards", backwards)
+    unreadable_wal_taken_for_the_beginning(monkeypatch, swallowed)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         guard(log, tmp_path / "wal")
