@@ -7,13 +7,14 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from acceptor_steps import A, history
 from new_timeline import INSTANCE
+from overtaken_lock import OvertakenLock
 from timeline_on_disk import (
     Pusher,
     fill,
@@ -46,25 +47,6 @@ from quorum_wal.storage.errors import StorageError
 
 TIMEOUT = 30.0
 FAST = ScrubSettings(bytes_per_second=1e12)
-
-
-class OvertakenLock:
-    """The first thread that takes it is overtaken by another one, which does `act` under it."""
-
-    was_overtaken = False
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act = act
-        self._lock = Lock()
-
-    def __enter__(self) -> None:
-        if not self.was_overtaken:
-            self.was_overtaken = True
-            self._act()
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def left(folder: Path, segments: float = 2.5) -> Pusher:
