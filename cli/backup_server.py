@@ -1,12 +1,14 @@
-"""`BackupServer`: a temporary server from a backup or a cut of an archive, paused in recovery.
+"""`BackupServer`: a temporary standby from a backup or a cut of an archive.
 
     backup or cut  ->  data/ in a temporary folder  ->  replay up to the first consistent position,
                        settings of its own              pause; a socket in a folder of its own
 
 Laws. `sk restore` plans and writes the files. The server exists only within the `with` block: the
 kernel ends it when this process ends, also by kill -9. It never leaves recovery, so its rows are
-those of the WAL at the position where it is paused. No setting of the backup applies. A backup with
-tablespaces is refused, because they would be written to their places on this machine.
+those of the WAL at its position. If the archive has no WAL behind the first consistent position, it
+waits there for more: recovery that ends before its target would be an error. No setting of the
+backup applies. A backup with tablespaces is refused, because they would be written to their places
+on this machine.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -87,13 +88,13 @@ class BackupServer:
         return self._private.conninfo(**names)
 
     def __enter__(self) -> Self:
-        """Returns when the server is paused. Raises CommandError, BackupError, ObjectStoreError,
-        PgServerError."""
+        """Returns when the server is consistent. Raises CommandError, BackupError,
+        ObjectStoreError, PgServerError."""
         self._work = Path(tempfile.mkdtemp(prefix="sk-mirror-", dir=self._source.work_dir))
         self._private = PrivateServer()
         try:
             self._start()
-            self._wait_paused()
+            self._wait_consistent()
         except BaseException:
             self._end()
             raise
@@ -112,7 +113,7 @@ class BackupServer:
         request = self._source.request(self._data_dir)
         plan = request.plan()
         _check_tablespaces(plan)
-        request.write(plan, SignalFile.RECOVERY, {})
+        request.write(plan, SignalFile.STANDBY, {})
         (self._data_dir / AUTO_CONF).write_text("")
         binaries, account = request.binaries(plan), account_of(self._data_dir)
         assert binaries is not None
@@ -126,22 +127,22 @@ class BackupServer:
         program = RedoServer(binaries, account).configure(
             self._data_dir,
             quoted_settings | self._private.settings,
-            signal_file=SignalFile.RECOVERY.value,
+            signal_file=SignalFile.STANDBY.value,
             hba=HBA,
         )
         options = " ".join(self._source.archive_options)
         log_path = self._data_dir / CONF_FOLDER / "log"
         self._private.start(program, account, log_path, env={"SK_ARCHIVE_OPTION": options})
 
-    def _wait_paused(self) -> None:
+    def _wait_consistent(self) -> None:
         deadline = time.monotonic() + RECOVERY_SECONDS_MAX
         while time.monotonic() < deadline:
             if self._private.process.poll() is not None:
                 raise self._failed("the server of the backup ended")
             try:
-                with closing(psycopg.connect(self.dsn, autocommit=True)) as connection:
-                    if _is_paused(connection):
-                        return
+                # A standby accepts connections when it is consistent.
+                psycopg.connect(self.dsn).close()
+                return
             except psycopg.OperationalError as error:
                 if self._is_ready():  # before, it replays WAL
                     raise CommandError(
@@ -167,13 +168,6 @@ class BackupServer:
     def _end(self) -> None:
         self._private.end()
         shutil.rmtree(self._work, ignore_errors=True)
-
-
-def _is_paused(connection: psycopg.Connection[Any]) -> bool:
-    row = connection.execute(
-        "SELECT pg_is_in_recovery() AND pg_get_wal_replay_pause_state() = 'paused'"
-    ).fetchone()
-    return row is not None and bool(row[0])
 
 
 def _check_tablespaces(plan: RestorePlan) -> None:
