@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -109,30 +110,35 @@ class BackupServer:
         self._end()
 
     def _start(self) -> None:
-        self._data_dir = self._work / "data"
-        request = self._source.request(self._data_dir)
-        plan = request.plan()
+        data_dir = self._work / "data"
+        with closing(self._source.request(data_dir)) as request:
+            program = self._program(request)
+        options = " ".join(self._source.archive_options)
+        log_path = data_dir / CONF_FOLDER / "log"
+        env = {"SK_ARCHIVE_OPTION": options}
+        self._private.start(program, account_of(data_dir), log_path, env=env)
+
+    def _program(self, request: RestoreRequest) -> list[str | Path]:
+        """Writes the data directory. Returns the command line of its server."""
+        plan, data_dir = request.plan(), request.data_dir
         _check_tablespaces(plan)
         request.write(plan, SignalFile.STANDBY, {})
-        (self._data_dir / AUTO_CONF).write_text("")
-        binaries, account = request.binaries(plan), account_of(self._data_dir)
+        (data_dir / AUTO_CONF).write_text("")
+        binaries = request.binaries(plan)
         assert binaries is not None
         settings = {
             **request.recovery_settings(plan),
             "recovery_target": "immediate",
             "recovery_target_action": "pause",
-            **_limits(binaries, self._data_dir),
+            **_limits(binaries, data_dir),
         }
         quoted_settings = {name: quoted(value) for name, value in settings.items()}
-        program = RedoServer(binaries, account).configure(
-            self._data_dir,
+        return RedoServer(binaries, account_of(data_dir)).configure(
+            data_dir,
             quoted_settings | self._private.settings,
             signal_file=SignalFile.STANDBY.value,
             hba=HBA,
         )
-        options = " ".join(self._source.archive_options)
-        log_path = self._data_dir / CONF_FOLDER / "log"
-        self._private.start(program, account, log_path, env={"SK_ARCHIVE_OPTION": options})
 
     def _wait_consistent(self) -> None:
         deadline = time.monotonic() + RECOVERY_SECONDS_MAX

@@ -103,7 +103,8 @@ def make_cut(cluster: QuorumCluster, archive: Path, data_dir: Path) -> int:
     addresses = [each.address for each in cluster.safekeepers]
     pageserver = PageserverProcess(archive, addresses, data_dir, arguments=["--cut-bytes", "1MB"])
     with pageserver:
-        primary.execute("SELECT pg_switch_wal()")  # at least --cut-bytes
+        # At least --cut-bytes behind a cut that it makes meanwhile.
+        primary.execute("SELECT pg_logical_emit_message(false, '', repeat('x', 1 << 21))")
         primary.execute("CHECKPOINT")
         ((lsn,),) = primary.execute("SELECT redo_lsn::text FROM pg_control_checkpoint()")
         return int(Lsn.parse(pageserver.wait_cut(int(Lsn.parse(lsn)), TIMEOUT)["cut_lsn"]))
