@@ -219,8 +219,6 @@ INSIDES_LEFT = {
     "tests/unit/walproposer/test_failover_decisions.py": 4,
     "tests/unit/walproposer/test_limbo.py": 4,
     "tests/unit/walproposer/test_takeover.py": 1,
-    "tests/unit/walproposer/test_verdict_port_access.py": 3,
-    "tests/unit/walproposer/test_verdict_port_load.py": 7,
 }
 
 
