@@ -192,12 +192,9 @@ INSIDES_LEFT = {
     "tests/contract/changes/test_gaps.py": 1,
     "tests/integration/test_mending.py": 1,
     "tests/simulation/file_node.py": 1,
-    "tests/simulation/limbo_primary.py": 1,
     "tests/spark/test_ingest.py": 1,
     "tests/spark/test_pg_changes.py": 4,
-    "tests/unit/access/test_admission.py": 2,
     "tests/unit/backup/test_safekeeper_wal.py": 2,
-    "tests/unit/pgwire/test_wire_copy_stream.py": 3,
     "tests/unit/safekeeper/steady_keeper.py": 4,
     "tests/unit/safekeeper/test_archive_segment_sizes.py": 3,
     "tests/unit/safekeeper/test_archived_rot.py": 1,
@@ -206,12 +203,10 @@ INSIDES_LEFT = {
     "tests/unit/safekeeper/test_checked_wal.py": 5,
     "tests/unit/safekeeper/test_control_file.py": 1,
     "tests/unit/safekeeper/test_quiet_stream.py": 2,
-    "tests/unit/access/test_refusal_log.py": 1,
     "tests/unit/safekeeper/test_sleep.py": 2,
     "tests/unit/safekeeper/test_steady_path.py": 6,
     "tests/unit/safekeeper/test_steady_stream.py": 4,
     "tests/unit/safekeeper/test_timeline_failing_disk.py": 1,
-    "tests/unit/telemetry/test_service_pages.py": 1,
 }
 
 
