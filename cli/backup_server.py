@@ -1,12 +1,14 @@
-"""`BackupServer`: a temporary server from a backup or a cut of an archive, paused in recovery.
+"""`BackupServer`: a temporary standby from a backup or a cut of an archive.
 
     backup or cut  ->  data/ in a temporary folder  ->  replay up to the first consistent position,
                        settings of its own              pause; a socket in a folder of its own
 
 Laws. `sk restore` plans and writes the files. The server exists only within the `with` block: the
 kernel ends it when this process ends, also by kill -9. It never leaves recovery, so its rows are
-those of the WAL at the position where it is paused. No setting of the backup applies. A backup with
-tablespaces is refused, because they would be written to their places on this machine.
+those of the WAL at its position. If the archive has no WAL behind the first consistent position, it
+waits there for more: recovery that ends before its target would be an error. No setting of the
+backup applies. A backup with tablespaces is refused, because they would be written to their places
+on this machine.
 """
 
 from __future__ import annotations
@@ -87,13 +89,13 @@ class BackupServer:
         return self._private.conninfo(**names)
 
     def __enter__(self) -> Self:
-        """Returns when the server is paused. Raises CommandError, BackupError, ObjectStoreError,
-        PgServerError."""
+        """Returns when the server is consistent. Raises CommandError, BackupError,
+        ObjectStoreError, PgServerError."""
         self._work = Path(tempfile.mkdtemp(prefix="sk-mirror-", dir=self._source.work_dir))
         self._private = PrivateServer()
         try:
             self._start()
-            self._wait_paused()
+            self._wait_consistent()
         except BaseException:
             self._end()
             raise
@@ -108,40 +110,45 @@ class BackupServer:
         self._end()
 
     def _start(self) -> None:
-        self._data_dir = self._work / "data"
-        request = self._source.request(self._data_dir)
-        plan = request.plan()
+        data_dir = self._work / "data"
+        with closing(self._source.request(data_dir)) as request:
+            program = self._program(request)
+        options = " ".join(self._source.archive_options)
+        log_path = data_dir / CONF_FOLDER / "log"
+        env = {"SK_ARCHIVE_OPTION": options}
+        self._private.start(program, account_of(data_dir), log_path, env=env)
+
+    def _program(self, request: RestoreRequest) -> list[str | Path]:
+        """Writes the data directory. Returns the command line of its server."""
+        plan, data_dir = request.plan(), request.data_dir
         _check_tablespaces(plan)
-        request.write(plan, SignalFile.RECOVERY, {})
-        (self._data_dir / AUTO_CONF).write_text("")
-        binaries, account = request.binaries(plan), account_of(self._data_dir)
+        request.write(plan, SignalFile.STANDBY, {})
+        (data_dir / AUTO_CONF).write_text("")
+        binaries = request.binaries(plan)
         assert binaries is not None
         settings = {
             **request.recovery_settings(plan),
             "recovery_target": "immediate",
             "recovery_target_action": "pause",
-            **_limits(binaries, self._data_dir),
+            **_limits(binaries, data_dir),
         }
         quoted_settings = {name: quoted(value) for name, value in settings.items()}
-        program = RedoServer(binaries, account).configure(
-            self._data_dir,
+        return RedoServer(binaries, account_of(data_dir)).configure(
+            data_dir,
             quoted_settings | self._private.settings,
-            signal_file=SignalFile.RECOVERY.value,
+            signal_file=SignalFile.STANDBY.value,
             hba=HBA,
         )
-        options = " ".join(self._source.archive_options)
-        log_path = self._data_dir / CONF_FOLDER / "log"
-        self._private.start(program, account, log_path, env={"SK_ARCHIVE_OPTION": options})
 
-    def _wait_paused(self) -> None:
+    def _wait_consistent(self) -> None:
         deadline = time.monotonic() + RECOVERY_SECONDS_MAX
         while time.monotonic() < deadline:
             if self._private.process.poll() is not None:
                 raise self._failed("the server of the backup ended")
             try:
-                with closing(psycopg.connect(self.dsn, autocommit=True)) as connection:
-                    if _is_paused(connection):
-                        return
+                # A standby accepts connections when it is consistent.
+                psycopg.connect(self.dsn).close()
+                return
             except psycopg.OperationalError as error:
                 if self._is_ready():  # before, it replays WAL
                     raise CommandError(
@@ -167,13 +174,6 @@ class BackupServer:
     def _end(self) -> None:
         self._private.end()
         shutil.rmtree(self._work, ignore_errors=True)
-
-
-def _is_paused(connection: psycopg.Connection[Any]) -> bool:
-    row = connection.execute(
-        "SELECT pg_is_in_recovery() AND pg_get_wal_replay_pause_state() = 'paused'"
-    ).fetchone()
-    return row is not None and bool(row[0])
 
 
 def _check_tablespaces(plan: RestorePlan) -> None:

@@ -33,12 +33,16 @@ NEEDED_PACKAGES = ("numpy", "numba", "pyarrow")
 
 
 class RestorableCuts:
-    """The cuts in the archive of one timeline."""
+    """The cuts in the archive of one timeline. close() removes what was fetched of them."""
 
     def __init__(self, archive: TimelineArchive) -> None:
         self._archive = archive
         self._cuts: VirtualBackups | None = None
         self._ids: frozenset[str] = frozenset()
+
+    def close(self) -> None:
+        if self._cuts is not None:
+            self._cuts.close()
 
     def plan(
         self, planner: RestorePlanner, backups: Sequence[Backup], target: Target

@@ -125,9 +125,9 @@ def restore(**options: Any) -> None:
     the server becomes the new primary, with every acknowledged commit, and this process its
     proposer.
     """
-    request = RestoreRequest.of(options)
     try:
-        (_restore_and_promote if options["promote"] else _restore_copy)(request, options)
+        with closing(RestoreRequest.of(options)) as request:
+            (_restore_and_promote if options["promote"] else _restore_copy)(request, options)
     except ServerFailed as error:
         for line in error.log_tail:
             click.echo(f"    {line}", err=True)

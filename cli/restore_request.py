@@ -86,6 +86,10 @@ class RestoreRequest:
             _cuts=RestorableCuts(catalog.archive),
         )
 
+    def close(self) -> None:
+        """Removes temporary files."""
+        self._cuts.close()
+
     @property
     def data_dir(self) -> Path:
         return Path(self.options["data_dir"]).absolute()

@@ -46,7 +46,7 @@ def ask_predecessor(timeline: TimelineId) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(STOP_SECONDS)
         try:
-            sock.connect(_address(timeline))
+            sock.connect(socket_address(timeline))
             predecessor = _trusted_pid(sock)
             if predecessor is None:
                 return False
@@ -65,7 +65,7 @@ class TakeOverListener:
     when everything is released; the successor is then told."""
 
     def __init__(self, timeline: TimelineId, release: Callable[[], None]) -> None:
-        self._address = _address(timeline)
+        self._address = socket_address(timeline)
         self._release = release
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
@@ -120,7 +120,8 @@ class TakeOverListener:
         return False
 
 
-def _address(timeline: TimelineId) -> str:
+def socket_address(timeline: TimelineId) -> str:
+    """Of the proposer of this machine. Other releases use the same."""
     return f"\0sk-proposer-{timeline.tenant_id.hex()}.{timeline.timeline_id.hex()}"
 
 

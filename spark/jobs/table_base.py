@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from quorum_wal.pgwal.lsn import Lsn
+from quorum_wal.spark.changes.catalog_row_snapshot import open_transactions
 from quorum_wal.spark.changes.datum import NAMED_OIDS
 from quorum_wal.spark.errors import CatalogError
 
@@ -78,34 +79,41 @@ def take_base(dsn: str, table: str, path: Path) -> int:
         ) from error
 
 
-def passed_lsn(connection: psycopg.Connection) -> str:
-    """A position at which every transaction that is running now had not begun yet."""
-    ((lsn, xmax),) = connection.execute(
-        "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
-        " ELSE pg_current_wal_insert_lsn() END)::text,"
-        " pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-    )
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        ((xmin,),) = connection.execute(
-            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+def passed_lsn(connection: psycopg.Connection) -> Lsn:
+    """A position of a primary before which no transaction had begun that is open now: all that were
+    open then have ended. Also those whose clients wait for a quorum: their commit records may be
+    before the position, and no snapshot sees them yet. Raises CatalogError, psycopg.Error."""
+    ((is_standby,),) = connection.execute("SELECT pg_is_in_recovery()")
+    if is_standby:
+        raise CatalogError(
+            "the server is a standby, which does not list the transactions that are open",
+            hint="Name the primary.",
         )
-        if xmin >= xmax:
-            return str(lsn)
+    ((text,),) = connection.execute("SELECT pg_current_wal_insert_lsn()::text")
+    # A transaction has the lock of its xid before its first record and until snapshots see it. The
+    # snapshot itself does not list those that are younger than all that have ended.
+    older = open_transactions(connection)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while still_open := older & open_transactions(connection):
         if time.monotonic() > deadline:
             raise CatalogError(
-                f"transaction {xmin} has been running for more than {WAIT_SECONDS:.0f} s",
-                hint="The snapshot needs all older transactions to end. End that transaction.",
+                f"transaction {min(still_open)} has been running for more than "
+                f"{WAIT_SECONDS:.0f} s",
+                hint="The snapshot needs all older transactions to end, also prepared ones and "
+                "those that wait for a quorum. End that transaction.",
             )
         time.sleep(POLL_SECONDS)
+    return Lsn.parse(text)
 
 
-def _copy(connection: psycopg.Connection, table: str, lsn: str, path: Path) -> int:
+def _copy(connection: psycopg.Connection, table: str, lsn: Lsn, path: Path) -> int:
     name = sql.Identifier(*table.split("."))
     key = _key(connection, table)
     row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
     assert row is not None
-    metadata = msgspec.json.encode({"table": table, "key": key, "snapshot": row[0], "lsn": lsn})
+    metadata = msgspec.json.encode(
+        {"table": table, "key": key, "snapshot": row[0], "lsn": str(lsn)}
+    )
     schema = SCHEMA.with_metadata({_METADATA: metadata})
     pairs = sql.SQL(", ").join(
         part for each in key for part in (sql.Literal(each), sql.Identifier("t", each))

@@ -168,7 +168,7 @@ class InitialSnapshot:
     def _take(self, connection: psycopg.Connection[Any], versions: Versions) -> TakenSnapshot:
         ((is_standby,),) = connection.execute("SELECT pg_is_in_recovery()")
         source = _source_of(connection)
-        lsn = None if is_standby else Lsn.parse(passed_lsn(connection))
+        lsn = None if is_standby else passed_lsn(connection)
         open_xids = open_transactions(connection)
         if is_standby:
             # Paused first: replay that waits for our locks cannot be paused.

@@ -37,7 +37,7 @@ def copied_leader(leader: Leader, peer_set: PeerSet) -> Leader:
     assert leader.members.change is None
     other = shallow(leader)
     other.peer_set, other.peers = peer_set, peer_set.places
-    other._boundary = shallow(leader._boundary)
+    other.boundary = shallow(leader.boundary)
     other.window = shallow(leader.window)
     other.window._chunks = list(leader.window._chunks)
     other.window._begins = list(leader.window._begins)

@@ -32,7 +32,7 @@ class LimboPrimary(Primary):
         self, world: LimboWorld, name: str, log: Log, history: TimelineHistory, before: int
     ) -> None:
         super().__init__(name, log, history, False)
-        self._records = before
+        self.records = before
         self.world = world
         self.inserted = log.cut(log.lsn)
         self.database = Database.replayed(world.ops, log)
@@ -55,8 +55,8 @@ class LimboPrimary(Primary):
 
     def insert(self, op: Op, length: int = 64) -> Op:
         """Insert a record with this meaning, which applies at once."""
-        self._records += 1
-        self.inserted.append(f"{self.name}r{self._records}", length)
+        self.records += 1
+        self.inserted.append(f"{self.name}r{self.records}", length)
         self.world.ops.wrote(self.inserted, op)
         self.database.apply(op)
         return op
@@ -159,4 +159,4 @@ class LimboPrimary(Primary):
     def promoted(self, name: str, log: Log, tli: int) -> LimboPrimary:
         plain = super().promoted(name, log, tli)
         history = plain.tli_history
-        return LimboPrimary(self.world, name, plain.log, history, plain._records)
+        return LimboPrimary(self.world, name, plain.log, history, plain.records)

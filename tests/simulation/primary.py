@@ -33,7 +33,8 @@ class Primary:
         #: It was refused, or another server was promoted after it.
         self.is_deposed = False
         self.acked_lsn = START_LSN
-        self._records = 0
+        #: The number in the name of its newest record.
+        self.records = 0
 
     @property
     def flush_lsn(self) -> int:
@@ -47,8 +48,8 @@ class Primary:
             self.log.maybe_switch()
         is_small = not is_bulk and random.randrange(LARGE_BYTES_MAX) < len(self.log.wal)
         for _ in range(1 if is_small else random.choice((1, 1, 1, 2, 5))):
-            self._records += 1
-            name = f"{self.name}r{self._records}"
+            self.records += 1
+            name = f"{self.name}r{self.records}"
             length = RECORD_BYTES[0] if is_small else random.choice(RECORD_BYTES)
             if length:
                 self.log.append(name, length)
@@ -71,7 +72,7 @@ class Primary:
         choices = [lsn for lsn in ends[-40:] if lsn > floor]
         if choices:
             self.log = self.log.cut(random.choice(choices))
-            self._records += 1000  # what it writes from here on was never written before
+            self.records += 1000  # what it writes from here on was never written before
 
     def promoted(self, name: str, log: Log, tli: int) -> Primary:
         """A standby of this server that had replayed all of `log`, on its own timeline. It has seen
@@ -82,5 +83,5 @@ class Primary:
         left = unseen[0] if unseen else before.tli
         history = TimelineHistory(tli, (*switches, TimelineSwitch(left, end_lsn, "promoted")))
         other = Primary(name, log.cut(log.lsn, tli), history, False)
-        other._records = self._records + 10_000
+        other.records = self.records + 10_000
         return other

@@ -16,6 +16,7 @@ import pytest
 from iceberg_tables import assert_iceberg_tables
 from mirror_workload import Workload
 from mirror_world import create_tables, mirrored_rows, rows_in_postgres
+from pending_commit import PendingCommit
 from pyspark.errors import StreamingQueryException
 from random_mirrors import (
     PREPARED_MAX,
@@ -33,7 +34,8 @@ from quorum_wal.pg_fixtures.processes import run_sk
 from quorum_wal.pg_fixtures.standby import wait_replayed
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.binaries import find_postgres
-from quorum_wal.spark.errors import MirrorError
+from quorum_wal.spark.errors import CatalogError, MirrorError
+from quorum_wal.spark.jobs import table_base
 from quorum_wal.spark.mirror import mirror_stream
 from quorum_wal.spark.mirror.mirror_stream import MirrorStream
 from quorum_wal.spark.mirror.reader import read_mirror
@@ -101,6 +103,26 @@ def test_a_standby_whose_replay_has_the_lock_of_a_table(
         (items,) = (each for each in version.tables if each.name == "shop.items")
         assert items.rows == 0
         assert standby.execute("SELECT pg_is_wal_replay_paused()") == [(False,)]
+
+
+def test_a_commit_that_waits_for_its_quorum(
+    wal_server: Callable[..., Postgres], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is before the position of the first copy, which would not see the row yet."""
+    monkeypatch.setattr(table_base, "WAIT_SECONDS", 0.5)
+    with wal_server(tmp_path / "data") as postgres:
+        create_tables(postgres)
+        taking = MirrorStream(settings(postgres, tmp_path / "mirror"))
+        postgres.configure(synchronous_standby_names="absent")
+        commit = PendingCommit(postgres, "INSERT INTO shop.items VALUES (1, 'waits', 1)")
+        commit.wait_blocked(TIMEOUT)
+        with pytest.raises(CatalogError, match=r"transaction \d+ has been running for more than"):
+            taking.begin()
+        postgres.configure(synchronous_standby_names="")
+        commit.wait_returned(TIMEOUT)
+        version, _ = taking.begin()
+        (items,) = (each for each in version.tables if each.name == "shop.items")
+        assert items.rows == 1
 
 
 WAITS_FOR_LOCK = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"

@@ -22,9 +22,11 @@ from sk_command import assert_refused, sk
 from quorum_wal.cli.backup_server import BackupServer, BackupSource
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.pg_fixtures.cluster import QuorumCluster
+from quorum_wal.pg_fixtures.pageserver import PageserverProcess
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.processes import SK
 from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.spark.errors import MirrorError
 from quorum_wal.spark.mirror.mirror_stream import MirrorSettings, MirrorStream
 from quorum_wal.spark.mirror.version import Versions
@@ -41,8 +43,12 @@ def apply(session: SparkSession, wanted: MirrorSettings) -> None:
     )
 
 
+@pytest.mark.parametrize("has_cut", [False, True], ids=["base backup", "cut"])
 def test_from_a_backup(
-    session: SparkSession, quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path
+    session: SparkSession,
+    quorum_cluster: Callable[..., QuorumCluster],
+    tmp_path: Path,
+    has_cut: bool,
 ) -> None:
     """The server is gone afterwards, also after kill -9 of the command."""
     seed = secrets.randbits(32)
@@ -63,6 +69,7 @@ def test_from_a_backup(
     assert_refused(sk(*named), 1, "there is no backup", "Take one")
     take_backup(archive, primary)
     load.run(20)
+    first_lsn = make_cut(cluster, archive, tmp_path / "pageserver") if has_cut else 0
     kill_while_its_server_runs([*SK, *map(str, named)], work)
 
     safekeepers = ",".join(each.address for each in cluster.safekeepers)
@@ -72,6 +79,9 @@ def test_from_a_backup(
     source = BackupSource(str(archive), (), None, primary.binaries.bin_dir, work)
     with BackupServer(source, DATABASE) as server:
         assert MirrorStream(replace(wanted, dsn=server.dsn)).begin()[1]
+    begun = Versions(open_store(str(mirror))).newest()
+    assert begun is not None
+    assert begun.position >= first_lsn - 1, "it has the commits before the cut"
     assert servers_in(work) == []
     load.finish()
     load.run(10)
@@ -85,6 +95,19 @@ def test_from_a_backup(
     primary.execute("INSERT INTO public.other VALUES (12345)")
     wait_until(has_all, TIMEOUT, "the mirror to have the last transaction")
     assert_equal(primary, mirror)
+
+
+def make_cut(cluster: QuorumCluster, archive: Path, data_dir: Path) -> int:
+    """Behind all WAL of now. Returns its position."""
+    primary = cluster.postgres
+    addresses = [each.address for each in cluster.safekeepers]
+    pageserver = PageserverProcess(archive, addresses, data_dir, arguments=["--cut-bytes", "1MB"])
+    with pageserver:
+        # At least --cut-bytes behind a cut that it makes meanwhile.
+        primary.execute("SELECT pg_logical_emit_message(false, '', repeat('x', 1 << 21))")
+        primary.execute("CHECKPOINT")
+        ((lsn,),) = primary.execute("SELECT redo_lsn::text FROM pg_control_checkpoint()")
+        return int(Lsn.parse(pageserver.wait_cut(int(Lsn.parse(lsn)), TIMEOUT)["cut_lsn"]))
 
 
 def kill_while_its_server_runs(command: list[str], work: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pending_commit import PendingCommit
 
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.spark.changes.catalog import load_catalog
@@ -15,6 +16,7 @@ from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.change_schema import Note
 from quorum_wal.spark.changes.datum import Datums
 from quorum_wal.spark.errors import CatalogError, UndecodedChange
+from quorum_wal.spark.jobs import table_base
 from quorum_wal.spark.jobs.replay_table import (
     families_of,
     is_unseen,
@@ -26,6 +28,7 @@ from quorum_wal.spark.jobs.table_base import Snapshot, read_base, take_base
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TIMEOUT = 60.0
 TABLE = "public.orders"
 COLUMNS = (
     "SELECT id, region, amount, note, flag::text, at::text, tags::text, big FROM orders"
@@ -217,3 +220,29 @@ def test_what_is_no_base(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(CatalogError, match="is not a base of a table"):
         read_base(path)
+
+
+def test_a_base_waits_for_commits_that_wait_for_their_quorum(
+    wal_server: Callable[..., Postgres], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_base, "WAIT_SECONDS", 0.5)
+    with wal_server(tmp_path / "data") as postgres:
+        postgres.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        postgres.configure(synchronous_standby_names="absent")
+        commit = PendingCommit(postgres, "INSERT INTO orders VALUES (1)")
+        commit.wait_blocked(TIMEOUT)
+        with pytest.raises(CatalogError, match="has been running for more than"):
+            take_base(postgres.dsn(), TABLE, tmp_path / "base.parquet")
+        postgres.configure(synchronous_standby_names="")
+        commit.wait_returned(TIMEOUT)
+        assert take_base(postgres.dsn(), TABLE, tmp_path / "base.parquet") == 1
+
+
+def test_a_base_of_a_standby_is_refused(
+    wal_server: Callable[..., Postgres], tmp_path: Path, standby_factory: Callable[..., Postgres]
+) -> None:
+    """Its snapshots do not list the transactions that run."""
+    with wal_server(tmp_path / "data") as postgres:
+        standby = standby_factory(postgres, "standby", postgres.dsn())
+        with pytest.raises(CatalogError, match="is a standby"):
+            take_base(standby.dsn(), TABLE, tmp_path / "base.parquet")

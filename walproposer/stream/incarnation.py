@@ -103,8 +103,13 @@ class Incarnation:
     """`run` returns the core's Stop, or raises PrimaryLost. Any thread may call `ask_to_stop`."""
 
     def __init__(
-        self, config: ProposerConfig, candidacy: Candidacy, upstream: Upstream | None
+        self,
+        config: ProposerConfig,
+        candidacy: Candidacy,
+        upstream: Upstream | None,
+        loop: EventLoop | None = None,
     ) -> None:
+        """`loop`: by default a new one. `run` closes it."""
         self.config = config
         self.upstream = upstream
         primary = upstream.primary if upstream is not None else None
@@ -113,13 +118,12 @@ class Incarnation:
         self.core = Proposer(replace(candidacy, chains=chains), primary)
         self.quorum_watch = QuorumWatch(has_primary=upstream is not None)
         self.commit_signal = CommitSignal()
-        self._loop = EventLoop()
+        self._loop = loop = loop or EventLoop()
         timeline = candidacy.timeline
-        self.peers = PeerConnections(self._loop, timeline, config.http, self._step, self._changed)
-        self._donors = DonorReads(
-            self._loop, timeline, self.peers.addresses, self._step, self._changed
-        )
-        self._stop: Stop | None = None
+        self.peers = PeerConnections(loop, timeline, config.http, self._step, self._changed)
+        self._donors = DonorReads(loop, timeline, self.peers.addresses, self._step, self._changed)
+        #: Why the core has stopped; None before that.
+        self.end: Stop | None = None
         #: False when a connection needs handling in `_update_connections`.
         self._is_unchanged = False
         self._reads_wal = True
@@ -128,15 +132,12 @@ class Incarnation:
         self._last_append: Append | None = None
         self._last_payload = b""
         self.now_ms = 0
-        self._gather_until = 0.0
+        self._gather_until = self._drain_until = 0.0
         #: Rounds of the general path until the steady one is tried again.
         self._steady_pause = 0
         self._path_log = PathLog()
         self._primary_heard_at = 0.0
-        self._next_tick = 0.0
-        self._next_report = 0.0
-        self._next_probe = 0.0
-        self._drain_until = 0.0
+        self._next_tick = self._next_report = self._next_probe = 0.0
         self._standby_feedback = StandbyFeedback()
 
     def ask_to_stop(self) -> None:
@@ -147,20 +148,24 @@ class Incarnation:
     def run(self) -> Stop | None:
         """Returns None if it was asked to stop. Raises PrimaryLost, WalProposerError."""
         now = time.monotonic()
-        self._tick(now)  # the core's clock starts before any wait
-        for place in list(self.core.peers):
-            self.peers.add(place.peer, self.config.safekeeper(place.host, place.port))
+        self.start(now)
         try:
-            while self._stop is None and not self._is_asked_to_stop:
-                now = self._turn(now)
-            return self._stop
+            while self.end is None and not self._is_asked_to_stop:
+                now = self.turn(now)
+            return self.end
         finally:
             self._step(Stopping())
             for copy in (*self.peers.open.values(), *self._donors.open.values()):
                 copy.close()
             self._loop.close()
 
-    def _turn(self, now: float) -> float:
+    def start(self, now: float) -> None:
+        """Connect to the safekeepers; `turn` follows. The core's clock starts before any wait."""
+        self._tick(now)
+        for place in list(self.core.peers):
+            self.peers.add(place.peer, self.config.safekeeper(place.host, place.port))
+
+    def turn(self, now: float) -> float:
         """Wait once, and handle the events. Returns the time; `now` is that of the last turn."""
         is_gathering = not self._reads_wal and now < self._gather_until
         wake_at = self._gather_until if is_gathering else self._next_tick
@@ -212,9 +217,8 @@ class Incarnation:
         )
 
     def _wants_wal(self, now: float) -> bool:
-        if now < self._gather_until and self.core.is_round_small:
-            return False
-        return self.core.wants_wal()
+        is_gathering = now < self._gather_until and self.core.is_round_small
+        return not is_gathering and self.core.wants_wal()
 
     def _update_connections(self, now: float) -> None:
         """After a round of events with a change: drop ended connections, and set the sockets to
@@ -303,7 +307,7 @@ class Incarnation:
             case RoundAnswered(number):
                 self.commit_signal.round_answered(number)
             case Stop():
-                self._stop = action
+                self.end = action
             case _:
                 assert_never(action)
 
@@ -441,10 +445,8 @@ class Incarnation:
     # ---- the primary
 
     def _upstream_started(self, result: int | WalProposerError) -> None:
-        if isinstance(result, Refusal):
-            raise result
         if isinstance(result, WalProposerError):
-            raise PrimaryLost(str(result))
+            raise result if isinstance(result, Refusal) else PrimaryLost(str(result))
         upstream, config = self.upstream, self.config
         assert upstream is not None
         self._primary_heard_at = time.monotonic()

@@ -98,7 +98,8 @@ class Leader:
         self.commit_lsn = 0
         self.truncate_lsn = 0
         self.window = WalWindow(term.term_start_lsn)
-        self._boundary = self._boundary_finder(term.term_start_lsn)
+        #: Finds the ends of records in the WAL that goes into the window.
+        self.boundary = self._boundary_finder(term.term_start_lsn)
         self._last_append: Append | None = None
         self.now_ms = now_ms
 
@@ -202,8 +203,8 @@ class Leader:
 
     def _take_wal(self, begin_lsn: int, wal: bytes) -> list[Action]:
         assert begin_lsn == self.window.end_lsn
-        self._boundary.feed(begin_lsn, wal)
-        self.window.append(wal, self._boundary.record_end_lsn)
+        self.boundary.feed(begin_lsn, wal)
+        self.window.append(wal, self.boundary.record_end_lsn)
         actions: list[Action] = []
         for p in self.peers:
             if p.state is PeerState.STREAMING and p.next_lsn == begin_lsn and p.has_room:
@@ -288,7 +289,7 @@ class Leader:
     def take_steady(self, steady: SteadyLeader) -> None:
         """The messages of the steady path, which has reported each commit itself."""
         if steady.wal:
-            self._boundary.advance_to(steady.next_lsn)
+            self.boundary.advance_to(steady.next_lsn)
             for wal in joined(steady.wal):
                 self.window.append(wal, self.window.end_lsn + len(wal))
         assert self.window.end_lsn == steady.next_lsn

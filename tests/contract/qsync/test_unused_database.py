@@ -52,7 +52,7 @@ class Hands:
 
     def let_time_pass(self) -> None:
         """Let all times pass that the stream waits for."""
-        self.sessions._streams[DATABASE].unused_seconds = 0.0
+        self.sessions.watch(DATABASE).unused_seconds = 0.0
 
 
 @pytest.fixture

@@ -227,21 +227,32 @@ def test_what_counts_as_one_address(world: World, first: str, second: str, toget
         world.fail("alice", second)
 
 
-def test_memory_is_bounded(world: World) -> None:
-    for number in range(100):
-        world.fail(f"user{number}", f"10.0.0.{number}")
-    assert len(world.admission._failures) == LIMITS.failed_tries_records_max
-    assert not world.admission._names
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_of_many_failures_the_oldest_are_forgotten(world: World, is_kept: bool) -> None:
+    """Each user may make one more mistake, if its mistakes are remembered."""
+    count = 100
+    for number in range(count):
+        for _ in range(LIMITS.failed_tries_max - 1):
+            world.fail(f"user{number}")
+    oldest_kept = count - LIMITS.failed_tries_records_max
+    user = f"user{oldest_kept if is_kept else oldest_kept - 1}"
+    world.fail(user)
+    if is_kept:
+        with refused("28000", "too many failed"):
+            world.fail(user)
+    else:
+        world.fail(user)
 
 
 def test_a_long_name_is_not_kept() -> None:
-    """A startup packet has room for ten thousand characters, and each failure is recorded."""
+    """A startup packet has room for ten thousand characters, and each failure is recorded. The name
+    of the connection is forgotten at its end."""
     name = "x" * 10_000
     tracemalloc.start()
     try:
         with living(World(replace(LIMITS, failed_tries_records_max=1000))) as world:
             for number in range(200):
-                world.fail(f"{number}{name}")
+                world.fail(f"{number}{name}", number=number)
             kept_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

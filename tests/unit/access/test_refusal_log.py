@@ -62,7 +62,7 @@ def test_the_oldest_refusal_is_forgotten_first() -> None:
         assert said(refusals, f"{number}:40000", "stopped")
     assert not said(refusals, "1:40000", "stopped")
     assert said(refusals, "0:40000", "stopped")
-    assert len(refusals._logged) == REFUSALS_MAX
+    assert said(refusals, "2:40000", "stopped"), "the oldest one, when 0 came back"
 
 
 def test_a_client_that_invents_names_does_not_fill_the_disk() -> None:

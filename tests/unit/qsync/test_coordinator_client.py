@@ -41,7 +41,7 @@ class Coordinators:
         self.client = CoordinatorClient(
             hosts, lambda: self.now, lambda: self.process, lambda: self.loop
         )
-        self._server = server
+        self.server = server
 
     def run(self, steps: Steps[Any]) -> Any:
         try:
@@ -76,7 +76,7 @@ class Coordinators:
                     raise psycopg.OperationalError("the connection is closed")
                 command = request.statements[0].decode()
                 self.asked.append((connection.of, command))
-                result = self._server(connection.of, command)
+                result = self.server(connection.of, command)
                 if result is None:
                     raise psycopg.OperationalError("broken")
                 return [result]
@@ -142,7 +142,7 @@ def test_what_is_not_allowed_is_not_asked_elsewhere() -> None:
 def test_a_wait_goes_on_until_its_deadline_with_what_is_left_of_it() -> None:
     world = Coordinators(leads("b"))
     world.is_down = {"a"}
-    world._server = lambda *_: None
+    world.server = lambda *_: None
     assert not world.run(world.client.wait(0x2000, GID, 5.0)).is_confirmed
     assert 4.4 < world.now < 5.0
     timeouts = [int(command.split()[3]) for _, command in world.asked]
@@ -161,7 +161,7 @@ def test_a_connection_that_ended_while_idle_is_replaced_at_once() -> None:
     world = Coordinators(leads("a"), hosts="a:5455")
     world.run(world.client.admit(5.0))
     replies = [None, CONFIRMED]
-    world._server = lambda *_: replies.pop(0)
+    world.server = lambda *_: replies.pop(0)
     world.now += 1
     world.run(world.client.admit(6.0))
     assert world.now == 1
@@ -173,7 +173,7 @@ def test_a_connection_to_a_host_that_is_not_preferred_any_more_is_not_used() -> 
     """One client waits at a. Meanwhile another one finds that b leads. Then a's wait ends."""
     world = Coordinators(leads("a"))
     verdict = world.run(world.client.wait(0x2000, GID, 5.0))
-    world._server = leads("b")
+    world.server = leads("b")
     world.run(world.client.admit(5.0))
     world.client.release(verdict, is_finished=True)
     assert not world.opened[0].is_open

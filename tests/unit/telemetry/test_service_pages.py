@@ -17,6 +17,7 @@ from threading import Event
 import pytest
 from prometheus_client import CollectorRegistry
 
+from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.telemetry import status_pages, status_server
 from quorum_wal.telemetry.status_server import Answer, Pages, Route, StatusServer, http_listener
 
@@ -233,11 +234,24 @@ def test_the_pages_wait_for_a_busy_start_but_not_for_ever(
 ) -> None:
     listener, busy = http_listener("127.0.0.1", 0, None, None), Event()
     busy.set()
+    checks = 0
+
+    def is_busy() -> bool:
+        nonlocal checks
+        checks += 1
+        return busy.is_set()
+
     monkeypatch.setattr(status_server, "YIELD_SECONDS", 600.0)
-    with StatusServer(listener, service.pages, busy.is_set) as server:
-        assert not server._started.is_set()
+    with (
+        StatusServer(listener, service.pages, is_busy) as server,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        waiting = threads.submit(ask, server.port, "GET", "/status")
+        before = checks
+        wait_until(lambda: checks > before + 2, 30, "it to check whether the start is busy")
+        assert not waiting.done()
         busy.clear()
-        assert ask(server.port, "GET", "/status") == HTTPStatus.OK
+        assert waiting.result(30) == HTTPStatus.OK
     busy.set()
     with StatusServer(listener, service.pages, busy.is_set):
         pass  # the end does not wait

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from new_timeline import SERVER, TIMELINE
@@ -21,7 +21,7 @@ from proposer_steps import MEMBERS, PRIMARY, UUID, history, member
 from wal_log import START_LSN, WalLog
 
 from quorum_wal.consensus.codec import decode_proposer_message, encode
-from quorum_wal.consensus.ids import NodeId
+from quorum_wal.consensus.ids import NodeId, TimelineId
 from quorum_wal.consensus.messages import (
     NO_FEEDBACK,
     Append,
@@ -38,10 +38,12 @@ from quorum_wal.pgwal.history import TimelineHistory
 from quorum_wal.pgwire.framing import COPY_BUFFER_BYTES, COPY_DATA, MESSAGE_BYTES_MAX, FrameBuffer
 from quorum_wal.walproposer.chain_rule import NO_CHAINS, ChainRule
 from quorum_wal.walproposer.config import ProposerConfig
+from quorum_wal.walproposer.errors import Unreachable, WalProposerError
 from quorum_wal.walproposer.safekeeper_client import SafekeeperAddress
-from quorum_wal.walproposer.stream import incarnation
+from quorum_wal.walproposer.stream import incarnation, peer_connections
 from quorum_wal.walproposer.stream.candidacy import Candidacy
-from quorum_wal.walproposer.stream.events import Event, SteadyEnded
+from quorum_wal.walproposer.stream.event_loop import EventLoop
+from quorum_wal.walproposer.stream.events import Action, Event, SteadyEnded
 from quorum_wal.walproposer.stream.incarnation import Incarnation
 from quorum_wal.walproposer.stream.plain_copy import PlainCopy
 from quorum_wal.walproposer.stream.upstream import Upstream
@@ -52,6 +54,8 @@ ADDRESSES = tuple((f"sk{number}", 5454) for number in (1, 2, 3, 4))
 SEND_BUFFER_BYTES = 4096
 #: The steady loop asks the real clock: for it the next tick is far away.
 BEGIN_SECONDS = 10_000.0 + time.monotonic()
+
+T = TypeVar("T")
 
 
 class Wire:
@@ -100,6 +104,8 @@ class Follower:
     def __init__(self, peer: int) -> None:
         self.peer = peer
         self.wire = Wire()
+        #: A connection to it may be opened: our end of `wire`.
+        self.is_reachable = True
         self.is_stalled = False
         self.promised, self.membership = NodeId.ZERO, MEMBERS
         self.terms = history()
@@ -111,6 +117,13 @@ class Follower:
     def connect(self) -> None:
         self.wire.close()
         self.wire, self.is_stalled, self.streams = Wire(), False, False
+        self.is_reachable = True
+
+    def accept(self) -> PlainCopy:
+        if not self.is_reachable:
+            raise Unreachable("it does not come back yet")
+        self.is_reachable = False
+        return self.wire.copy
 
     def hear(self) -> None:
         if not self.is_stalled:
@@ -186,6 +199,35 @@ class FakeUpstream(Upstream):
         return begin_lsn
 
 
+class LoopOfOneThread(EventLoop):
+    """Does the work of other threads in turns of its own. A timer runs when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._later: list[Callable[[], None]] = []
+
+    def in_thread(
+        self, work: Callable[[], T], done: Callable[[T | WalProposerError], None]
+    ) -> None:
+        def run() -> None:
+            try:
+                result: T | WalProposerError = work()
+            except WalProposerError as error:
+                result = error
+            done(result)
+
+        self.call(run)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._later.append(callback)
+
+    def run_later(self) -> None:
+        """The time of all timers has come."""
+        callbacks, self._later = self._later, []
+        for callback in callbacks:
+            callback()
+
+
 class IncarnationWorld:
     """`how`: the module of the steady path's loop and that of its leader; None: without one."""
 
@@ -201,53 +243,52 @@ class IncarnationWorld:
         monkeypatch.setattr(incarnation, "is_shutting_down", lambda _: False)
         monkeypatch.setattr(incarnation, "join", lambda *_: None)
         monkeypatch.setattr(incarnation, "leave", lambda *_: None)
+        monkeypatch.setattr(peer_connections, "open_push", self._open_push)
         if how is not None:
             monkeypatch.setattr(incarnation, "SteadyLoop", how[0].SteadyLoop)
             monkeypatch.setattr(incarnation, "SteadyLeader", how[1].SteadyLeader)
+        else:
+            never = SimpleNamespace(of=lambda _: None)
+            monkeypatch.setattr(incarnation, "SteadyLeader", never)
+        self.loop = LoopOfOneThread()
         self.log = WalLog()
         self.primary = Wire()
         self.followers = [Follower(peer) for peer in range(4)]
         #: How many Appends and answers went by the steady path.
         self.steady_appends = self.steady_answers = 0
-        self._start(is_steady=how is not None, rule=rule)
+        self._start(rule)
 
-    def _start(self, *, is_steady: bool, rule: ChainRule) -> None:
+    def _start(self, rule: ChainRule) -> None:
         addresses = tuple(SafekeeperAddress(*each) for each in ADDRESSES)
         primary: Any = SimpleNamespace(slot="a slot", application_name="us")
         config = ProposerConfig(primary, addresses, chains=rule)
         candidacy = Candidacy(TIMELINE, SERVER, ADDRESSES, UUID, None)
-        self.incarnation = inc = Incarnation(config, candidacy, FakeUpstream(self.primary.copy))
-        peers: Any = inc.peers
-        peers._connect = peers._connect_later = lambda _: None
-        loop: Any = inc._loop
-        loop.in_thread = lambda work, done: inc._loop.call(lambda: done(work()))
-        if not is_steady:
-            inc._steady_loop = lambda: None  # type: ignore[method-assign]
-        step = inc._step
+        upstream = FakeUpstream(self.primary.copy)
+        self.incarnation = inc = Incarnation(config, candidacy, upstream, self.loop)
+        step = inc.core.step
 
-        def counted(event: Event) -> None:
+        def counted(event: Event) -> list[Action]:
             if isinstance(event, SteadyEnded):
                 self.steady_appends += len(event.steady.wal)
                 self.steady_answers += sum(event.steady.has_answered)
-            step(event)
+            return step(event)
 
-        inc._step = counted  # type: ignore[method-assign]
-        inc._tick(self.now)
-        for peer, (host, port) in enumerate(ADDRESSES):
-            inc.peers.add(peer, inc.config.safekeeper(host, port))
-            inc.peers._attempts[peer] = 1
-            inc.peers._connected(peer, 1, self.followers[peer].wire.copy)
+        inc.core.step = counted  # type: ignore[method-assign]
+        inc.start(self.now)
         while not (inc.core.streams and all(f.streams for f in self.followers[:3])):
             self.settle()
             for follower in self.followers:
                 follower.wire.deliver(1 << 16)
 
+    def _open_push(self, address: SafekeeperAddress, _: TimelineId, __: str) -> PlainCopy:
+        return self.followers[ADDRESSES.index((address.host, address.port))].accept()
+
     def turn(self) -> None:
         """Handle all input: the wake-up comes after it, and ends the wait. The kernel reports files
         in the order of its list, so the last wake-up must be removed from it."""
-        self.incarnation._loop.epoll.poll(0)
-        self.incarnation._loop.wake()
-        self.incarnation._turn(self.now)
+        self.loop.epoll.poll(0)
+        self.loop.wake()
+        self.incarnation.turn(self.now)
         for follower in self.followers:
             follower.hear()
 
@@ -272,13 +313,13 @@ class IncarnationWorld:
         if peer in inc.peers.open or peer not in inc.peers.addresses:
             return
         follower.connect()
-        inc.peers._connected(peer, 1, follower.wire.copy)
+        self.loop.run_later()
         for _ in range(3):
             self.settle()
             follower.wire.deliver(1 << 16)
 
     def close(self) -> None:
-        self.incarnation._loop.close()
+        self.loop.close()
         for wire in (self.primary, *(f.wire for f in self.followers)):
             wire.close()
 

@@ -16,6 +16,7 @@ from quorum_wal.walproposer.stream.events import (
     WalReceived,
 )
 from quorum_wal.walproposer.stream.proposer import Proposer
+from quorum_wal.walproposer.stream.wal_window import WalWindow
 
 
 class World:
@@ -77,3 +78,17 @@ def appends_to(actions: list[Action], peer: int) -> list[Append]:
 
 
 # ---- rule 4: each from its own highest common point
+
+
+def wal_of(window: WalWindow) -> bytes:
+    """All that a peer at its beginning would be sent."""
+    wal = bytearray()
+    while (lsn := window.begin_lsn + len(wal)) < window.end_lsn:
+        try:
+            chunk = window.read(lsn)
+        except IndexError:
+            break  # it has positions, and no WAL
+        if not chunk.wal:
+            break
+        wal += chunk.wal
+    return bytes(wal)

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from incarnation_world import IncarnationWorld
 
+from quorum_wal.pgwire.replication import XLogData
 from quorum_wal.storage import compiled
 from quorum_wal.walproposer.status import incarnation_status
 from quorum_wal.walproposer.stream import commit_path, steady_leader, steady_loop
 from quorum_wal.walproposer.stream.copy_connection import CopyConnection
+from quorum_wal.walproposer.stream.plain_copy import PlainCopy
 from quorum_wal.walproposer.stream.progress import PeerState
+from tests.steady_batch import framed
 
 
 @pytest.fixture
@@ -22,10 +25,38 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Any:
     made.close()
 
 
+class OfLibpq(CopyConnection):
+    """As it is when libpq keeps the connection. The bytes go the same way here."""
+
+    def __init__(self, plain: PlainCopy) -> None:
+        self.plain = plain
+        self.wants_write, self.end = plain.wants_write, plain.end
+
+    def fileno(self) -> int:
+        return self.plain.fileno()
+
+    def send(self, payload: bytes) -> None:
+        self.plain.send(payload)
+
+
 def encrypted(world: IncarnationWorld, peer: int) -> None:
-    """As it is when libpq keeps the connection."""
-    copy: Any = object.__new__(CopyConnection)
-    world.incarnation.peers.open[peer] = copy
+    world.incarnation.peers.open[peer] = OfLibpq(world.followers[peer].wire.copy)
+
+
+def commit(world: IncarnationWorld) -> None:
+    """A record that all followers get, and that two of them answer."""
+    begin_lsn = world.log.lsn
+    wal = world.log.append("R", 100)
+    world.primary.waiting += framed([XLogData(begin_lsn, world.log.lsn, 0, wal).encode()])
+    world.primary.deliver(1 << 16)
+    world.settle()
+    for follower in world.followers[:2]:
+        follower.say(follower.response(0))
+        follower.wire.deliver(1 << 16)
+    world.settle()
+    durable_lsns = [follower.positions[-1][1] for follower in world.followers[:3]]
+    assert durable_lsns == [world.log.lsn] * 3
+    assert world.incarnation.commit_signal.commit_lsn == world.log.lsn
 
 
 @pytest.mark.parametrize("how", ["compiled", "interpreted"])
@@ -46,10 +77,16 @@ def test_half_of_it_compiled_is_interpreted(
 
 
 def test_an_encrypted_follower_is_named(world: IncarnationWorld) -> None:
+    world.followers[2].say(world.followers[2].response(0))
+    world.followers[2].wire.deliver(1 << 16)
+    commit(world)
+    commit(world)
+    assert world.steady_appends == 1, "the first one found followers that had not answered"
     encrypted(world, 2)
     said = "none, the connection to safekeeper sk3:5454 is encrypted"
     assert commit_path.commit_path(world.incarnation) == said
-    assert world.incarnation._steady_loop() is None
+    commit(world)
+    assert world.steady_appends == 1
     world.incarnation.peers.open.pop(2)
 
 

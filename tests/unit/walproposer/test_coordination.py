@@ -9,11 +9,12 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
-from limbo_steps import NODE, led
+from limbo_steps import NODE, gid_of
 
 from quorum_wal.access.access import AccessConfig
 from quorum_wal.consensus.messages import ServerFacts
@@ -25,12 +26,15 @@ from quorum_wal.walproposer.config import ProposerConfig, QsyncConfig
 from quorum_wal.walproposer.metrics import ProposerCollector
 from quorum_wal.walproposer.primary.primary import Primary
 from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
+from quorum_wal.walproposer.qsync import primary_sessions
 from quorum_wal.walproposer.qsync.coordination import Coordination
 from quorum_wal.walproposer.qsync.coordinator import Coordinator
-from quorum_wal.walproposer.qsync.primary_sessions import PrimarySessions
+from quorum_wal.walproposer.qsync.limbo_events import Action, Fenced
+from quorum_wal.walproposer.qsync.limbo_events import Event as CoreEvent
 from quorum_wal.walproposer.qsync.verdict_server import OPEN_ACCESS, PORT_LIMITS
 from quorum_wal.walproposer.qsync.worker import Worker
 from quorum_wal.walproposer.status import STARTING
+from quorum_wal.walproposer.stream.commit_signal import CommitSignal
 
 TIMEOUT = 30.0
 ADDRESS = PrimaryAddress("host=127.0.0.1 port=1")
@@ -125,47 +129,45 @@ def fail(*_: object) -> None:
 def leading() -> Iterator[Coordination]:
     """The core has begun to lead, and reports it."""
     with coordinating(config()) as coordination:
-        coordinator = coordination.coordinator
-        assert coordinator is not None
-        coordinator.post(partial(lead, coordinator))
+        coordination.begin(incarnation())
         wait_until(lambda: coordination.status["owner"], TIMEOUT, "it to lead")
         yield coordination
 
 
-def lead(coordinator: Coordinator) -> None:
-    """Of a primary that cannot be reached."""
-    tell = coordinator._tell
-    coordinator.sessions = PrimarySessions(ADDRESS, PRIMARY, NODE, tell, coordinator.failed)
-    coordinator.step(led())
+def incarnation() -> Any:
+    """It leads, and has committed nothing. Its primary cannot be reached."""
+    term = SimpleNamespace(node_id=NODE, term_start_lsn=1000)
+    return SimpleNamespace(
+        commit_signal=CommitSignal(),
+        is_leading=True,
+        quorum_watch=SimpleNamespace(ok=True),
+        core=SimpleNamespace(leader=SimpleNamespace(term=term), membership=None),
+        upstream=SimpleNamespace(primary=PRIMARY),
+    )
 
 
-def planted_in_core(coordinator: Coordinator) -> None:
+def planted_in_core(coordinator: Coordinator, _: pytest.MonkeyPatch) -> None:
     """From now on, on every event."""
     coordinator.limbo.step = fail  # type: ignore[method-assign,assignment]
 
 
-def planted_in_stream(coordinator: Coordinator) -> None:
-    coordinator.sessions._session = fail_session  # type: ignore[union-attr,method-assign]
-    coordinator.post(partial(coordinator.sessions.watch, "app"))  # type: ignore[union-attr]
+def planted_in_stream(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = SimpleNamespace(opened=fail, close=fail)
+    monkeypatch.setattr(primary_sessions, "PrimarySession", lambda *_: session)
+    assert coordinator.sessions is not None
+    coordinator.post(partial(coordinator.sessions.watch, "app"))
 
 
-def fail_session(_: str) -> Any:
-    class Session:
-        opened = close = fail
-
-    return Session()
-
-
-def planted_in_worker(coordinator: Coordinator) -> None:
-    sessions = coordinator.sessions
-    assert sessions is not None
-    coordinator.post(partial(sessions._reader.put, fail))
+def planted_in_worker(coordinator: Coordinator, _: pytest.MonkeyPatch) -> None:
+    """In what the worker does with an answer."""
+    assert coordinator.sessions is not None
+    coordinator.post(partial(coordinator.sessions.ask, gid_of(), None, fail))
 
 
 @has_bug
 @pytest.mark.parametrize("plant", [planted_in_core, planted_in_stream, planted_in_worker])
 def test_a_bug_is_reported_and_no_question_is_answered(
-    plant: Callable[[Coordinator], None],
+    plant: Callable[[Coordinator, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In every thread: no page reports a coordinator as leading that does not."""
     with leading() as coordination:
@@ -179,7 +181,7 @@ def test_a_bug_is_reported_and_no_question_is_answered(
             waiter = Thread(target=ask, args=(client, refused))
             waiter.start()
             wait_until(lambda: waits(coordinator), TIMEOUT, "it to wait")
-            plant(coordinator)
+            plant(coordinator, monkeypatch)
             waiter.join(TIMEOUT)
             assert [error.sqlstate for error in refused] == ["57P01"]
         wait_until(lambda: coordination.error, TIMEOUT, "an error")
@@ -208,7 +210,14 @@ def test_a_bug_while_it_ends_leaves_no_port_open() -> None:
         assert coordinator is not None
         sessions = coordinator.sessions
         assert sessions is not None
-        coordinator._fence = fail  # type: ignore[method-assign,assignment]
+        step = coordinator.limbo.step
+
+        def fail_when_fenced(event: CoreEvent) -> list[Action]:
+            if isinstance(event, Fenced):
+                raise Bug
+            return step(event)
+
+        coordinator.limbo.step = fail_when_fenced  # type: ignore[method-assign]
         coordination.close()
         assert coordination.error == "qsync has failed: Bug()"
         host, _, port = coordinator.address.rpartition(":")

@@ -42,7 +42,7 @@ def test_a_connection_that_comes_after_the_end_is_closed() -> None:
 def test_a_connection_that_was_not_taken_is_closed() -> None:
     loop, connection = EventLoop(), Connection()
     loop.in_thread(lambda: connection, refuse)
-    wait_until(lambda: not loop._inbox.empty(), TIMEOUT, "the thread to bring it")
+    assert loop.epoll.poll(TIMEOUT), "the thread has brought it, and wakes the loop"
     loop.close()
     assert connection.is_closed
 

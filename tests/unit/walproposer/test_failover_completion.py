@@ -3,21 +3,21 @@ transactions are committed, then clients may write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
 from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pgwal.history import TimelineHistory
-from quorum_wal.walproposer.errors import Refusal, Unreachable, WalProposerError
+from quorum_wal.walproposer.errors import Refusal, Unreachable
 from quorum_wal.walproposer.failover import completion
 from quorum_wal.walproposer.failover.completion import FailoverCompletion
 from quorum_wal.walproposer.primary.prepared_transactions import PreparedTransaction
 from quorum_wal.walproposer.primary.primary import Primary
 from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
-from quorum_wal.walproposer.qsync import resolve
+from quorum_wal.walproposer.qsync import primary_session, resolve
 
 TIMEOUT = 30.0
 OURS = f"skq1.d.0.1-5000-7-1.{'0' * 32}"
@@ -26,8 +26,22 @@ TLI = 2
 PRIMARY = Primary(ServerFacts(7, 150018, 16 << 20), TimelineHistory(TLI), 0, 0)
 
 
+class FakeSession:
+    """A PrimarySession without a connection: nothing here uses one."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def opened(self, _: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None:
+        pass
+
+
 class FakeServer:
-    """On timeline 2. `problems` are raised one after the other by commits."""
+    """On timeline 2. `problems` are raised one after the other by commits; `began` is called before
+    each."""
 
     def __init__(
         self, *gids: str, is_closed: bool = True, problems: Sequence[Exception] = ()
@@ -36,6 +50,7 @@ class FakeServer:
         self.is_closed = is_closed
         self.orders: list[str] = []
         self.problems = list(problems)
+        self.began: Callable[[], None] = lambda: None
 
     def open(self, new_session: object) -> None:
         self.orders.append("open")
@@ -44,6 +59,7 @@ class FakeServer:
     def commit(
         self, session_of: object, limbo: Sequence[PreparedTransaction], busy_seconds_max: float
     ) -> None:
+        self.began()
         self.orders.append(f"commit {' '.join(entry.gid for entry in limbo)}")
         if self.problems:
             raise self.problems.pop(0)
@@ -60,7 +76,7 @@ def opening_of(
     monkeypatch.setattr(completion, "is_closed", lambda _: server.is_closed)
     monkeypatch.setattr(completion, "may_be_closed", lambda _: False)
     monkeypatch.setattr(completion, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(FailoverCompletion, "_new_session", lambda _: nullcontext())
+    monkeypatch.setattr(primary_session, "PrimarySession", FakeSession)
     return FailoverCompletion(PrimaryAddress(""), PRIMARY, lambda: decides)
 
 
@@ -99,16 +115,10 @@ def test_it_is_retried_and_the_error_is_in_the_status(monkeypatch: pytest.Monkey
     refusal = Refusal("role a may not commit", hint="Give another one.")
     server = FakeServer(OURS, problems=[refusal, refusal, Unreachable("gone")])
     made = opening_of(server, monkeypatch)
-    errors = []
-    failed = made._failed
-
-    def note(error: WalProposerError) -> None:
-        failed(error)
-        errors.append(made.error)
-
-    monkeypatch.setattr(made, "_failed", note)
+    errors: list[str] = []
+    server.began = lambda: errors.append(made.error)
     made.start()
     wait_until(lambda: made.is_done, TIMEOUT, "the limbo to be committed")
     assert server.orders == [f"commit {OURS}"] * 4 + ["open"]
-    assert errors == ["role a may not commit; Give another one."] * 2 + ["gone"]
+    assert errors == ["", *["role a may not commit; Give another one."] * 2, "gone"]
     assert made.error == ""

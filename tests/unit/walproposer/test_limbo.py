@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from limbo_steps import (
 )
 
 from quorum_wal.qsync.gid import Policy
+from quorum_wal.walproposer.qsync.clients import REMEMBER_MS
 from quorum_wal.walproposer.qsync.limbo import EntryState
 from quorum_wal.walproposer.qsync.limbo_events import (
     NEVER_LSN,
@@ -248,13 +250,30 @@ def test_ages_and_deadlines_are_by_the_primarys_clock() -> None:
 
 def test_questions_that_have_ended_leave_nothing() -> None:
     coordinator = Coordinator.deciding()
-    for _ in range(5000):
-        coordinator.wait(NEVER_LSN - 1, until_ms=0)
-    assert len(coordinator.limbo._waits._by_lsn) < 2000
-    for number in range(100):
-        coordinator.wait(1000, gid=gid_of(number), waiter=1)
-    coordinator.at(70_000)
-    assert coordinator.limbo._clients._gone_ms == {}
+    tracemalloc.start()
+    try:
+        for _ in range(10_000):
+            coordinator.wait(NEVER_LSN - 1, until_ms=0)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 1 << 20, kept_bytes
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_clients_of_what_was_never_seen_are_forgotten(is_forgotten: bool) -> None:
+    """Without a client, a transaction that shows up later has until its deadline."""
+    coordinator = Coordinator.deciding()
+    gids = [gid_of(number, deadline_ms=10 * REMEMBER_MS) for number in range(100)]
+    for gid in gids:
+        coordinator.wait(1000, gid=gid, waiter=1)
+    coordinator.step(WaiterGone(1))
+    gone_ms = REMEMBER_MS if is_forgotten else REMEMBER_MS - 1
+    coordinator.at(gone_ms)
+    coordinator.read(1200, *map(row, gids))
+    coordinator.commit(1200)
+    expected = [] if is_forgotten else [(str(gid), True) for gid in gids]
+    assert finishes(coordinator.at(gone_ms)) == expected
 
 
 def test_positions_of_a_log_that_was_cut_are_never_confirmed() -> None:

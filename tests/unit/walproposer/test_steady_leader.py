@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from leader_world import World
+from leader_world import World, wal_of
 from msgspec import structs
 from proposer_steps import PRIMARY, ballot, candidacy, greet, sent, vote
 from wal_log import PAGE_SIZE, START_LSN, WalLog
@@ -120,13 +120,13 @@ class Play:
     def state(self) -> dict[str, Any]:
         leader = self.proposer.leader
         assert leader is not None
-        window, boundary = leader.window, leader._boundary
+        window = leader.window
         return {
             "peers": self.proposer.peers,
             "commit_lsn": leader.commit_lsn,
             "window": (window.begin_lsn, window.end_lsn, window.record_end_lsn),
-            "wal": b"".join(chunk.wal for chunk in window._chunks),
-            "boundary": vars(boundary),
+            "wal": wal_of(window),
+            "boundary": vars(leader.boundary),
         }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from incarnation_world import Follower, IncarnationWorld, moved_site, reported
+from leader_world import wal_of
 from msgspec import structs
 from proposer_steps import ballot, member
 from wal_log import PAGE_SIZE
@@ -177,8 +178,8 @@ class Play:
             world.settle()
         except PrimaryLost as error:
             self.ends.append(str(error))
-        if world.incarnation._stop is not None:
-            self.ends.append(world.incarnation._stop)
+        if world.incarnation.end is not None:
+            self.ends.append(world.incarnation.end)
         self.is_over = bool(self.ends)
         self.check_laws()
         self.unsent += any(f.wire.copy.wants_write for f in world.followers)
@@ -190,8 +191,7 @@ class Play:
         leader = self.world.incarnation.core.leader
         assert leader is not None
         window = leader.window
-        wal = b"".join(chunk.wal for chunk in window._chunks)
-        if wal != self.world.log.read(window.begin_lsn, window.end_lsn):
+        if wal_of(window) != self.world.log.read(window.begin_lsn, window.end_lsn):
             raise WindowForgotten
         if leader.commit_lsn > self.quorum_lsn(self.flushed):
             both = [max(pair) for pair in zip(self.flushed, self.stale, strict=True)]
@@ -242,10 +242,10 @@ def state_of(world: IncarnationWorld) -> dict[str, Any]:
         "round": leader.rounds.is_open,
         "membership": leader.membership,
         "window": (window.begin_lsn, window.end_lsn, window.record_end_lsn),
-        "boundary": dict(vars(leader._boundary)),
+        "boundary": dict(vars(leader.boundary)),
         "signal": world.incarnation.commit_signal.commit_lsn,
         "upstream": (upstream.next_lsn, upstream.reported_lsn, upstream.primary_end_lsn),
-        "heard": world.incarnation._primary_heard_at - world.now,
+        "silent": world.incarnation.primary_silent_seconds,
         "open": sorted(world.incarnation.peers.open),
     }
 

@@ -43,7 +43,7 @@ def connected(timeline: TimelineId) -> socket.socket:
 
     def is_connected() -> bool:
         try:
-            sock.connect(takeover._address(timeline))
+            sock.connect(takeover.socket_address(timeline))
         except ConnectionRefusedError:
             return False
         return True

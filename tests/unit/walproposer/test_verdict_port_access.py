@@ -170,9 +170,10 @@ def test_over_tls_what_is_sent_ahead_in_one_record_is_all_answered(files: Files)
             wait_until(lambda: port.verdicts.waiting == 1, DEADLINE_SECONDS, "the question")
             client.sendall(b"H\0\0\0\4" * 100)  # so that not all of the record fits
             client.sendall(admit * count)
-            (session,) = port.server._sessions.values()
-            wait_until(session._is_full, DEADLINE_SECONDS, "the beginning of the record")
-            assert session._channel.transport.pending()
+            ours = port.only_client()
+            assert isinstance(ours, ssl.SSLSocket)
+            wait_until(lambda: port.reads_no_more(ours), DEADLINE_SECONDS, "a part of the record")
+            assert ours.pending(), "the rest of the record is within TLS"
             port.verdicts.advance(0x10)
             answers = b""
             while answers.count(b"ADMIT 1\0") < count:

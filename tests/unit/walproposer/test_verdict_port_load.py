@@ -4,9 +4,12 @@ readers."""
 from __future__ import annotations
 
 import socket
+from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from fcntl import ioctl
 from random import Random
+from termios import FIONREAD
 from threading import Event, active_count
 
 import psycopg
@@ -27,11 +30,7 @@ from quorum_wal.access.access import AccessConfig
 from quorum_wal.access.admission import ConnectionLimits
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pgwire.messages import CommandComplete, Query, ReadyForQuery
-from quorum_wal.walproposer.qsync.port_session import (
-    BUFFERED_BYTES_MAX,
-    MESSAGE_BYTES_MAX,
-    PortSession,
-)
+from quorum_wal.walproposer.qsync.port_session import BUFFERED_BYTES_MAX, MESSAGE_BYTES_MAX
 from quorum_wal.walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig
 
 IDLE_CLIENTS = 200
@@ -54,14 +53,14 @@ def is_quiet(port: Port) -> bool:
 
 def shrink_buffers(port: Port) -> None:
     """Shrink the kernel's buffers of new connections."""
-    port.server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BYTES)
+    port.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BYTES)
 
 
-def session_of(port: Port) -> PortSession:
-    """Of the only client."""
-    wait_until(lambda: port.server.connections == 1, DEADLINE_SECONDS, "one client")
-    (session,) = port.server._sessions.values()
-    return session
+def unread_bytes(sock: socket.socket) -> int:
+    """What has arrived, and was not taken from the kernel."""
+    count = array("i", [0])
+    ioctl(sock, FIONREAD, count)
+    return count[0]
 
 
 def test_idle_clients_cost_no_thread_and_no_turn_of_the_loop(port: Port) -> None:
@@ -81,12 +80,12 @@ def test_a_client_that_does_not_read_delays_no_other(port: Port) -> None:
     port.verdicts.rows = [limbo_row()] * 100
     with closing(RawClient(port, SMALL_BYTES)) as client:
         client.start()
-        session = session_of(port)
+        ours = port.only_client()
         client.send_ahead(*[Query("QSYNC_LIST")] * 10)
-        wait_until(lambda: session._is_stuck, DEADLINE_SECONDS, "full buffers")
+        wait_until(lambda: port.waits_to_write(ours), DEADLINE_SECONDS, "full buffers")
         with port.connect() as connection:
             assert row(connection.execute("ADMIT")) == (TERM, 0)
-        assert session._is_stuck
+        assert port.waits_to_write(ours)
         client.reads_answers(10)
 
 
@@ -100,11 +99,11 @@ def test_a_slow_reader_gets_all_its_answers(port: Port, seed: int) -> None:
     for _ in range(10):
         with closing(RawClient(port, random.choice([SMALL_BYTES, 4 * SMALL_BYTES]))) as client:
             client.start()
-            session = session_of(port)
+            ours = port.only_client()
             said = random.choices(["QSYNC_LIST", "ADMIT", ""], [2, 1, 1], k=random.randrange(1, 40))
             client.send_ahead(*map(Query, said))
             for _ in said:
-                times_stuck += session._is_stuck
+                times_stuck += port.waits_to_write(ours)
                 client.reads_answers(1, random.choice([100, 1000, 100_000]))
         wait_until(lambda: not port.server.connections, DEADLINE_SECONDS, "it to be gone")
     assert times_stuck, f"seed {seed}"
@@ -148,10 +147,11 @@ def test_more_than_is_buffered_is_not_read_while_a_question_is_open(port: Port) 
         ahead = Query("ADMIT").encode()
         count = 4 * BUFFERED_BYTES_MAX // len(ahead)
         client.socket.sendall(ahead * count)
-        session = session_of(port)
-        wait_until(session._is_full, DEADLINE_SECONDS, "the beginning")
-        assert session._channel.connection.buffered < 3 * BUFFERED_BYTES_MAX
+        ours = port.only_client()
+        wait_until(lambda: port.reads_no_more(ours), DEADLINE_SECONDS, "the beginning")
         wait_until(lambda: is_quiet(port), DEADLINE_SECONDS, "a loop that has nothing to do")
+        unread_min = len(ahead) * count - 3 * BUFFERED_BYTES_MAX
+        wait_until(lambda: unread_bytes(ours) > unread_min, DEADLINE_SECONDS, "the rest to wait")
         port.verdicts.advance(0x10)
         client.receive_until(ReadyForQuery)
         for _ in range(count):

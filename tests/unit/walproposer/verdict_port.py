@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event, Lock, Thread
 from traceback import print_exception
@@ -34,7 +36,7 @@ from quorum_wal.walproposer.qsync.verbs import (
     WaitLsn,
 )
 from quorum_wal.walproposer.qsync.verdict_server import PortConfig, VerdictServer
-from quorum_wal.walproposer.stream.event_loop import EventLoop
+from quorum_wal.walproposer.stream.event_loop import EventLoop, HasFileno
 
 TERM = 7
 DEADLINE_SECONDS = 30.0
@@ -112,15 +114,80 @@ class OneNumber:
             self._waiting.pop(waiter, None)
 
 
-class Port:
-    """The test's thread can read `verdicts`."""
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What the loop waits for. A client of the port that is sent more than the kernel accepts waits
+    to write; one that has sent more than the port buffers is only watched until it leaves."""
 
-    def __init__(self, server: VerdictServer, verdicts: OneNumber) -> None:
+    reads: bool = True
+    writes: bool = False
+    leaves: bool = False
+
+
+class ObservedLoop(EventLoop):
+    """Other threads can read `interests`, by file: the oldest first."""
+
+    def __init__(self) -> None:
+        self.interests: dict[HasFileno, Interest] = {}
+        super().__init__()
+
+    def watch(
+        self, file: HasFileno, on_readable: Callable[[], None], on_writable: Callable[[], None]
+    ) -> None:
+        super().watch(file, on_readable, on_writable)
+        self.interests[file] = Interest()
+
+    def unwatch(self, file: HasFileno) -> None:
+        super().unwatch(file)
+        self.interests.pop(file, None)
+
+    def set_interest(
+        self, file: HasFileno, *, reads: bool, writes: bool, leaves: bool = False
+    ) -> None:
+        super().set_interest(file, reads=reads, writes=writes, leaves=leaves)
+        if file in self.interests:
+            self.interests[file] = Interest(reads, writes, leaves)
+
+
+class Port:
+    """The test's thread can read `verdicts` and the interests of `loop`."""
+
+    def __init__(self, server: VerdictServer, verdicts: OneNumber, loop: ObservedLoop) -> None:
         self.server = server
         self.verdicts = verdicts
+        self.loop = loop
         self.turns = 0  # of the loop
         host, _, port = server.address.rpartition(":")
         self.address = host, int(port)
+        self._own_files = set(loop.interests)
+
+    @property
+    def listener(self) -> socket.socket:
+        (listener,) = [
+            file
+            for file in self._own_files
+            if isinstance(file, socket.socket) and file.getsockname() == self.address
+        ]
+        return listener
+
+    def only_client(self) -> socket.socket:
+        """Our end of its connection, after the handshake."""
+
+        def find() -> list[HasFileno]:
+            found = [file for file in [*self.loop.interests] if file not in self._own_files]
+            return found if len(found) == 1 else []
+
+        (file,) = wait_until(find, DEADLINE_SECONDS, "one client")
+        assert isinstance(file, socket.socket)
+        return file
+
+    def waits_to_write(self, client: socket.socket) -> bool:
+        """The kernel accepts no more for this client."""
+        return self.loop.interests[client].writes
+
+    def reads_no_more(self, client: socket.socket) -> bool:
+        """All that may be buffered of this client is."""
+        return self.loop.interests[client] == Interest(reads=False, writes=False, leaves=True)
 
     def conninfo(self, **settings: str) -> str:
         host, port = self.address
@@ -133,12 +200,12 @@ class Port:
 @contextmanager
 def running(config: PortConfig) -> Iterator[Port]:
     verdicts = OneNumber()
-    with closing(EventLoop()) as loop:
+    with closing(ObservedLoop()) as loop:
         yield from _running(VerdictServer(config, verdicts, loop), loop, verdicts)
 
 
-def _running(server: VerdictServer, loop: EventLoop, verdicts: OneNumber) -> Iterator[Port]:
-    port = Port(server, verdicts)
+def _running(server: VerdictServer, loop: ObservedLoop, verdicts: OneNumber) -> Iterator[Port]:
+    port = Port(server, verdicts, loop)
     stopping, bugs = Event(), list[BaseException]()
 
     def run() -> None:
