@@ -40,9 +40,11 @@ if TYPE_CHECKING:
 DECODE, INGEST = "decode alone", "ingest"
 MASTER, CORES = "local[2]", 2
 COLUMNS = (
-    "job", "MB of WAL", "seconds", "MB/s", "share of decode x 2", "driver MB", "worker MB",
+    "job", "MB of WAL", "seconds", "MB/s", "million records/s", "share of decode x 2", "driver MB",
+    "worker MB",
 )  # fmt: skip
 SHARE_MIN = 0.6
+MILLION_RECORDS_PER_SECOND_MIN = 2.5
 #: the ratio of the larger size to the smaller one, in time over WAL
 GROWTH_MAX = 1.25
 DRIVER_MB_MAX, WORKER_MB_MAX = 600.0, 400.0
@@ -56,6 +58,7 @@ class LakeSample:
     setup: str
     round: int
     wal_bytes: int
+    records: int
     seconds: float
     driver_mb: float | None = None
     worker_mb: float | None = None
@@ -63,6 +66,10 @@ class LakeSample:
     @property
     def megabytes_per_second(self) -> float:
         return self.wal_bytes / self.seconds / (1 << 20)
+
+    @property
+    def million_records_per_second(self) -> float:
+        return self.records / self.seconds / 1e6
 
 
 def measure(primary: Primary, directory: Path, rounds: int, megabytes: int) -> Iterator[LakeSample]:
@@ -80,10 +87,11 @@ def measure(primary: Primary, directory: Path, rounds: int, megabytes: int) -> I
             for count in (len(segments.paths) // SMALL_PART, len(segments.paths)):
                 wal_bytes = count * WAL_SEG_SIZE
                 begun = time.perf_counter()
-                decode.decode_segments(segments.first(count))
-                yield LakeSample(DECODE, number, wal_bytes, time.perf_counter() - begun)
-                seconds = _ingest(session, archive, segments.first(count), directory / "lake")
-                yield LakeSample(INGEST, number, wal_bytes, seconds, *_peak_megabytes())
+                records = decode.decode_segments(segments.first(count))
+                seconds = time.perf_counter() - begun
+                yield LakeSample(DECODE, number, wal_bytes, records, seconds)
+                ingested = _ingest(session, archive, segments.first(count), directory / "lake")
+                yield LakeSample(INGEST, number, wal_bytes, *ingested, *_peak_megabytes())
     finally:
         session.stop()
 
@@ -99,17 +107,18 @@ def _archive(segments: decode.Segments, url: str) -> None:
         archive.put_wal(wal, path.read_bytes())
 
 
-def _ingest(session: SparkSession, archive: str, segments: decode.Segments, lake: Path) -> float:
-    """Ingests these segments from the archive. Returns the seconds."""
+def _ingest(
+    session: SparkSession, archive: str, segments: decode.Segments, lake: Path
+) -> tuple[int, float]:
+    """Ingests these segments from the archive. Returns the number of records, and the seconds."""
     end_lsn = segments.start_lsn + len(segments.paths) * WAL_SEG_SIZE
     options = {"path": archive, "end_lsn": format_lsn(end_lsn)}
     job = Ingest(session, IngestedWal(parse_options(options)), str(lake), {})
     begun = time.perf_counter()
-    for _ in job.run_once():
-        pass
+    records = sum(file.rows for batch in job.run_once() for file in batch.files)
     seconds = time.perf_counter() - begun
     shutil.rmtree(lake)
-    return seconds
+    return records, seconds
 
 
 def _peak_megabytes() -> tuple[float, float]:
@@ -135,6 +144,7 @@ def table(samples: Sequence[LakeSample]) -> list[list[str]]:
                     str(wal_bytes >> 20),
                     Spread.of([sample.seconds for sample in found]).format(1),
                     f"{Spread.of([s.megabytes_per_second for s in found]).median:.0f}",
+                    Spread.of([s.million_records_per_second for s in found]).format(2),
                     share,
                     _most(sample.driver_mb for sample in found),
                     _most(sample.worker_mb for sample in found),
@@ -153,10 +163,15 @@ def verdicts(samples: Sequence[LakeSample]) -> list[Verdict]:
     growth = Spread.of(
         [b / a * small / large for a, b in zip(seconds[small], seconds[large], strict=True)]
     )
+    rate = Spread.of([s.million_records_per_second for s in ingests if s.wal_bytes == large])
     driver = Spread.of([sample.driver_mb or 0.0 for sample in ingests])
     worker = Spread.of([sample.worker_mb or 0.0 for sample in ingests])
     name = f"{large // small} times the WAL"
     return [
+        Verdict(
+            f"ingest on {CORES} cores >= {MILLION_RECORDS_PER_SECOND_MIN:g} million records/s",
+            rate, MILLION_RECORDS_PER_SECOND_MIN, at_least=True,
+        ),
         Verdict(
             f"ingest on {CORES} cores >= {SHARE_MIN} x {CORES} x decode",
             _shares(samples, large), SHARE_MIN, at_least=True,

@@ -23,6 +23,7 @@ from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
 from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.inputs.wal_reader import WalRange
+from quorum_wal.spark.worker_memory import keep_memory
 
 WAL_LEVELS = ("logical", "replica")
 INSERT, UPDATE = "insert", "update"
@@ -82,6 +83,7 @@ def measure(primary: Primary, wal_level: str, rounds: int, megabytes: int) -> It
 def _decode(pg_wal: str, wal_range: WalRange, catalog: Catalog) -> tuple[int, int, float]:
     """(rows, peak bytes, CPU seconds)"""
     before = read_usage([os.getpid()]).cpu_seconds
+    keep_memory()  # as a worker does
     batches = read_changes(FolderInput(pg_wal), wal_range, ChangeOptions(catalog))
     rows = sum(batch.num_rows for batch in batches)
     return rows, rss_peak_bytes(os.getpid()), read_usage([os.getpid()]).cpu_seconds - before

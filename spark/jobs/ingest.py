@@ -21,6 +21,7 @@ from quorum_wal.spark.jobs.lake import Batch, CommittedBatch, Job, Lake, LakeFil
 from quorum_wal.spark.jobs.lake_writer import write_range
 from quorum_wal.spark.requirements import check_classic
 from quorum_wal.spark.sources.shown_errors import shown_errors
+from quorum_wal.spark.worker_memory import keep_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 RANGE_BYTES = 16 << 20
 BATCH_BYTES_MAX = 1 << 30
 #: A task costs 50 ms in any case. Several for each core, because their lengths differ.
-TASKS_PER_CORE = 4
+TASKS_PER_CORE = 16
 
 
 class IngestedRows(Protocol):
@@ -88,6 +89,7 @@ class RangeTask:
     batch: Batch
 
     def write(self, lsns: tuple[int, int]) -> Sequence[LakeFile]:
+        keep_memory()
         store = open_store(self.lake_url, dict(self.lake_options))
         batches = self.rows.read(self.batch, *lsns)
         rows = self.rows

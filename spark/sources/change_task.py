@@ -21,6 +21,7 @@ from quorum_wal.spark.records.wal_filter import WalFilter
 from quorum_wal.spark.sources.input_options import InputOptions
 from quorum_wal.spark.sources.shown_errors import shown_errors
 from quorum_wal.spark.sources.wal_task import WalTask
+from quorum_wal.spark.worker_memory import keep_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def run_change_task(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the task. Raises SparkWalError."""
     assert isinstance(task, ChangeTask)
+    keep_memory()
     folder = None if task.stream is None else PageFolder.of_stream(task.stream)
     changes = replace(task.known.options(changes), folder=folder, stores_pages=task.is_last)
     with shown_errors():

@@ -12,6 +12,7 @@ from quorum_wal.spark.inputs.wal_reader import WalRange, read_records
 from quorum_wal.spark.records.wal_filter import WalFilter
 from quorum_wal.spark.sources.input_options import InputOptions
 from quorum_wal.spark.sources.shown_errors import shown_errors
+from quorum_wal.spark.worker_memory import keep_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class WalTask(InputPartition):
 def run_task(options: InputOptions, task: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of the task. Raises SparkWalError."""
     assert isinstance(task, WalTask)
+    keep_memory()
     with shown_errors():
         yield from read_records(
             options.wal_input,

@@ -310,7 +310,7 @@ def test_a_branch_that_is_killed_while_it_is_created(shared: Past) -> None:
 
 
 def test_a_branch_that_cannot_be_created_says_why_and_leaves_nothing(
-    shared: Past, small_disk: Callable[[int], SmallDisk]
+    shared: Past, small_disk: Callable[..., SmallDisk]
 ) -> None:
     shared.refused('"../x" is not a valid branch name', "", name="../x")
     shared.refused("port", "another --port", "--port", shared.primary.port)
@@ -321,7 +321,7 @@ def test_a_branch_that_cannot_be_created_says_why_and_leaves_nothing(
         "archive_mode cannot be set for a branch", "isolates", "--set", "archive_mode=on"
     )
     shared.refused('"work_memory"', "--set", "--set", "work_memory=7MB")
-    with small_disk(48 << 20) as disk:
+    with small_disk(48 << 20, name="d") as disk:  # paths of sockets are short
         shared.refused("branch x needs", "larger disk", "--branches-dir", disk.path / "b")
         assert list((disk.path / "b").iterdir()) == []
     foreign = shared.root / "foreign"

@@ -8,6 +8,7 @@ most of its work. Drivers that are processes of their own start without this mod
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 
@@ -24,3 +25,4 @@ MODULES = (
 if DAEMON in sys.orig_argv:
     for module in MODULES:
         import_module(module)
+    gc.freeze()  # no collection writes to the pages that workers share
