@@ -23,7 +23,7 @@ KEPT_BYTES_MAX = 128 << 20
 
 def keep_memory() -> None:
     """Call it at the start of a task. What exists then is not looked at again: the garbage of the
-    task before was collected. Takes a microsecond. Source: `pyspark/daemon.py`."""
+    task before was collected. Takes a microsecond. Source: the daemon of PySpark."""
     gc.freeze()
     _keep_freed_memory()
 
