@@ -15,7 +15,7 @@ from pathlib import Path
 
 from quorum_wal.telemetry.service_manager import ServiceManager
 from quorum_wal.telemetry.stop_signal import StopSignal
-from quorum_wal.walproposer.errors import WalProposerError
+from quorum_wal.walproposer.errors import Refusal, WalProposerError
 from quorum_wal.walproposer.service import WalProposer
 from quorum_wal.walproposer.status import WAITING_FOR_PRIMARY, WAITING_FOR_PROMOTION
 from quorum_wal.walproposer.supervision.data_directory import DataDirectory
@@ -58,9 +58,21 @@ class Attachment:
                 self._attached(found)
                 listener = TakeOverListener(found.timeline, self._stopping.set)
                 with listener, closing(self._proposer):
-                    self._proposer.run()
+                    self._run_proposer()
         if self._watch is not None:
             self._watch.check()
+
+    def _run_proposer(self) -> None:
+        """A server that came back as a standby refuses the proposer, perhaps before the watch has
+        seen it: that is an orderly end."""
+        try:
+            self._proposer.run()
+        except Refusal:
+            if self._watch is None:
+                raise
+            self._watch.look_again()
+            if not self._stopping.is_set:
+                raise
 
     def _attach(self) -> FoundTimeline | None:
         """Returns None if told to stop before attaching."""

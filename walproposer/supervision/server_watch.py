@@ -49,6 +49,7 @@ class ServerWatch:
         self._tell = tell
         self._supervision = Supervision()
         self._is_primary = Event()
+        self._has_looked = Event()
         self._failure: BaseException | None = None
 
     def start(self) -> None:
@@ -79,6 +80,14 @@ class ServerWatch:
             self._stopping.wait(back_off.pause_seconds())
         return None
 
+    def look_again(self) -> None:
+        """Returns when it has looked at the server anew, and has told the process to stop if the
+        server has ended or came back as a standby."""
+        for _ in range(2):  # the first look may have begun before
+            self._has_looked.clear()
+            while not self._stopping.is_set and not self._has_looked.wait(POLL_SECONDS):
+                pass
+
     def check(self) -> None:
         """Raises the error that ended the watch, if there was one."""
         if self._failure is not None:
@@ -88,6 +97,7 @@ class ServerWatch:
         try:
             while not self._stopping.is_set:
                 self._step()
+                self._has_looked.set()
                 self._stopping.wait(POLL_SECONDS)
         except BaseException as error:  # the main thread raises it
             self._failure = error
