@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: in bytes of WAL; as rows in a task's memory they take two to four times as much
 RANGE_BYTES = 16 << 20
 BATCH_BYTES_MAX = 1 << 30
-#: A task costs 50 ms in any case. Several for each core, because their lengths differ.
+#: Many for each core, because their lengths differ: cores without a task wait for the last one.
 TASKS_PER_CORE = 16
 
 
