@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy, deepcopy
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
+from wal_log import START_LSN
 
 from quorum_wal.consensus.codec import decode_proposer_message, encode
 from quorum_wal.consensus.messages import NO_FEEDBACK, Append, HotStandbyFeedback
@@ -64,6 +66,22 @@ def changed(payload: bytes, **deltas: int) -> bytes:
 def ballot(payload: bytes, term: int) -> bytes:
     """A message of another ballot."""
     return payload[:5] + term.to_bytes(8, "big") + payload[13:]
+
+
+#: Reasons why an Append is not just the next bytes of the log.
+ODDITIES: dict[str, Callable[[bytes], bytes]] = {
+    "of a lower ballot": lambda payload: ballot(payload, 0),
+    "of a greater ballot": lambda payload: ballot(payload, 9),
+    "of another generation": lambda payload: payload[:1] + b"\0\0\0\7" + payload[5:],
+    "no message": lambda payload: b"?" + payload[1:],
+    "cut off": lambda payload: payload[:40],
+    "of no bytes": lambda _: b"",
+    "begins later": lambda payload: changed(payload, begin_lsn=8, end_lsn=8),
+    "boundary behind its end": lambda payload: changed(payload, record_end_lsn=1 << 40),
+    "commits": lambda payload: changed(payload, commit_lsn=START_LSN + 5000),
+    "commits all": lambda payload: changed(payload, commit_lsn=1 << 40),
+    "truncates": lambda payload: changed(payload, truncate_lsn=START_LSN + 100),
+}
 
 
 def state_of(timeline: Timeline) -> dict[str, Any]:

@@ -20,15 +20,7 @@ import pytest
 from acceptor_steps import A, append, configure, elected, history, stamped, vote_request
 from msgspec import structs
 from socket_client import SocketClient
-from steady_keeper import (
-    NoSteadyPath,
-    Standby,
-    ballot,
-    changed,
-    files_of,
-    find_hole,
-    state_of,
-)
+from steady_keeper import ODDITIES, NoSteadyPath, Standby, files_of, find_hole, state_of
 from timeline_on_disk import create_timeline
 from wal_log import START_LSN
 
@@ -45,20 +37,6 @@ from tests.call_log import AnsweredBeforeFlush, Call, CallLog, NotFlushed, with_
 from tests.call_log import check_order as check_calls
 from tests.steady_batch import framed
 
-#: Reasons why the frame of an Append is not just the next bytes of the log.
-ODDITIES: dict[str, Callable[[bytes], bytes]] = {
-    "of a lower ballot": lambda payload: ballot(payload, 0),
-    "of a greater ballot": lambda payload: ballot(payload, 9),
-    "of another generation": lambda payload: payload[:1] + b"\0\0\0\7" + payload[5:],
-    "no message": lambda payload: b"?" + payload[1:],
-    "cut off": lambda payload: payload[:40],
-    "of no bytes": lambda _: b"",
-    "begins later": lambda payload: changed(payload, begin_lsn=8, end_lsn=8),
-    "boundary behind its end": lambda payload: changed(payload, record_end_lsn=1 << 40),
-    "commits": lambda payload: changed(payload, commit_lsn=START_LSN + 5000),
-    "commits all": lambda payload: changed(payload, commit_lsn=1 << 40),
-    "truncates": lambda payload: changed(payload, truncate_lsn=START_LSN + 100),
-}
 #: Those with WAL of the log.
 SOUND = (None, "commits", "commits all", "truncates")
 #: Messages of the proposer between its Appends.

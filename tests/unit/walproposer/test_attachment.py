@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,33 +11,21 @@ from typing import Any
 
 import pytest
 from new_timeline import TIMELINE
+from server_files import SYSTEM_ID, ServerFiles
 
 from quorum_wal.telemetry.stop_signal import StopSignal
 from quorum_wal.walproposer.attachment import Attachment
 from quorum_wal.walproposer.errors import Refusal
 
-SYSTEM_ID = 0xF123_4567_89AB_CDEF
 TIMEOUT = 10.0
 
 
-class ServerFiles:
-    """The data directory of a server, which is this process."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        (path / "PG_VERSION").write_text("15\n")
-        (path / "global").mkdir()
-        control = SYSTEM_ID.to_bytes(8, sys.byteorder) + bytes(504)
-        (path / "global" / "pg_control").write_bytes(control)
-        self.tell("ready")
-
-    def tell(self, status: str) -> None:
-        lines = (str(os.getpid()), str(self.path), "1763938000", "5432", "", "", "1 2", status)
-        (self.path / "postmaster.pid").write_text("\n".join(lines) + "\n")
-
-    def come_back_as_standby(self) -> None:
-        (self.path / "standby.signal").touch()
-        self.tell("standby")
+@pytest.fixture
+def files(tmp_path: Path) -> ServerFiles:
+    """Of a server that accepts connections: this process."""
+    made = ServerFiles(tmp_path)
+    made.tell(os.getpid(), "ready")
+    return made
 
 
 class PrimaryConnection:
@@ -99,16 +86,19 @@ def attachment(files: ServerFiles, stopping: StopSignal, happens: Callable[[], N
 
 
 def test_a_server_that_came_back_as_a_standby_is_an_orderly_end(
-    tmp_path: Path, stopping: StopSignal
+    files: ServerFiles, stopping: StopSignal
 ) -> None:
     """The proposer meets it before the watch looks again."""
-    files = ServerFiles(tmp_path)
-    attachment(files, stopping, files.come_back_as_standby).run()
+
+    def come_back_as_standby() -> None:
+        (files.path / "standby.signal").touch()
+        files.tell(os.getpid(), "standby")
+
+    attachment(files, stopping, come_back_as_standby).run()
     assert stopping.is_set
 
 
-def test_a_refusal_by_a_primary_is_an_error(tmp_path: Path, stopping: StopSignal) -> None:
-    files = ServerFiles(tmp_path)
+def test_a_refusal_by_a_primary_is_an_error(files: ServerFiles, stopping: StopSignal) -> None:
     with pytest.raises(Refusal, match="is in recovery"):
         attachment(files, stopping, lambda: None).run()
     assert not stopping.is_set

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from server_files import SYSTEM_ID, ServerFiles
 
 from quorum_wal.walproposer.errors import Refusal
 from quorum_wal.walproposer.supervision.data_directory import DataDirectory
@@ -18,22 +18,15 @@ from quorum_wal.walproposer.supervision.server_role import (
 )
 from quorum_wal.walproposer.supervision.server_state import Seen, ServerState
 
-SYSTEM_ID = 0xF123_4567_89AB_CDEF
+
+@pytest.fixture
+def files(tmp_path: Path) -> ServerFiles:
+    return ServerFiles(tmp_path)
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> DataDirectory:
-    (tmp_path / "PG_VERSION").write_text("15\n")
-    (tmp_path / "global").mkdir()
-    (tmp_path / "global" / "pg_control").write_bytes(
-        SYSTEM_ID.to_bytes(8, sys.byteorder) + bytes(504)
-    )
-    return DataDirectory(tmp_path)
-
-
-def tell(directory: DataDirectory, pid: int, status: str) -> None:
-    lines = (str(pid), str(directory.path), "1763938000", "5432", "", "127.0.0.1", "1 2", status)
-    (directory.path / "postmaster.pid").write_text("\n".join(lines) + "\n")
+def directory(files: ServerFiles) -> DataDirectory:
+    return DataDirectory(files.path)
 
 
 def ended_process() -> int:
@@ -41,21 +34,23 @@ def ended_process() -> int:
         return process.pid
 
 
-def test_the_state_of_a_running_server(directory: DataDirectory) -> None:
-    tell(directory, os.getpid(), "starting")
+def test_the_state_of_a_running_server(directory: DataDirectory, files: ServerFiles) -> None:
+    files.tell(os.getpid(), "starting")
     assert directory.read_state() == Seen(os.getpid(), "starting")
     (directory.path / "standby.signal").touch()
     assert directory.read_state() == Seen(os.getpid(), "starting", has_standby_signal=True)
     assert directory.system_id() == SYSTEM_ID
 
 
-def test_a_file_that_a_crash_left_is_no_server(directory: DataDirectory) -> None:
-    tell(directory, ended_process(), "ready")
+def test_a_file_that_a_crash_left_is_no_server(
+    directory: DataDirectory, files: ServerFiles
+) -> None:
+    files.tell(ended_process(), "ready")
     assert directory.read_state().state is ServerState.ABSENT
 
 
-def test_single_user_mode_is_no_server(directory: DataDirectory) -> None:
-    tell(directory, -os.getpid(), "")
+def test_single_user_mode_is_no_server(directory: DataDirectory, files: ServerFiles) -> None:
+    files.tell(-os.getpid(), "")
     assert directory.read_state().state is ServerState.ABSENT
 
 
