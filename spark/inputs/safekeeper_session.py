@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from quorum_wal.consensus.errors import MessageError
 from quorum_wal.consensus.ids import TimelineId
+from quorum_wal.consensus.membership import MEMBERS_MAX
 from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pgclient.connection import connect_safekeeper
 from quorum_wal.pgclient.errors import NotConnected, PgClientError, ServerError
@@ -41,6 +42,8 @@ CONNECT_SECONDS = 10
 SILENCE_SECONDS = 20.0
 STATUS_SECONDS = 10.0
 DEFAULT_PORT = "5454"
+#: the old members and the new ones, while they are changed
+SAFEKEEPERS_MAX = 2 * MEMBERS_MAX
 
 _HINT = "sk1:5454,sk2:5454,sk3:5454, or 'host=sk1,sk2,sk3 port=5454 user=... passfile=...'."
 
@@ -83,6 +86,11 @@ def parse_safekeepers(text: str, timeline: str | None) -> tuple[SafekeeperAddres
     if not all(hosts) or len(ports) != len(hosts):
         raise OptionError(
             "option safekeepers must name a host for each safekeeper, and one port or one for each",
+            hint=_HINT,
+        )
+    if len(hosts) > SAFEKEEPERS_MAX:
+        raise OptionError(
+            f"option safekeepers names {len(hosts)} hosts, expected at most {SAFEKEEPERS_MAX}",
             hint=_HINT,
         )
     keywords = {"connect_timeout": str(CONNECT_SECONDS), **keywords, "replication": "true"}

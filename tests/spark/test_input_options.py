@@ -104,6 +104,7 @@ def test_safekeepers_in_every_form(text: str, tmp_path: Path) -> None:
         ({"safekeepers": f"host=sk password='{SECRET}"}, "not a libpq connection string"),
         ({"safekeepers": f"port=1 password={SECRET}"}, "must name a host for each"),
         ({"safekeepers": "host=a,b port=1,2,3"}, "one port or one for each"),
+        ({"safekeepers": "sk," * 18 + "sk"}, "names 19 hosts, expected at most 18"),
         ({"safekeepers": "sk1", "timeline": "7"}, "option timeline"),
         ({"safekeepers": "sk1", "tli": "2"}, "option tli is not for safekeepers"),
     ],
