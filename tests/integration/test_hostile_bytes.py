@@ -41,6 +41,7 @@ from quorum_wal.consensus.term_history import TermHistory
 from quorum_wal.pg_fixtures.cluster import QuorumCluster
 from quorum_wal.pg_fixtures.http_status import is_healthy
 from quorum_wal.pg_fixtures.ledger import Ledger
+from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_fixtures.proposer import ProposerProcess
 from quorum_wal.pg_fixtures.safekeeper import SafekeeperProcess
 from quorum_wal.pg_fixtures.waiting import wait_until
@@ -64,7 +65,6 @@ STRANGERS_MAX = DEFAULT_LIMITS.unauthenticated_max
 START_LSN = 0x1100000
 STRANGERS = 20  # timelines that no test uses
 APPENDS_MAX = 6
-RECORDINGS_MAX = 20
 ANSWER_TO_APPEND = b"d" + struct.pack("!I", 4 + APPEND_RESPONSE.size) + b"A"
 
 
@@ -86,42 +86,37 @@ def generator() -> random.Random:
 # ---- recording
 
 
-def record(cluster: QuorumCluster) -> Recorded:
-    """The recorder replaces the first address of one safekeeper, which clients use if it
-    answers."""
-    for _ in range(RECORDINGS_MAX):
-        recorded = record_once(cluster)
-        if len(recorded.push) > 5:
-            assert len(recorded.others) > 5
-            return recorded
-    raise AssertionError("no proposer went through the recorder")
-
-
-def record_once(cluster: QuorumCluster) -> Recorded:
-    """Attach another proposer through the recorder, commit, read, query; then restore the order."""
-    with RecordingProxy(cluster.safekeepers[0].address) as recorder:
-        proposer = ProposerProcess(
-            cluster.postgres.dsn(), [recorder.address], log_path=cluster.root / "recorded.log"
-        )
+def record(cluster: QuorumCluster, primary: Postgres, log_path: Path) -> Recorded:
+    """Attach another primary, which knows one safekeeper by the address of the recorder; attach it
+    again, commit, read, query. The second proposer finds a timeline that has its members."""
+    first, *rest = (safekeeper.address for safekeeper in cluster.safekeepers)
+    with RecordingProxy(first) as recorder:
+        addresses = [recorder.address, *rest]
+        proposer = ProposerProcess(primary.dsn(), addresses, log_path=log_path, configure=True)
         with proposer:
             proposer.wait_streaming()
-            with Ledger(cluster.postgres.dsn(), clients=2, table="recorded") as ledger:
+        earlier = len(recorder.conversations)
+        with proposer:
+            proposer.wait_streaming()
+            with Ledger(primary.dsn(), clients=2) as ledger:
                 ledger.wait_for_progress(50, TIMEOUT)
-            read_as_a_donors_reader(cluster, SafekeeperAddress.parse(recorder.address))
-            ask_everything(SafekeeperAddress.parse(recorder.address))
-        conversations = list(map(split_packets, recorder.conversations))
-    cluster.start(TIMEOUT)
+            address = SafekeeperAddress.parse(recorder.address)
+            read_as_a_donors_reader(address, proposer.status()["timeline_id"])
+            ask_everything(address)
+        conversations = list(map(split_packets, recorder.conversations[earlier:]))
     forget_strangers(cluster, cluster.safekeepers[0])
     is_push = [any(b"START_WAL_PUSH" in packet for packet in c) for c in conversations]
-    pushes = [c for c, yes in zip(conversations, is_push, strict=True) if yes]
+    push = max((c for c, yes in zip(conversations, is_push, strict=True) if yes), key=len)
     others = [c for c, yes in zip(conversations, is_push, strict=True) if not yes]
-    return Recorded(max(pushes, key=len, default=[]), others)
+    assert len(push) > 5
+    assert len(others) > 5
+    return Recorded(push, others)
 
 
-def read_as_a_donors_reader(cluster: QuorumCluster, address: SafekeeperAddress) -> None:
+def read_as_a_donors_reader(address: SafekeeperAddress, timeline_id: str) -> None:
     """A replication client that reads the log and reports its position."""
-    status = cluster.safekeepers[0].timeline()
-    assert status is not None
+    statuses = SafekeeperClient(address).timelines()
+    status = next(status for status in statuses if status["timeline_id"] == timeline_id)
     begin_lsn = int(Lsn.parse(status["start_lsn"]))
     node_id = by_hand.node_id(status["promised"])
     copy = CopyConnection(open_donor(address, by_hand.timeline_id(status), node_id, begin_lsn))
@@ -134,7 +129,7 @@ def read_as_a_donors_reader(cluster: QuorumCluster, address: SafekeeperAddress) 
 def ask_everything(address: SafekeeperAddress) -> None:
     client = SafekeeperClient(address)
     client.identify()
-    (status,) = client.timelines()
+    status, *_ = client.timelines()
     client.command("TIMELINE_STATUS", named(by_hand.timeline_id(status)))
     create_timeline(str(address), new_timeline(), SERVER, members=(1, 2, 3), start_lsn=START_LSN)
 
@@ -229,9 +224,12 @@ def test_hostile_streams(
     cluster: QuorumCluster,
     generator: random.Random,
     ledger_of: Callable[[QuorumCluster], Ledger],
+    postgres_factory: Callable[..., Postgres],
+    tmp_path: Path,
 ) -> None:
     safekeeper = cluster.safekeepers[0]
-    recorded = record(cluster)
+    primary = postgres_factory("recorded", fresh=True)
+    recorded = record(cluster, primary, tmp_path / "proposer.log")
     timelines = [new_timeline() for _ in range(STRANGERS)]
     for timeline in timelines:
         create_timeline(
