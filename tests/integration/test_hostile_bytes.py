@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import hand_written_proposer as by_hand
 import pytest
@@ -101,7 +102,9 @@ def record(cluster: QuorumCluster, primary: Postgres, log_path: Path) -> Recorde
             with Ledger(primary.dsn(), clients=2) as ledger:
                 ledger.wait_for_progress(50, TIMEOUT)
             address = SafekeeperAddress.parse(recorder.address)
-            read_as_a_donors_reader(address, proposer.status()["timeline_id"])
+            status = cluster.safekeepers[0].timeline(proposer.status()["timeline_id"])
+            assert status is not None
+            read_as_a_donors_reader(address, status)
             ask_everything(address)
         conversations = list(map(split_packets, recorder.conversations[earlier:]))
     forget_strangers(cluster, cluster.safekeepers[0])
@@ -113,10 +116,8 @@ def record(cluster: QuorumCluster, primary: Postgres, log_path: Path) -> Recorde
     return Recorded(push, others)
 
 
-def read_as_a_donors_reader(address: SafekeeperAddress, timeline_id: str) -> None:
+def read_as_a_donors_reader(address: SafekeeperAddress, status: dict[str, Any]) -> None:
     """A replication client that reads the log and reports its position."""
-    statuses = SafekeeperClient(address).timelines()
-    status = next(status for status in statuses if status["timeline_id"] == timeline_id)
     begin_lsn = int(Lsn.parse(status["start_lsn"]))
     node_id = by_hand.node_id(status["promised"])
     copy = CopyConnection(open_donor(address, by_hand.timeline_id(status), node_id, begin_lsn))

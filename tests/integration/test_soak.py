@@ -99,7 +99,7 @@ def test_visible_rows_remain_while_processes_are_killed_in_their_transactions(
     ("plant", "only", "seen"),
     [
         # Which law depends on whether a reader, the client or OUTCOME was first.
-        ("confirm", ("--only-failovers", "cut_off"), "FAILED: a law is broken"),
+        ("confirm", ("--only-failovers", "cut_off"), "(SEEN_LOST|COMMITTED_LOST|TWO_ANSWERS): "),
         ("unknown", ("--only", "client"), " outcomes are unknown"),
         ("janitor", ("--only", "client"), "for the limbo to be empty"),
     ],
@@ -110,7 +110,7 @@ def test_a_bug_of_transactions_that_commit_on_quorum_is_found(
     soak.program += ["--qsync", "--minutes", "2", "--plant", plant, *only]
     soak.start()
     assert soak.wait(TIMEOUT) == 1, soak.log_text()
-    assert seen in soak.log_text(), soak.log_text()
+    assert re.search(seen, soak.log_text()), soak.log_text()
     assert "FAILED: " in soak.log_text(), soak.log_text()
 
 

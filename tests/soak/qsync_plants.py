@@ -10,8 +10,8 @@ from quorum_wal.qsync.outcome import RolledBack
 
 #: Name -> the bug, and the message of the soak.
 PLANTS = {
-    "confirm": "clients take a wait whose time is over for one that was confirmed: SEEN_LOST, or"
-    " another law",
+    "confirm": "clients take a wait whose time is over for one that was confirmed: SEEN_LOST,"
+    " COMMITTED_LOST or TWO_ANSWERS",
     "gone": "clients take a transaction that is pending for one that is gone: GONE_APPEARS",
     "answers": "of each fifth transaction OUTCOME says that it was rolled back: TWO_ANSWERS",
     "unknown": "OUTCOME never knows: too many outcomes are unknown",
