@@ -247,10 +247,11 @@ def _with_silent_proposer(view: TimelineView, leader: ProposerView) -> Verdict:
         if TOKEN_MISSING in leader.error:
             return Verdict(
                 Condition.DEGRADED,
-                f"{streams}; it is unknown whether commits proceed, because {_short(leader.error)}",
+                f"{streams}; it is unknown whether commits proceed, because {_short(leader.error)}"
+                f"{problems}",
             )
         return Verdict(
-            Condition.DEGRADED, f"{streams}, but cannot be asked: {_short(leader.error)}"
+            Condition.DEGRADED, f"{streams}, but cannot be asked: {_short(leader.error)}{problems}"
         )
     if has_quorum(view.membership, set(leader.streams_to)):
         silent_seconds = min(s for m, s in leader.streams_to.items() if m not in heard)

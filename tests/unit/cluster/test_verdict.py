@@ -283,6 +283,10 @@ def test_a_proposer_whose_page_does_not_answer() -> None:
     (leader,) = view.proposers
     text = str(judge(replace(view, proposers=(replace(leader, error=error),))))
     assert text.endswith(f"; it is unknown whether commits proceed, because {error}")
+    keepers = [safekeeper(1), safekeeper(2), safekeeper(3, damage=["a hole"])]
+    text = verdict_of(Answers(keepers, {HTTP: None}))
+    assert f"cannot be asked: {HTTP} is silent; safekeeper 3" in text
+    assert "does not vote until a proposer has repaired it: a hole" in text
     alone = [safekeeper(1), safekeeper(2, proposer=None), silent(3)]
     text = verdict_of(Answers(alone, {HTTP: None}))
     assert text.startswith("BLOCKED: ")
