@@ -221,7 +221,11 @@ def _no_member(report: SafekeeperReport, views: Sequence[TimelineView]) -> str:
 
 
 def _damage(report: SafekeeperReport) -> str:
-    return f"{len(report.damaged)} damaged timelines" if report.damaged else ""
+    """How many of its timelines it cannot read, and how many have damaged WAL, so that it does not
+    vote in them."""
+    damaged_wal = sum(bool(status.get("damage")) for status in report.timelines.values())
+    counts = {"cannot be read": len(report.damaged), "with damaged WAL": damaged_wal}
+    return ", ".join(f"timelines {what}: {count}" for what, count in counts.items() if count)
 
 
 def _disk_text(report: SafekeeperReport) -> str:

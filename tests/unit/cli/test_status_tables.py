@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from cluster_pages import Answers, safekeeper
+from cluster_pages import Answers, emptied, safekeeper
 
-from quorum_wal.cli.status_tables import proposer_line, runbook_line
+from quorum_wal.cli.status_tables import proposer_line, runbook_line, safekeepers_table
 from quorum_wal.cluster.timeline_view import ProposerView
 from quorum_wal.cluster.verdict import judge
 from quorum_wal.consensus.ids import NodeId
@@ -59,3 +59,13 @@ def test_a_problem_leads_to_the_entry_of_the_runbook() -> None:
     (line,) = runbook_line(no_proposer.runbook)
     assert line.plain == "runbook: docs/runbook.md#no-proposer"
     assert runbook_line(judge(Answers().view()).runbook) == []
+
+
+def test_damage_is_a_problem_of_its_safekeeper() -> None:
+    reports = [
+        safekeeper(1),
+        safekeeper(2, damage=["the WAL at 0/5 is damaged"]),
+        emptied(3, damaged={"folder": "its control file is damaged"}),
+    ]
+    problems = list(safekeepers_table(reports).columns[-1].cells)
+    assert problems == ["", "timelines with damaged WAL: 1", "timelines cannot be read: 1"]
