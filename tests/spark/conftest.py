@@ -37,12 +37,15 @@ for _variable in JAVA_VARIABLES:
 RING = Path(__file__).parent
 CLASS_DRIVER = RING / "class_driver.py"
 
-#: two workers, four tries of each task, only what a test needs
+#: two workers, four tries of each task, only what a test needs; to compile code for a query would
+#: take more time than it saves
 SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 

@@ -124,12 +124,20 @@ def switches(postgres: Postgres) -> None:
 
 def switches_at_segment_end(postgres: Postgres, wal_seg_size: int) -> None:
     """XLOG_SWITCH at the very end of a segment; one that does not fit fills the next segment,
-    too."""
+    too.
+
+    A record follows at once: if the walwriter looks before, it is asked to flush the header of the
+    next page, which does not exist yet, and ends the server ("xlog write request ... is past end of
+    log").
+    """
     with postgres.connect() as connection:
         for room in (24, 16, 8):
             advance(connection, wal_seg_size)
             end_record_at(connection, _next(insert_lsn(connection), wal_seg_size) - room)
-            connection.execute("SELECT pg_switch_wal()")
+            connection.execute(
+                "SELECT pg_switch_wal(), pg_logical_emit_message(false, %s, repeat('x', 256))",
+                (_MESSAGE_PREFIX,),
+            )
 
 
 def last_record_ends_with(postgres: Postgres, unit: int) -> Lsn:
