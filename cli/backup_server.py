@@ -145,12 +145,13 @@ class BackupServer:
         while time.monotonic() < deadline:
             if self._private.process.poll() is not None:
                 raise self._failed("the server of the backup ended")
+            is_ready = self._is_ready()
             try:
                 # A standby accepts connections when it is consistent.
                 psycopg.connect(self.dsn).close()
                 return
             except psycopg.OperationalError as error:
-                if self._is_ready():  # before, it replays WAL
+                if is_ready:  # before, it replays WAL
                     raise CommandError(
                         f"could not connect to the server of the backup: "
                         f"{' '.join(str(error).split())}",

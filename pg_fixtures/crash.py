@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import signal
+from collections.abc import Collection
 
 from quorum_wal.pg_fixtures.data_directory import DataDirectory
 from quorum_wal.pg_fixtures.process_table import ProcessEntry, family, signal_entry
@@ -56,10 +57,15 @@ def _freeze(pid: int) -> list[ProcessEntry]:
         for entry in newcomers:
             signal_entry(entry, signal.SIGSTOP)
             frozen[entry.pid] = entry
-        wait_until(lambda: all(map(_is_still, frozen.values())), FREEZE_TIMEOUT, "Postgres to stop")
+        wait_until(lambda: _are_still(frozen.values()), FREEZE_TIMEOUT, "Postgres to stop")
     return list(frozen.values())
 
 
-def _is_still(entry: ProcessEntry) -> bool:
-    now = entry.now()
-    return now is None or now.state == "T"
+def _are_still(entries: Collection[ProcessEntry]) -> bool:
+    """All have stopped or ended, or wait for a child that has stopped: between vfork(2) and exec(2)
+    of the child, as in system(3) of the archiver, the kernel stops the parent only afterwards."""
+    present = [now for entry in entries if (now := entry.now()) is not None]
+    stopped_parents = {now.parent_pid for now in present if now.state == "T"}
+    return all(
+        now.state == "T" or (now.state == "D" and now.pid in stopped_parents) for now in present
+    )

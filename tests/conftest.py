@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from quorum_wal.pg_fixtures import processes
 from quorum_wal.pg_fixtures.fork_server import ForkServers
-from tests.block_groups import spread_folders
+from tests.block_groups import spread_folders_of
 
 TESTS = Path(__file__).parent
 
@@ -94,7 +94,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def block_groups(tmp_path_factory: pytest.TempPathFactory) -> None:
-    spread_folders(tmp_path_factory)
+    spread_folders_of(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(autouse=True)

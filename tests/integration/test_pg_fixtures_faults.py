@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -14,11 +16,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from quorum_wal.pg_fixtures.crash import crash_postmaster
+from quorum_wal.pg_fixtures.data_directory import DataDirectory
 from quorum_wal.pg_fixtures.failing_disk import FailingDisk
 from quorum_wal.pg_fixtures.postgres import Postgres
+from quorum_wal.pg_fixtures.process_table import family
 from quorum_wal.pg_fixtures.proxy import Direction, TcpProxy
 from quorum_wal.pg_fixtures.small_disk import SmallDisk
 from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pg_server.binaries import PostgresBinaries
 from quorum_wal.pg_server.program import run_program
 
 TIMEOUT = 120.0
@@ -243,3 +249,23 @@ def test_postgres_panics_on_a_failing_disk(
         postgres.execute("CREATE TABLE t (a int)")
     assert disk.failures > 0
     assert "PANIC:  could not fdatasync file" in postgres.log_text()
+
+
+#: Its child waits in open(2) of a FIFO before exec(2), and it waits for the child.
+VFORKING = """
+import os, sys
+action = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
+os.posix_spawn("/bin/true", ["true"], os.environ, file_actions=[action])
+"""
+
+
+def test_a_crash_while_a_process_waits_for_the_exec_of_its_child(
+    tmp_path: Path, pg_binaries: PostgresBinaries
+) -> None:
+    """As the archiver of Postgres does for each segment."""
+    os.mkfifo(tmp_path / "fifo")
+    with subprocess.Popen([sys.executable, "-c", VFORKING, tmp_path / "fifo"]) as process:
+        wait_until(lambda: len(family(process.pid)) == 2, 10, "the child")
+        wait_until(lambda: {e.state for e in family(process.pid)} == {"D", "S"}, 10, "it to wait")
+        crash_postmaster(process.pid, DataDirectory(tmp_path, pg_binaries))
+        assert process.wait(10) == -signal.SIGKILL
