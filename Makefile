@@ -1,6 +1,7 @@
 # One target per task. Each target first creates .venv and installs the packages that it needs.
-# That of the distribution, if it is new enough and has venv and headers: it is compiled with all
-# optimizations. One of pyenv is not by default, and the tests take a third more time with it.
+
+# The Python of the distribution, if it is new enough and has venv and headers: it is compiled with
+# all optimizations. One of pyenv is not by default, and all tests take three minutes more with it.
 PYTHON ?= $(shell /usr/bin/python3 -c 'import ensurepip, os, sys, sysconfig; sys.exit( \
 	sys.version_info < (3, 11) or not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
 	2>/dev/null && echo /usr/bin/python3 || echo python3)

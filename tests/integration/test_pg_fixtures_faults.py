@@ -265,7 +265,8 @@ def test_a_crash_while_a_process_waits_for_the_exec_of_its_child(
     """As the archiver of Postgres does for each segment."""
     os.mkfifo(tmp_path / "fifo")
     with subprocess.Popen([sys.executable, "-c", VFORKING, tmp_path / "fifo"]) as process:
-        wait_until(lambda: len(family(process.pid)) == 2, 10, "the child")
-        wait_until(lambda: {e.state for e in family(process.pid)} == {"D", "S"}, 10, "it to wait")
+        wait_until(
+            lambda: {e.state for e in family(process.pid)} == {"D", "S"}, TIMEOUT, "it to wait"
+        )
         crash_postmaster(process.pid, DataDirectory(tmp_path, pg_binaries))
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(TIMEOUT) == -signal.SIGKILL

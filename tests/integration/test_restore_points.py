@@ -16,8 +16,7 @@ from quorum_wal.pg_fixtures.cluster import QuorumCluster
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_server.binaries import PostgresBinaries
 
-#: each name, and each moment with two of them
-CHOSEN = ("before time", "before xid", "behind lsn", "behind xid")
+CHOSEN = ("before lsn", "before time", "before xid", "behind lsn", "behind time", "behind xid")
 FILL = "INSERT INTO t SELECT {n}, repeat(md5(g::text), 4) FROM generate_series(1, 300) g"
 
 
