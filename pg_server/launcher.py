@@ -54,13 +54,14 @@ def main(argv: list[str]) -> None:
     if account != "-":
         uid, gid = map(int, account.split(":"))
         drop_root(uid, gid)
+    # The program would inherit ignored signals through exec. Python ignores two. A shell makes its
+    # background jobs ignore SIGQUIT: it would have no effect until Postgres installs its handlers.
+    for number in (SIGPIPE, SIGXFSZ, int(death_signal)):
+        libc.signal(number, SIG_DFL)
     # The change of identity clears it, so set it afterwards.
     prctl(PR_SET_PDEATHSIG, int(death_signal))
     if os.getppid() != int(parent_pid):
         sys.exit(EXIT_NOT_STARTED)  # the parent ended before prctl(), so no signal will come
-    # Python ignores these two signals, and the program would inherit that through exec.
-    for number in (SIGPIPE, SIGXFSZ):
-        libc.signal(number, SIG_DFL)
     try:
         os.execvp(program[0], program)
     except OSError as error:

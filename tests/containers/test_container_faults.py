@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from container_cluster import ContainerCluster
+from container_cluster import WAL_PORT, ContainerCluster
 from container_service import ServiceContainer
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_nothing_lost
 
 from quorum_wal.pg_fixtures.ledger import Ledger
 from quorum_wal.pg_fixtures.waiting import wait_until
+
+TCP_ESTABLISHED = "01"  # include/net/tcp_states.h
 
 FAULTS = {
     "paused": (ServiceContainer.pause, ServiceContainer.resume),
@@ -53,14 +57,27 @@ def test_two_safekeepers_hold_commits_until_one_returns(
 
 def test_a_short_cut_breaks_no_connection(cluster: ContainerCluster, ledger: Ledger) -> None:
     """Its packets are lost and sent again; neither side was notified."""
-    log_before = cluster.proposer.log_text()
+    cluster.wait_connected(len(cluster.safekeepers))
+    before = wal_connections(cluster)
     for safekeeper in cluster.safekeepers:
         safekeeper.disconnect()
         ledger.wait_for_progress(10, TIMEOUT)
         safekeeper.connect()
         cluster.wait_flushed(cluster.postgres.flush_lsn(), TIMEOUT, [safekeeper])
     assert_nothing_lost(cluster, ledger)
-    assert cluster.proposer.log_text() == log_before
+    assert len(before) == len(cluster.safekeepers)
+    assert wal_connections(cluster) == before
+
+
+def wal_connections(cluster: ContainerCluster) -> set[tuple[str, str]]:
+    """The ends of each established connection of the proposer to a safekeeper, see proc(5)."""
+    _, *lines = Path(f"/proc/{cluster.proposer.pid}/net/tcp").read_text().splitlines()
+    found = [line.split()[1:4] for line in lines]
+    return {
+        (local, remote)
+        for local, remote, state in found
+        if state == TCP_ESTABLISHED and int(remote.rpartition(":")[2], 16) == WAL_PORT
+    }
 
 
 def test_a_killed_proposer_is_started_again(cluster: ContainerCluster, ledger: Ledger) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
@@ -22,6 +23,20 @@ def test_without_a_network(account: Account | None) -> None:
     assert can_leave_network(account)
     found = run_program(["cat", "/proc/net/dev"], account=account, has_network=False).stdout
     assert [line.split(":")[0].strip() for line in found.splitlines()[2:]] == ["lo"]
+
+
+IGNORE_AND_START = """
+import signal, subprocess, sys
+from quorum_wal.pg_server.program import launcher_argv
+signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # as a shell does for its background jobs
+subprocess.run(launcher_argv(["cat", "/proc/self/status"], None, signal.SIGQUIT), check=True)
+"""
+
+
+def test_the_program_does_not_ignore_its_death_signal() -> None:
+    status = run_program([sys.executable, "-c", IGNORE_AND_START]).stdout
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    assert not int(fields["SigIgn"], 16) >> (signal.SIGQUIT - 1) & 1
 
 
 BECOME_AND_LEAVE = """
