@@ -36,6 +36,8 @@ for _variable in JAVA_VARIABLES:
     os.environ[_variable] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 RING = Path(__file__).parent
 CLASS_DRIVER = RING / "class_driver.py"
+os.environ["SPARK_CONF_DIR"] = str(RING / "conf")  # read by Spark's scripts
+PRELOADED_VARIABLE = "PYTHON_WORKERS_PRELOADED"
 
 #: two workers, four tries of each task, only what a test needs; to compile code for a query would
 #: take more time than it saves
@@ -83,7 +85,7 @@ def session(
     folder = tmp_path_factory.mktemp("spark")
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
     with pytest.MonkeyPatch.context() as environment:  # which Java and its children inherit
-        environment.setenv("PYTHONPATH", str(RING / "preloaded"), prepend=os.pathsep)
+        environment.setenv(PRELOADED_VARIABLE, "1")
         made = new_session("tests", "local[2,4]", settings)
     made.sparkContext.setLogLevel("OFF")
     yield made
