@@ -57,7 +57,7 @@ def main() -> int:
     if arguments.qsync:
         return _main_of_qsync(root, binaries, seed, arguments, stopping)
     run = _run_members if arguments.members else _run_faults
-    soak, problem = run(root, binaries, seed, arguments.minutes, stopping)
+    soak, problem = run(root, binaries, seed, arguments, stopping)
     _print_outcome(soak)
     if problem or not soak.books.reckoned.ok:
         print(f"FAILED: {problem or 'the ledger does not agree with the tables'}")
@@ -69,32 +69,40 @@ def main() -> int:
 
 
 def _run_faults(
-    root: Path, binaries: PostgresBinaries, seed: int, minutes: float, stopping: threading.Event
+    root: Path,
+    binaries: PostgresBinaries,
+    seed: int,
+    arguments: argparse.Namespace,
+    stopping: threading.Event,
 ) -> tuple[Soak, str]:
     """Run it; returns the problem, or ""."""
-    with World(root, binaries) as world:
+    with World(root, binaries, arguments.template) as world:
         if world.disks_reason:
             print(f"no disk will be full: {world.disks_reason}")
         with Books(world.primary.postgres.dsn(), seed) as books:
             watch = SilenceWatch(lambda: books.acknowledged)
             watch.start()
             soak = Soak(world, books, Chronicle(), watch, random.Random(seed), stopping)
-            return soak, _problem_of(soak, minutes)
+            return soak, _problem_of(soak, arguments.minutes)
 
 
 def _run_members(
-    root: Path, binaries: PostgresBinaries, seed: int, minutes: float, stopping: threading.Event
+    root: Path,
+    binaries: PostgresBinaries,
+    seed: int,
+    arguments: argparse.Namespace,
+    stopping: threading.Event,
 ) -> tuple[MembersSoak, str]:
     """The same for changes of the members."""
     rng = random.Random(seed)
     with (
-        MembersWorld(root, binaries, rng) as world,
+        MembersWorld(root, binaries, rng, arguments.template) as world,
         Books(world.primary.postgres.dsn(), seed, MEMBERS_CLIENTS) as books,
     ):
         watch = SilenceWatch(lambda: books.acknowledged)
         watch.start()
         soak = MembersSoak(world, books, Chronicle(), watch, rng, stopping)
-        return soak, _problem_of(soak, minutes)
+        return soak, _problem_of(soak, arguments.minutes)
 
 
 def _main_of_qsync(
@@ -107,7 +115,9 @@ def _main_of_qsync(
     """Run transactions of qsync; returns the verdict."""
     raised = ""
     plan = _plan(arguments)
-    with QsyncWorld(root, binaries, has_names=arguments.standby_names, plant=plan.plant) as world:
+    with QsyncWorld(
+        root, binaries, arguments.template, has_names=arguments.standby_names, plant=plan.plant
+    ) as world:
         soak = QsyncSoak(world, root, seed, random.Random(seed), stopping, plan)
         try:
             soak.run()
@@ -152,6 +162,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--pg-major", type=int)
+    parser.add_argument(
+        "--template", type=Path, help="a data folder to copy; default: initdb makes one"
+    )
     parser.add_argument("--members", action="store_true", help="change the members all the time")
     parser.add_argument("--qsync", action="store_true", help="transactions that commit on quorum")
     _add_options_of_qsync(parser.add_argument_group("with --qsync"))

@@ -32,6 +32,8 @@ SETTINGS: dict[str, Setting] = {
     # A stalled wire and new WAL are noticed soon.
     "wal_receiver_timeout": "5s",
     "wal_retrieve_retry_interval": "100ms",
+    # To compile a check of all rows costs more than to run it.
+    "jit": False,
 }
 
 _numbers = count(1)

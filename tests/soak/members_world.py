@@ -78,9 +78,17 @@ class MemberMachine(Machine):
 class MembersWorld:
     """A context manager: one member, and commits that wait for it, inside the block."""
 
-    def __init__(self, root: Path, binaries: PostgresBinaries, rng: random.Random) -> None:
+    def __init__(
+        self,
+        root: Path,
+        binaries: PostgresBinaries,
+        rng: random.Random,
+        template: Path | None = None,
+    ) -> None:
+        """`template`: the data folder to copy; without it initdb makes one."""
         self._root = root
         self._binaries = binaries
+        self._template = template
         self._rng = rng
         self._stack = ExitStack()
         self._ids = count(1)
@@ -111,7 +119,11 @@ class MembersWorld:
     def _start(self) -> None:
         self.members = [self.new_keeper().id]
         postgres = Postgres(
-            self._binaries, self._root / "pg-1", settings=SETTINGS, wal_seg_size=WAL_SEG_SIZE
+            self._binaries,
+            self._root / "pg-1",
+            settings=SETTINGS,
+            wal_seg_size=WAL_SEG_SIZE,
+            template=self._template,
         )
         postgres.start()
         self.primary = self._machine("pg-1", postgres)

@@ -49,7 +49,9 @@ ACCOUNTS = 2000
 BALANCE = 1000
 TIMEOUTS = (0.3, 1.0, 2.0)
 SHORT_SECONDS = 0.3
-PAUSE_SECONDS_MAX = 0.03
+#: Between two transactions. Four clients without one would take a processor, which the faults need;
+#: what is found comes of the transactions that a fault meets, one or two of each client.
+PAUSE_SECONDS_MAX = 0.1
 #: For submitted transactions: the time until they are awaited.
 LATER_SECONDS_MAX = 2.5
 LATER_COUNT_MAX = 4

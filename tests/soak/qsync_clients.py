@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
+import signal
 import sys
 import threading
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from quorum_wal.pg_fixtures.fork_server import ForkServer
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.errors import DeadlineExceeded
 
 from .qsync_book import QsyncBook
 
-ROOT = Path(__file__).parents[2]
+PROGRAM = "tests.soak.qsync_client"
 END_SECONDS = 10.0
 
 _numbers = count(1)
@@ -24,10 +27,12 @@ _orders = count(1)
 
 
 class ClientProcess:
-    """Each start is a new client in the book, with its own number."""
+    """Each start is a new client in the book, with its own number. `server` has imported PROGRAM,
+    which is most of what a client costs that is soon killed."""
 
     def __init__(
         self,
+        server: ForkServer,
         folder: Path,
         seed: int,
         dsn: str,
@@ -35,6 +40,7 @@ class ClientProcess:
         book: QsyncBook,
         planted: str = "",
     ) -> None:
+        self._server = server
         self._folder = folder
         self._planted = [planted] if planted else []
         self._arguments = [str(seed), dsn, coordinator]
@@ -49,29 +55,26 @@ class ClientProcess:
         self._journal = self._folder / f"client-{self.number}.journal"
         self._read_bytes = 0
         self._said, self._heard = SimpleQueue(), set()
-        log = (self._folder / f"client-{self.number}.log").open("wb")
-        with log:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tests.soak.qsync_client"),
-                    *(str(self.number), *self._arguments, str(self._journal), *self._planted),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=ROOT,
-                text=True,
-                start_new_session=True,
-            )
+        program = [
+            *(sys.executable, "-m", PROGRAM),
+            *(str(self.number), *self._arguments, str(self._journal), *self._planted),
+        ]
+        stdin, orders = os.pipe()
+        words, stdout = os.pipe()
+        with (self._folder / f"client-{self.number}.log").open("wb") as log:
+            files = (stdin, stdout, log.fileno())
+            self._process = self._server.start(program, files, os.environ)
+        os.close(stdin)
+        os.close(stdout)
+        self._stdin, self._stdout = os.fdopen(orders, "w"), os.fdopen(words)
         self._listener = threading.Thread(
-            target=self._listen, args=(self._process, self._said), daemon=True
+            target=self._listen, args=(self._stdout, self._said), daemon=True
         )
         self._listener.start()
 
     @staticmethod
-    def _listen(process: subprocess.Popen[str], said: SimpleQueue[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
+    def _listen(lines: Iterable[str], said: SimpleQueue[str]) -> None:
+        for line in lines:
             said.put(line.strip())
 
     @property
@@ -85,10 +88,10 @@ class ClientProcess:
     def kill(self) -> None:
         """Allowed if dead."""
         if self.alive:
-            self._process.kill()
+            os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait(END_SECONDS)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
+        self._listener.join(END_SECONDS)
+        for pipe in (self._stdin, self._stdout):
             try:
                 pipe.close()
             except BrokenPipeError:
@@ -97,10 +100,9 @@ class ClientProcess:
 
     def order(self, *words: str) -> None:
         """Allowed if dead."""
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write("\t".join(words) + "\n")
-            self._process.stdin.flush()
+            self._stdin.write("\t".join(words) + "\n")
+            self._stdin.flush()
         except (BrokenPipeError, ValueError):
             return  # it has died meanwhile
 

@@ -78,6 +78,8 @@ class Turns:
 class Control(Watcher):
     """`folder` is on the disk of the servers."""
 
+    pause_seconds = 0.04  # part of a turn, and so of the delay that is not noticed
+
     def __init__(self, dsn: str, folder: Path) -> None:
         super().__init__("control", dsn)
         self._fd = os.open(folder / "control", os.O_WRONLY | os.O_CREAT)

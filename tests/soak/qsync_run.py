@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quorum_wal.pg_fixtures.errors import FixtureError
+from quorum_wal.pg_fixtures.fork_server import ForkServer
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.errors import DeadlineExceeded
 
 from .chronicle import Chronicle
 from .qsync_book import COMMITTED, ROLLED_BACK, UNKNOWN, Name, QsyncBook
 from .qsync_client import ACCOUNTS, BALANCE, LED
-from .qsync_clients import ClientProcess
+from .qsync_clients import PROGRAM, ClientProcess
 from .qsync_orders import BEFORE, DIE, DROP, DURING, STOP
 from .qsync_plain import Control, PlainClient, Trouble
 from .qsync_plants import OF_CLIENTS, plant_into_inquirer
@@ -107,8 +108,11 @@ class QsyncSoak:
     def _start_clients(self) -> None:
         plant = self.plan.plant if self.plan.plant in OF_CLIENTS else ""
         dsn, coordinator = self.world.clients_dsn("read-write"), self.world.coordinator
+        self._client_server = ForkServer(PROGRAM, ())
         self.clients = [
-            ClientProcess(self.folder, self.seed, dsn, coordinator, self.book, plant)
+            ClientProcess(
+                self._client_server, self.folder, self.seed, dsn, coordinator, self.book, plant
+            )
             for _ in range(CLIENTS)
         ]
 
@@ -160,6 +164,7 @@ class QsyncSoak:
     def close(self) -> None:
         for client in self.clients:
             client.kill()
+        self._client_server.close()
         for watcher in (*self.readers, self.control, self.plain):
             watcher.end()
         self.inquirer.end()

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 
@@ -25,7 +25,9 @@ from .qsync_client import ACCOUNTS, BALANCE
 OPTIONS = "-c statement_timeout=20000"
 RECENT_ROWS = 100
 COMPARE_SECONDS = 3.0
-PAUSE_SECONDS = 0.04
+#: Between two looks. Without pauses seven watchers would take a processor, which the faults need.
+#: A row is among the newest for longer.
+PAUSE_SECONDS = 0.08
 RETRY_SECONDS = 0.05
 ASKED_OF = 500  # the newest
 
@@ -53,6 +55,8 @@ _SUM = "SELECT coalesce(sum(balance), 0) FROM accounts"
 class Watcher(threading.Thread):
     """`watch` is called with a connection until it raises; then with a new one."""
 
+    pause_seconds: ClassVar[float] = PAUSE_SECONDS
+
     def __init__(self, name: str, dsn: str, options: str = OPTIONS) -> None:
         super().__init__(name=name, daemon=True)
         self._dsn = dsn
@@ -68,7 +72,7 @@ class Watcher(threading.Thread):
                 with psycopg.connect(
                     self._dsn, autocommit=True, options=self._options
                 ) as connection:
-                    while not self._ending.wait(PAUSE_SECONDS):
+                    while not self._ending.wait(self.pause_seconds):
                         self.watch(connection)
             except psycopg.Error:
                 continue  # the server is lost, or there is none of its kind

@@ -38,6 +38,7 @@ CONFIGURING_STEPS = ("configure", "settle")
 class QsyncWorld(World):
     """Each machine has its coordinator's port, whether it leads or not."""
 
+    has_slow_disks = False
     settings: ClassVar[Mapping[str, Setting]] = {
         **SETTINGS,
         "max_prepared_transactions": ROOM,
@@ -45,9 +46,15 @@ class QsyncWorld(World):
     }
 
     def __init__(
-        self, root: Path, binaries: PostgresBinaries, *, has_names: bool, plant: str = ""
+        self,
+        root: Path,
+        binaries: PostgresBinaries,
+        template: Path | None = None,
+        *,
+        has_names: bool,
+        plant: str = "",
     ) -> None:
-        super().__init__(root, binaries)
+        super().__init__(root, binaries, template)
         self.configures = has_names or plant == "names"
         self._grace_seconds = NEVER_SECONDS if plant == "janitor" else ORPHAN_GRACE_SECONDS
         self._ports: dict[str, int] = {}

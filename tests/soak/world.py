@@ -50,10 +50,16 @@ class World:
     its end."""
 
     settings: ClassVar[Mapping[str, Setting]] = SETTINGS
+    #: Of the safekeepers, which are then executed instead of forked: that costs more.
+    has_slow_disks: ClassVar[bool] = True
 
-    def __init__(self, root: Path, binaries: PostgresBinaries) -> None:
+    def __init__(
+        self, root: Path, binaries: PostgresBinaries, template: Path | None = None
+    ) -> None:
+        """`template`: the data folder to copy; without it initdb makes one."""
         self._root = root
         self._binaries = binaries
+        self._template = template
         self._stack = ExitStack()
         self.disks: list[SmallDisk] = []
         self.disks_reason = ""  # the reason for missing ones
@@ -86,12 +92,19 @@ class World:
         except Unavailable as error:
             self.disks_reason = str(error).splitlines()[0]
         for id, folder in enumerate(folders, 1):
-            failing_disk = FailingDisk(self._root / f"slowness-{id}", only_below=folder)
-            self.failing_disks.append(failing_disk)
-            safekeeper = SafekeeperProcess(id, folder, arguments=ARGUMENTS, env=failing_disk.env)
+            env: Mapping[str, str] = {}
+            if self.has_slow_disks:
+                failing_disk = FailingDisk(self._root / f"slowness-{id}", only_below=folder)
+                self.failing_disks.append(failing_disk)
+                env = failing_disk.env
+            safekeeper = SafekeeperProcess(id, folder, arguments=ARGUMENTS, env=env)
             self.safekeepers.append(self._stack.enter_context(safekeeper))
         postgres = Postgres(
-            self._binaries, self._root / "pg-1", settings=self.settings, wal_seg_size=WAL_SEG_SIZE
+            self._binaries,
+            self._root / "pg-1",
+            settings=self.settings,
+            wal_seg_size=WAL_SEG_SIZE,
+            template=self._template,
         )
         postgres.start()
         self.primary = self._machine("pg-1", postgres)
