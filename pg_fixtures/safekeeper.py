@@ -16,7 +16,8 @@ READY_TIMEOUT = 30.0  # seconds; a start decodes WAL to find the end of each log
 class SafekeeperProcess(ServiceProcess):
     """A context manager: ready inside the block, killed at its end. A restart keeps ports and data.
 
-    `arguments` are appended to the command line, `env` to the environment.
+    `arguments` are appended to the command line, `env` to the environment. It has no guard against
+    hangs: a test decides for how long it is paused.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class SafekeeperProcess(ServiceProcess):
                 *("--data-dir", data_dir),
                 *("--listen", self.address),
                 *("--http", self.http_address),
+                "--hang-timeout=0",
                 *arguments,
             ],
             name=f"safekeeper {id}",

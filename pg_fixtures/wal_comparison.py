@@ -6,6 +6,7 @@ After the position they may differ: a primary has recycled segments there, a saf
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from quorum_wal.pgwal.errors import SegmentNameError
 from quorum_wal.pgwal.lsn import Lsn
 from quorum_wal.pgwal.segment import SegmentName, parse_segment_name, segment_start_lsn
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 64 << 10  # of larger ones, each read would take new memory from the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +87,19 @@ def find_segments(folder: Path, wal_seg_size: int) -> dict[SegmentName, Path]:
 
 def compare_files(paths: Mapping[str, Path], begin_lsn: Lsn, length: int) -> None:
     """Compares the first `length` bytes of all files with those of the first. Raises WalDiffers."""
-    (reference, reference_path), *others = paths.items()
-    for holder, path in others:
-        with open(reference_path, "rb") as left, open(path, "rb") as right:
-            for at in range(0, length, CHUNK_BYTES):
-                wanted = min(CHUNK_BYTES, length - at)
-                left_bytes, right_bytes = left.read(wanted), right.read(wanted)
-                if left_bytes != right_bytes or len(left_bytes) < wanted:
-                    lsn = begin_lsn + at + first_difference(left_bytes, right_bytes)
+    with ExitStack() as stack:
+        files = [(holder, stack.enter_context(open(path, "rb"))) for holder, path in paths.items()]
+        (reference, reference_file), *others = files
+        for at in range(0, length, CHUNK_BYTES):
+            wanted = min(CHUNK_BYTES, length - at)
+            expected = reference_file.read(wanted)
+            for holder, file in others:
+                found = file.read(wanted)
+                if found != expected or len(found) < wanted:
+                    lsn = begin_lsn + at + first_difference(expected, found)
+                    segment = Path(file.name).name
                     raise WalDiffers(
-                        lsn, f"{holder} differs from {reference} at {lsn}, in segment {path.name}"
+                        lsn, f"{holder} differs from {reference} at {lsn}, in segment {segment}"
                     )
 
 

@@ -28,12 +28,17 @@ APART = ("simulation",)
 #: they fill the processes evenly.
 ORDER = {"containers": 0, "spark": 0, "contract": 1, "integration": 3, "simulation": 4}
 OF_LONG, LAST = 2, 5
-#: Files that take minutes, because one process runs all tests of a file: the first of their ring.
+#: Files that take longest, because one process runs all tests of a file. Not at the end of the run,
+#: when the other processes have nothing left to do.
 LONG = frozenset({
     "test_soak.py", "test_members.py", "test_hostile_members.py", "test_hostile_bytes.py",
     "test_pageserver.py",
     "test_pageserver_failures.py", "test_topologies.py", "test_daisy_chain.py",
     "test_runbook.py", "test_promote_limbo.py", "test_disaster.py",
+    "test_fuzz.py", "test_power_loss.py", "test_steady_stream.py", "test_steady_loop.py",
+    "test_steady_path.py", "test_steady_leader.py", "test_compiled.py",
+    "test_archiving_of_many.py", "test_verify.py", "test_arranged_changes.py",
+    "test_alert_rules.py", "test_archive_segment_sizes.py",
 })  # fmt: skip
 
 #: `sk` with changes, and whether it is for commands of the pageserver.
