@@ -9,7 +9,11 @@ file that is truncated or was compiled from other sources.
 
 from __future__ import annotations
 
+import os
 import runpy
+import shlex
+import shutil
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -45,8 +49,11 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 def compile_modules(root: Path, modules: list[str]) -> list[str]:
     """Compiles `modules` and returns the paths of the compiled files, relative to `root`.
 
-    Raises the errors of the compiler.
+    Raises the errors of the compiler. Without one it does not begin to translate them to C.
     """
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC")
+    if compiler and shutil.which(shlex.split(compiler)[0]) is None:
+        raise FileNotFoundError(f"there is no C compiler {compiler}")
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext

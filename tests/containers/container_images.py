@@ -2,7 +2,7 @@
 
 If the engine reaches a registry, the base is the Dockerfile's default, and packages come from their
 index during the build, as on a user's machine. Otherwise the base is a minimal Debian from
-debootstrap, and Python packages are downloaded before the build.
+mmdebstrap, and Python packages are downloaded before the build.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import io
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -41,7 +40,7 @@ VERSION = "2"
 OLDER_VERSION = "1"
 BUILD_TIMEOUT = 600.0  # seconds
 
-HINT = "as root: apt install debootstrap; or let the engine reach a registry"
+HINT = "as root: apt install mmdebstrap; or let the engine reach a registry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +95,25 @@ def has_or_pulls(client: docker.DockerClient, image: str) -> bool:
 
 
 def import_debian(client: docker.DockerClient, folder: Path) -> None:
-    """debootstrap's smallest Debian, without Python, as the image OWN_BASE."""
-    if os.geteuid() != 0 or shutil.which("debootstrap") is None:
+    """mmdebstrap's smallest Debian with apt, without Python, as the image OWN_BASE.
+
+    It has the lists of packages, so that each image need not download them again.
+    """
+    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None:
         raise Unavailable(
             f"{PUBLIC_BASE} cannot be pulled, and no base image can be made here", hint=HINT
         )
-    root = folder / "debian"
-    shutil.rmtree(root, ignore_errors=True)  # an interrupted one cannot be continued
-    command = [*PREFERRED, "debootstrap", "--variant=minbase", OWN_BASE_SUITE, root]
-    run_program(command, timeout=BUILD_TIMEOUT)
-    # The content of an image need not survive a power failure.
-    (root / "etc/dpkg/dpkg.cfg.d/unsafe-io").write_text("force-unsafe-io\n")
-    command = ["tar", "-C", root, "--exclude=./var/cache/apt/*", "-c", "."]
-    archive = subprocess.Popen(command, stdout=subprocess.PIPE)
-    with archive:
-        client.api.import_image_from_stream(archive.stdout, *OWN_BASE.split(":"))
-    if archive.returncode != 0:
-        raise FixtureError(f"tar of {root} ended with exit code {archive.returncode}")
-    shutil.rmtree(root)
+    archive = folder / "debian.tar"
+    run_program(
+        [
+            *(*PREFERRED, "mmdebstrap", "--quiet", "--variant=apt", "--skip=cleanup/apt/lists"),
+            # The content of an image need not survive a power failure.
+            *("--dpkgopt=force-unsafe-io", OWN_BASE_SUITE, archive),
+        ],
+        timeout=BUILD_TIMEOUT,
+    )
+    client.api.import_image_from_file(str(archive), *OWN_BASE.split(":"))
+    archive.unlink()
 
 
 def download_wheels(folder: Path) -> Path:

@@ -33,7 +33,7 @@ def build_packages(folder: Path, base: Base) -> DebianPackages:
     run_program(
         [*PREFERRED, "make", "-C", ROOT, "deb", f"DEB_FOLDER={folder}", f"VERSION={VERSION}"],
         # Neither small nor optimized: the content counts, not its speed.
-        env={"PIP_OPTIONS": options, "COMPRESSION": "none"},
+        env={"PIP_OPTIONS": options, "COMPRESSION": "none", "CFLAGS": "-O0"},
         timeout=BUILD_TIMEOUT,
     )
     (package,) = folder.glob(f"quorum-wal_{VERSION}_*.deb")
