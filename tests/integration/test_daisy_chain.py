@@ -38,7 +38,13 @@ BUSY_SECONDS = 2.0
 
 @pytest.fixture
 def chained_cluster(quorum_cluster: Callable[..., QuorumCluster]) -> QuorumCluster:
-    cluster = quorum_cluster(safekeepers=5, proxied=True, settings=SETTINGS, proposer_arguments=VIA)
+    cluster = quorum_cluster(
+        safekeepers=5,
+        proxied=True,
+        settings=SETTINGS,
+        wal_seg_size=SEGMENT_BYTES,
+        proposer_arguments=VIA,
+    )
     wait_chained(cluster.proposer)
     return cluster
 
