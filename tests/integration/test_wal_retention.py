@@ -62,6 +62,7 @@ def test_the_kept_wal_and_its_holders(quorum_cluster: Callable[..., QuorumCluste
     with ReplicationClient(replica_conninfo([first.address])) as client:
         client.command("CREATE_REPLICATION_SLOT archive PHYSICAL RESERVE_WAL")
     primary.execute(FILL.format(8))
+    cluster.wait_flushed(primary.flush_lsn())  # by all: the second may not be in the quorum
     wait_held_by(second, "wal_keep", 6 * MB)
     held = wait_held_by(first, "slot archive", 12 * MB)
     assert held["local_start_lsn"] <= held["slots"][0]["restart_lsn"]
