@@ -58,6 +58,13 @@ TYPES = (
     + ", ".join(f"{name} {kind}" for name, (kind, _) in KINDS.items())
     + ")",
 )
+#: the prepared transactions that have locked a table with TRUNCATE or ALTER TABLE
+OF_LOCKING = """
+SELECT DISTINCT gid FROM pg_prepared_xacts JOIN pg_locks AS own ON transactionid = transaction
+JOIN pg_locks AS other USING (virtualtransaction)
+WHERE other.pid IS NULL AND other.locktype = 'relation' AND other.mode = 'AccessExclusiveLock'
+"""
+
 #: tables that the workload alters
 ALTERED = ("shop.orders", "shop.items", "shop.log", "shop.parts", "shop.kinds")
 #: Its rows are only inserted: a mirror refuses updates without a key.
@@ -99,6 +106,12 @@ class Workload:
                 self._do(self._rng.choice((self._transact,) * 12 + (self._maintain,)))
                 if self._rng.random() < 0.4:
                     self._end_prepared()
+
+    def free_tables(self) -> None:
+        """Ends the prepared transactions that lock a table even for readers."""
+        with self._connected():
+            for (gid,) in self._execute(OF_LOCKING).fetchall():
+                self._execute(f"ROLLBACK PREPARED '{gid}'")
 
     def finish(self) -> None:
         """Ends all prepared transactions."""

@@ -67,8 +67,10 @@ def test_from_a_backup(
     named = (*where, "--dsn", DATABASE, "--table", "shop.*", "--work-dir", work)
     wait_until(lambda: any(archive.glob("*/*/timeline.json")), TIMEOUT, "the archive to be there")
     assert_refused(sk(*named), 1, "there is no backup", "Take one")
+    load.free_tables()  # at the position of a backup or cut, where they would stay locked
     take_backup(archive, primary)
     load.run(20)
+    load.free_tables()
     first_lsn = make_cut(cluster, archive, tmp_path / "pageserver") if has_cut else 0
     kill_while_its_server_runs([*SK, *map(str, named)], work)
 
