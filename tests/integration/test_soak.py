@@ -3,15 +3,12 @@ long one."""
 
 from __future__ import annotations
 
-import random
 import re
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -28,10 +25,8 @@ from tests.soak.world import WAL_SEG_SIZE
 
 ROOT = Path(__file__).parents[2]
 SEED = 20261121
-MEMBERS_MINUTES = 0.25
+MINUTES = 0.4
 QSYNC_MINUTES = 0.2
-FAULTS = 5  # without failovers
-ROWS = 1000
 TIMEOUT = 240.0
 
 
@@ -45,8 +40,8 @@ def soak(
     soak = ServiceProcess(
         [
             *(sys.executable, "-m", "tests.soak"),
-            *("--seed", str(SEED), "--dir", tmp_path),
-            *("--pg-major", str(pg_binaries.major), "--template", template),
+            *("--minutes", str(MINUTES), "--seed", str(SEED)),
+            *("--pg-major", str(pg_binaries.major), "--dir", tmp_path, "--template", template),
         ],
         name="the soak",
         log_path=tmp_path / "soak.log",
@@ -62,43 +57,21 @@ def figures(report: str) -> dict[str, int]:
     return {what: int(count) for count, what in re.findall(r"^ +(\d+)  (.+)$", report, re.M)}
 
 
-def has_seen_enough(log: str) -> bool:
-    """A failover, which is the first fault, and others."""
-    rows = [int(count) for count in re.findall(r"  over: .+; (\d+) rows acknowledged", log)]
-    return len(rows) >= FAULTS and rows[-1] > ROWS
-
-
-def test_nothing_is_lost_in_faults_until_ctrl_c_ends_them(soak: ServiceProcess) -> None:
-    """With the verdict."""
-    soak.program += ["--minutes", "4"]
+def test_nothing_is_lost_in_a_minute_of_faults(soak: ServiceProcess) -> None:
     soak.start()
-    soak.wait_until(lambda: has_seen_enough(soak.log_text()), TIMEOUT, "faults and rows")
-    soak.send_signal(signal.SIGINT)
     exit_code = soak.wait(TIMEOUT)
     assert exit_code == 0, soak.log_text()
-    assert "PASSED: nothing acknowledged was lost" in soak.log_text()
     found = figures(soak.log_text())
     assert found["rows lost"] == found["rows twice"] == 0
-    assert found["rows acknowledged"] > ROWS
-    assert found["faults survived"] > FAULTS
+    assert found["rows acknowledged"] > 1000
+    assert found["faults survived"] >= 1
     assert found["failovers"] >= 1
     assert found["reckonings"] == found["failovers"] + 1
     assert "the longest time without a commit" in soak.log_text()
 
 
-def test_the_time_limit_ends_a_run_of_faults() -> None:
-    """Without processes: the two others that end so have them."""
-    books, watch = MagicMock(), SilenceWatch(lambda: 0)
-    watch.start()
-    soak = run.Soak(MagicMock(), books, Chronicle(), watch, random.Random(SEED), threading.Event())
-    soak.run(0.01)
-    assert soak.failovers == 1
-    assert books.reckon.call_count == 2
-
-
 def test_nothing_is_lost_while_the_members_change(soak: ServiceProcess) -> None:
-    """Until the time limit."""
-    soak.program += ["--members", "--minutes", str(MEMBERS_MINUTES)]
+    soak.program.append("--members")
     soak.start()
     exit_code = soak.wait(TIMEOUT)
     assert exit_code == 0, soak.log_text()
@@ -144,6 +117,14 @@ def test_a_bug_of_transactions_that_commit_on_quorum_is_found(
     assert soak.wait(TIMEOUT) == 1, soak.log_text()
     assert re.search(seen, soak.log_text()), soak.log_text()
     assert "FAILED: " in soak.log_text(), soak.log_text()
+
+
+def test_ctrl_c_ends_it_with_the_verdict(soak: ServiceProcess) -> None:
+    soak.start()
+    soak.wait_until(lambda: " s  " in soak.log_text(), TIMEOUT, "the first fault")
+    soak.send_signal(signal.SIGINT)
+    assert soak.wait(TIMEOUT) == 0, soak.log_text()
+    assert "PASSED: nothing acknowledged was lost" in soak.log_text()
 
 
 def test_the_check_detects_lost_wrong_and_duplicate_rows(postgres: Postgres) -> None:

@@ -37,8 +37,8 @@ from quorum_wal.walproposer.errors import WalProposerError
 
 MIB = 1 << 20
 TIMEOUT = 120.0
-ROWS = 50
-FLOOD_BYTES = 32 * MIB
+ROWS = 200
+FLOOD_BYTES = 64 * MIB
 #: Without any commit of the healthy timeline; on a busy machine this takes seconds.
 SILENCE_SECONDS_MAX = 5.0
 STEADY = TimelineId(b"steady".ljust(16, b"\0"), b"1" * 16)

@@ -114,8 +114,6 @@ class Soak:
             active.spell.ended = time.monotonic()
             self._active.remove(active)
             self.chronicle.survived[active.fault.kind] += 1
-            rows = self.books.acknowledged
-            self.chronicle.note(f"over: {active.fault}; {rows} rows acknowledged")
 
     # ---- failovers
 
