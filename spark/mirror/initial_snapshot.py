@@ -93,6 +93,17 @@ _FLUSH = "SELECT pg_current_xact_id()"
 _LOCKED = (psycopg.errors.UndefinedTable, psycopg.errors.LockNotAvailable)
 
 
+_LOCKED_NOW = (
+    "Start the mirror again when no such statement runs, and no such transaction is open or "
+    "prepared."
+)
+_LOCKED_WHILE_PAUSED = (
+    "The replay of this server is paused, so its transactions remain open. With --from-backup, "
+    "take a new backup when no such transaction is open or prepared. On a standby, call "
+    "pg_wal_replay_resume()."
+)
+
+
 class _Retry(Exception):
     """A table was created, renamed or dropped before it was locked, or the replay of a standby has
     its lock."""
@@ -142,6 +153,7 @@ class InitialSnapshot:
                     except (_Retry, *_LOCKED):
                         connection.rollback()
                     time.sleep(POLL_SECONDS)  # for the replay to go on
+                is_paused = _is_standby(connection) and _pause_state(connection) == "paused"
         except psycopg.Error as error:
             raise MirrorError(
                 f"the initial snapshot failed: {' '.join(str(error).split())}",
@@ -150,8 +162,7 @@ class InitialSnapshot:
         raise MirrorError(
             f"for {TRY_SECONDS_MAX:g} s tables were created, altered or dropped in each attempt to "
             "lock them, or another transaction had their locks",
-            hint="Start the mirror again when no such statement runs, and no such transaction is "
-            "open or prepared.",
+            hint=_LOCKED_WHILE_PAUSED if is_paused else _LOCKED_NOW,
         )
 
     def source(self) -> Source:
@@ -166,7 +177,7 @@ class InitialSnapshot:
             ) from error
 
     def _take(self, connection: psycopg.Connection[Any], versions: Versions) -> TakenSnapshot:
-        ((is_standby,),) = connection.execute("SELECT pg_is_in_recovery()")
+        is_standby = _is_standby(connection)
         source = _source_of(connection)
         lsn = None if is_standby else passed_lsn(connection)
         open_xids = open_transactions(connection)
@@ -413,6 +424,12 @@ def _paused_replay(dsn: str) -> Iterator[None]:
             yield
         finally:
             connection.execute("SELECT pg_wal_replay_resume()")
+
+
+def _is_standby(connection: psycopg.Connection[Any]) -> bool:
+    row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+    assert row is not None
+    return bool(row[0])
 
 
 def _pause_state(connection: psycopg.Connection[Any]) -> str:

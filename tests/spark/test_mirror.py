@@ -36,7 +36,7 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.binaries import find_postgres
 from quorum_wal.spark.errors import CatalogError, MirrorError
 from quorum_wal.spark.jobs import table_base
-from quorum_wal.spark.mirror import mirror_stream
+from quorum_wal.spark.mirror import initial_snapshot, mirror_stream
 from quorum_wal.spark.mirror.mirror_stream import MirrorStream
 from quorum_wal.spark.mirror.reader import read_mirror
 from quorum_wal.spark.mirror.selection import Selection
@@ -84,8 +84,10 @@ def test_a_standby_whose_replay_has_the_lock_of_a_table(
     wal_server: Callable[..., Postgres],
     tmp_path: Path,
     standby_factory: Callable[..., Postgres],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first copy pauses the replay, and lets it go on until the prepared transaction ends."""
+    """The first copy pauses the replay, and lets it go on until the prepared transaction ends. Of a
+    replay that the user has paused it says so."""
     with wal_server(tmp_path / "data", max_prepared_transactions=PREPARED_MAX) as postgres:
         create_tables(postgres)
         Workload(postgres, Random(1), alters=False).run(10)
@@ -95,6 +97,14 @@ def test_a_standby_whose_replay_has_the_lock_of_a_table(
             connection.execute("PREPARE TRANSACTION 'truncate'")
         wait_replayed(standby, postgres.flush_lsn(), TIMEOUT)
         taking = replace(settings(postgres, tmp_path / "mirror"), dsn=standby.dsn())
+        standby.execute("SELECT pg_wal_replay_pause()")
+        wait_until(lambda: standby.execute(PAUSE_STATE) == [("paused",)], TIMEOUT, "the pause")
+        monkeypatch.setattr(initial_snapshot, "TRY_SECONDS_MAX", 1.0)
+        with pytest.raises(MirrorError, match="had their locks") as refused:
+            MirrorStream(taking).begin()
+        assert "The replay of this server is paused" in str(refused.value.hint)
+        monkeypatch.undo()
+        standby.execute("SELECT pg_wal_replay_resume()")
         with ThreadPoolExecutor(1) as pool:
             taken = pool.submit(MirrorStream(taking).begin)
             wait_until(lambda: standby.execute(WAITS_FOR_LOCK) == [(1,)], TIMEOUT, "a wait")
@@ -125,6 +135,7 @@ def test_a_commit_that_waits_for_its_quorum(
         assert items.rows == 1
 
 
+PAUSE_STATE = "SELECT pg_get_wal_replay_pause_state()"
 WAITS_FOR_LOCK = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 #: Spark waits for ten seconds.
 SLOW_PYTHON = """#!/bin/sh
