@@ -90,9 +90,16 @@ class MemberView:
         return "; ".join((self.status or {}).get("damage") or ())
 
     @property
+    def has_lost_data(self) -> bool:
+        """It has no data, or, as an older copy of its folder, less than it had acknowledged to the
+        leading proposer."""
+        peer_state = self.peer.get("state") if self.peer is not None else None
+        return MemberState.LOST_DATA.value in (self.state.value, peer_state)
+
+    @property
     def is_sound(self) -> bool:
         """It is alive, and can vote."""
-        return self.is_alive and not self.damage
+        return self.is_alive and not self.damage and not self.has_lost_data
 
     @property
     def promised(self) -> NodeId:

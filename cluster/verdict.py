@@ -351,9 +351,9 @@ def _problem(member: MemberView, leader: ProposerView | None, replaced: str) -> 
     """The member's problem and what to do about it; "" if it has none. `replaced`: the command to
     replace it; "" without a quorum, which refuses that."""
     followed = member.is_followed
+    if member.has_lost_data:
+        return f"{member} lost its data{_then(replaced)}"
     match member.state:
-        case MemberState.LOST_DATA:
-            return f"{member} lost its data{_then(replaced)}"
         case MemberState.LEFT:
             return f"{member} has left this timeline, but is a member again{_then(replaced)}"
         case MemberState.STOPPED:

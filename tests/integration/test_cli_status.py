@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,36 @@ def test_a_safekeeper_that_lost_its_data(cluster: QuorumCluster, tmp_path: Path)
     victim.kill()
     victim.data_dir.rename(tmp_path / "emptied")
     (tmp_path / "data").rename(victim.data_dir)
+    victim.start()
+    wait_verdict(cluster, "OK")
+
+
+def test_an_older_copy_of_a_safekeeper(cluster: QuorumCluster, tmp_path: Path) -> None:
+    """The proposer asks it again, but less and less often: each time is a line in two logs."""
+    victim, log = cluster.safekeepers[1], cluster.proposer.log_path
+    older, newer = tmp_path / "older", tmp_path / "newer"
+    victim.kill()
+    shutil.copytree(victim.data_dir, older)
+    victim.start()
+    wait_verdict(cluster, "OK")
+    cluster.postgres.execute("CREATE TABLE later AS SELECT generate_series(1, 1000)")
+    wait_until(lambda: one_position(cluster), TIMEOUT, "all members to have it")
+    victim.kill()
+    victim.data_dir.rename(newer)
+    older.rename(victim.data_dir)
+    victim.start()
+    timeline = wait_verdict(cluster, "DEGRADED", "lost its data")
+    assert f"({victim.address}) lost its data: sk member replace 2 NEWADDR" in timeline["verdict"]
+
+    def times() -> list[datetime]:
+        lines = [line for line in log.read_text().splitlines() if "lost data: its log" in line]
+        return [datetime.fromisoformat(line.split()[0]) for line in lines]
+
+    wait_until(lambda: len(times()) >= 4, TIMEOUT, "the proposer to ask it four times")
+    assert (times()[3] - times()[2]).total_seconds() >= 2
+    victim.kill()
+    victim.data_dir.rename(older)
+    newer.rename(victim.data_dir)
     victim.start()
     wait_verdict(cluster, "OK")
 

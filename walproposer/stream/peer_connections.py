@@ -6,7 +6,9 @@ a forgotten place reaches the core, so a thread's late result for it is discarde
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import structlog
 
@@ -22,10 +24,21 @@ from quorum_wal.walproposer.stream.peer import open_push
 
 log = structlog.get_logger()
 
-RECONNECT_SECONDS = 0.5
+#: After a closing of ours for the same reason as the last one, twice as long as before: the reason
+#: may last until somebody acts, and each attempt writes lines to our log and the safekeeper's.
+RECONNECT_SECONDS, RECONNECT_SECONDS_MAX = 0.5, 10.0
 
 #: SQLSTATEs of a member that has no such timeline, or cannot trust what it has of it.
 LOST_DATA = ("42704", "XX001")
+
+
+@dataclass(frozen=True, slots=True)
+class _Closing:
+    """Of a connection by us: why, at which time, and how long after it the next one begins."""
+
+    reason: str
+    at_seconds: float
+    wait_seconds: float
 
 
 class PeerConnections:
@@ -53,6 +66,8 @@ class PeerConnections:
         #: By place: the number of its last attempt to connect. Results of older attempts are
         #: discarded.
         self._attempts: dict[int, int] = {}
+        #: By place: the last.
+        self._closings: dict[int, _Closing] = {}
 
     def add(self, peer: int, address: SafekeeperAddress) -> None:
         """Connect to it, and reconnect whenever the connection is lost."""
@@ -72,22 +87,20 @@ class PeerConnections:
 
     def drop(self, peer: int, reason: str, *, at_once: bool = False) -> None:
         """Close the connection, and connect again, `at_once` or later."""
-        copy = self.open.pop(peer, None)
-        if copy is None:
+        if peer not in self.open:
             return
-        self._close(copy)
-        self.errors[peer] = reason
-        log.warning("safekeeper lost", safekeeper=str(self.addresses[peer]), reason=reason)
+        self._lost(peer, reason)
         if at_once:
             self._connect(peer)
         else:
-            self._connect_later(peer)
+            self._connect_later(peer, self._wait_seconds(peer, reason))
 
     def update(self) -> None:
         """Drop ended connections, and set the events to wait for on the others."""
         for peer, copy in list(self.open.items()):
             if copy.end is not None:
-                self.drop(peer, str(copy.end))
+                self._lost(peer, str(copy.end))
+                self._connect_later(peer)
                 self._step(PeerLost(peer, str(copy.end)))
             else:
                 self._loop.set_interest(copy, reads=True, writes=copy.wants_write)
@@ -106,6 +119,22 @@ class PeerConnections:
     def all(self) -> Iterator[CopyConnection]:
         yield from self.open.values()
 
+    def _lost(self, peer: int, reason: str) -> None:
+        self._close(self.open.pop(peer))
+        self.errors[peer] = reason
+        log.warning("safekeeper lost", safekeeper=str(self.addresses[peer]), reason=reason)
+
+    def _wait_seconds(self, peer: int, reason: str) -> float:
+        now, last = time.monotonic(), self._closings.get(peer)
+        # A connection that lasted was not closed again and again.
+        if last is not None and now - last.at_seconds - last.wait_seconds > RECONNECT_SECONDS_MAX:
+            last = None
+        wait_seconds = RECONNECT_SECONDS
+        if last is not None and last.reason == reason:
+            wait_seconds = min(2 * last.wait_seconds, RECONNECT_SECONDS_MAX)
+        self._closings[peer] = _Closing(reason, now, wait_seconds)
+        return wait_seconds
+
     def _close(self, copy: CopyConnection) -> None:
         self._loop.unwatch(copy)
         copy.close()
@@ -118,14 +147,14 @@ class PeerConnections:
             lambda result: self._connected(peer, attempt, result),
         )
 
-    def _connect_later(self, peer: int) -> None:
+    def _connect_later(self, peer: int, seconds: float = RECONNECT_SECONDS) -> None:
         attempt = self._attempts[peer]
 
         def again() -> None:
             if self._attempts[peer] == attempt:
                 self._connect(peer)
 
-        self._loop.call_later(RECONNECT_SECONDS, again)
+        self._loop.call_later(seconds, again)
 
     def _connected(
         self, peer: int, attempt: int, result: CopyConnection | WalProposerError
