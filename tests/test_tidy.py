@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ FILE_LINES_MAX = 500
 
 # Names without a meaning.
 BANNED_NAMES = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
-BANNED_WORDS = ("FIX" + "ME", "TO" + "DO", "XX" + "X")
+BANNED_WORDS = re.compile(r"\b(FIX" + r"ME|TO" + r"DO|XX" + r"X)\b")
 
 
 def tracked(*suffixes: str) -> list[Path]:
@@ -35,6 +36,34 @@ def tracked(*suffixes: str) -> list[Path]:
 
 
 PYTHON = tracked(".py")
+
+
+#: Pauses that are the subject of the test, and not a wait for something without a condition.
+PAUSES = {
+    "tests/contract/objectstore/faulty_store.py": "a store that answers late",
+    "tests/integration/qsync_client/test_qsync_cancellations.py": "the moment of a cancellation",
+    "tests/integration/qsync_client/test_qsync_faults.py": "the age of an admission",
+    "tests/integration/test_pg_fixtures_faults.py": "messages that are sent one after another",
+    "tests/integration/test_primary_lifecycle.py": "the moment of a crash",
+    "tests/integration/test_process_faults.py": "the length of a fault",
+    "tests/interpreter_probe.py": "a clock that ticks beside what is measured",
+    "tests/soak/members_run.py": "the time between two looks at a process of minutes",
+    "tests/spark/test_ingest.py": "the moment of a kill",
+    "tests/unit/test_interpreter_probe.py": "a call that waits",
+}
+
+#: Files of tests that may use private members, and why.
+INSIDES = {
+    "tests/containers/container_network.py": "testcontainers has no public way",
+    "tests/integration/broken_promotion.py": "plants bugs",
+    "tests/simulation/core_copies.py": "copies cores",
+    "tests/soak/qsync_plants.py": "plants bugs",
+    "tests/spark/test_object_store.py": "pyspark has no public way",
+    "tests/spark/test_pg_wal_batch.py": "pyspark has no public way",
+}
+
+#: The packages of the installation.
+OURS = tuple(link.name for link in (ROOT / "quorum_wal").iterdir() if link.is_symlink())
 
 
 def name_of(path: Path) -> str:
@@ -62,33 +91,93 @@ def test_types_that_threads_decode_are_prepared() -> None:
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=name_of)
-def test_sizes_docstring_and_leftovers(path: Path) -> None:
-    text = path.read_text()
-    lines = text.splitlines()
-    tree = ast.parse(text)
-    problems = [
-        f"{path}:{number}: {len(line)} columns"
-        for number, line in enumerate(lines, 1)
-        if len(line) > LINE_COLUMNS_MAX
-    ]
-    problems += [
-        f"{path}:{number}: {word}"
-        for number, line in enumerate(lines, 1)
-        for word in BANNED_WORDS
-        if re.search(rf"\b{word}\b", line)
-    ]
+def test_style_of_a_file(path: Path) -> None:
+    name, text = name_of(path), path.read_text()
+    lines, tree = text.splitlines(), ast.parse(text)
+    problems = [*line_problems(lines), *size_problems(lines, tree)]
+    if lines and not ast.get_docstring(tree):
+        problems.append("no module docstring")
+    if path.stem in BANNED_NAMES:
+        problems.append("a name that says nothing")
+    nodes = list(ast.walk(tree))
+    problems += swallowed_exceptions(nodes, lines)
+    problems += imports_by_another_name(nodes)
+    if name.startswith("tests/"):
+        problems += wrong_pauses(nodes, name)
+    if name.startswith("tests/") and name not in INSIDES and not path.stem.startswith("bugs_of_"):
+        problems += private_uses(nodes)
+    assert not problems, f"{name}: " + "\n".join(problems)
+
+
+def line_problems(lines: list[str]) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if len(line) > LINE_COLUMNS_MAX:
+            yield f"line {number}: {len(line)} columns"
+        if found := BANNED_WORDS.search(line):
+            yield f"line {number}: {found[0]}"
+
+
+def size_problems(lines: list[str], tree: ast.Module) -> Iterator[str]:
+    if len(lines) > FILE_LINES_MAX:
+        yield f"{len(lines)} lines"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = (node.end_lineno or 0) - node.lineno + 1
             if size > FUNCTION_LINES_MAX:
-                problems.append(f"{path}:{node.lineno}: {node.name} has {size} lines")
-    if len(lines) > FILE_LINES_MAX:
-        problems.append(f"{path}: {len(lines)} lines")
-    if lines and not ast.get_docstring(tree):
-        problems.append(f"{path}: no module docstring")
-    if path.stem in BANNED_NAMES:
-        problems.append(f"{path}: a name that says nothing")
-    assert not problems, "\n".join(problems)
+                yield f"line {node.lineno}: {node.name} has {size} lines"
+
+
+def swallowed_exceptions(nodes: list[ast.AST], lines: list[str]) -> Iterator[str]:
+    """An empty handler needs a reason beside it."""
+    for node in nodes:
+        match node:
+            case ast.ExceptHandler(body=[ast.Pass(lineno=number)]) if "#" not in lines[number - 1]:
+                yield f"line {number}: an exception is swallowed without a reason"
+
+
+def imports_by_another_name(nodes: list[ast.AST]) -> Iterator[str]:
+    """Users import from `quorum_wal`; by any other name a module would be loaded twice."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            imported = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imported = [node.module]
+        else:
+            continue
+        for module in imported:
+            if module.split(".")[0] in OURS:
+                yield f"line {node.lineno}: import {module} below quorum_wal"
+
+
+def wrong_pauses(nodes: list[ast.AST], name: str) -> Iterator[str]:
+    """Each of PAUSES has one pause; any other wait has a condition and a deadline (wait_until)."""
+    found = sum(
+        isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")
+        for node in nodes
+    )
+    if found != (name in PAUSES):
+        yield f"{found} calls of sleep, expected {int(name in PAUSES)}: wait for a condition"
+
+
+_PRIVATE = re.compile("_[a-z]")
+
+
+def private_uses(nodes: list[ast.AST]) -> Iterator[str]:
+    """Bugs are planted inside (bugs_of_*); everything else uses public interfaces. Names with one
+    underscore: those of others than `self`, and imports."""
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and _PRIVATE.match(node.attr):
+            owner = ast.unparse(node.value)
+            if owner not in ("self", "cls", "super()", "os", "other"):
+                yield f"line {node.lineno}: {owner}.{node.attr} is private"
+        elif isinstance(node, ast.ImportFrom):
+            names = [each.name for each in node.names if _PRIVATE.match(each.name)]
+            yield from (f"line {node.lineno}: {name} is private" for name in names)
+
+
+def test_the_exceptions_of_these_rules_exist() -> None:
+    gone = [name for name in (*PAUSES, *INSIDES) if not (ROOT / name).exists()]
+    assert gone == []
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:
@@ -96,21 +185,6 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     first."""
     names = Counter(path.name for path in PYTHON if path.name.startswith("test_"))
     assert [name for name, count in names.items() if count > 1] == []
-
-
-def test_no_swallowed_exceptions() -> None:
-    """An empty handler needs a reason beside it."""
-    problems = []
-    for path in PYTHON:
-        text = path.read_text()
-        lines = text.splitlines()
-        for node in ast.walk(ast.parse(text)):
-            if not isinstance(node, ast.ExceptHandler):
-                continue
-            is_empty = len(node.body) == 1 and isinstance(node.body[0], ast.Pass)
-            if is_empty and "#" not in lines[node.body[0].lineno - 1]:
-                problems.append(f"{path}:{node.lineno}")
-    assert not problems, "\n".join(problems)
 
 
 #: The cores, and the code that executes their actions: mypy reports a missing case as an error.
@@ -148,79 +222,3 @@ def test_links_in_docs_lead_somewhere() -> None:
             if "://" not in target and not (page.parent / target).exists():
                 problems.append(f"{name_of(page)}: {target}")
     assert not problems, "\n".join(problems)
-
-
-#: Pauses that are the subject of the test, and not a wait for something without a condition.
-PAUSES = {
-    "tests/contract/objectstore/faulty_store.py": "a store that answers late",
-    "tests/integration/qsync_client/test_qsync_cancellations.py": "the moment of a cancellation",
-    "tests/integration/qsync_client/test_qsync_faults.py": "the age of an admission",
-    "tests/integration/test_pg_fixtures_faults.py": "messages that are sent one after another",
-    "tests/integration/test_primary_lifecycle.py": "the moment of a crash",
-    "tests/integration/test_process_faults.py": "the length of a fault",
-    "tests/interpreter_probe.py": "a clock that ticks beside what is measured",
-    "tests/soak/members_run.py": "the time between two looks at a process of minutes",
-    "tests/spark/test_ingest.py": "the moment of a kill",
-    "tests/unit/test_interpreter_probe.py": "a call that waits",
-}
-
-
-def test_tests_wait_for_conditions() -> None:
-    """Each of PAUSES has one pause; any other wait has a condition and a deadline (wait_until)."""
-    pauses = Counter(
-        name_of(path)
-        for path in PYTHON
-        if path.is_relative_to(ROOT / "tests")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")
-    )
-    assert pauses == Counter(dict.fromkeys(PAUSES, 1))
-
-
-#: Files of tests that may use private members, and why.
-INSIDES = {
-    "tests/containers/container_network.py": "testcontainers has no public way",
-    "tests/integration/broken_promotion.py": "plants bugs",
-    "tests/simulation/core_copies.py": "copies cores",
-    "tests/soak/qsync_plants.py": "plants bugs",
-    "tests/spark/java_driver.py": "pyspark has no public way",
-    "tests/spark/test_object_store.py": "pyspark has no public way",
-    "tests/spark/test_pg_wal_batch.py": "pyspark has no public way",
-}
-
-
-def private_uses(path: Path) -> int:
-    """Of names with one underscore: those of others than `self`, and imports."""
-    count = 0
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr):
-            count += ast.unparse(node.value) not in ("self", "cls", "super()", "os", "other")
-        if isinstance(node, ast.ImportFrom):
-            count += sum(bool(re.match("_[a-z]", name.name)) for name in node.names)
-    return count
-
-
-def test_tests_use_public_interfaces() -> None:
-    """Bugs are planted inside (bugs_of_*); everything else uses public interfaces."""
-    uses = {
-        name: count
-        for path in PYTHON
-        if path.is_relative_to(ROOT / "tests") and not path.name.startswith("bugs_of_")
-        if (name := name_of(path)) not in INSIDES and (count := private_uses(path))
-    }
-    assert uses == {}
-
-
-#: Users import from this package; by any other name a module would be loaded twice.
-OURS = tuple(link.name for link in (ROOT / "quorum_wal").iterdir() if link.is_symlink())
-
-
-@pytest.mark.parametrize("path", PYTHON, ids=name_of)
-def test_packages_have_one_name(path: Path) -> None:
-    problems = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            problems += [alias.name for alias in node.names if alias.name.split(".")[0] in OURS]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            problems += [node.module] if node.module.split(".")[0] in OURS else []
-    assert not problems, f"{name_of(path)}: import these below quorum_wal: {problems}"
