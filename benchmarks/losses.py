@@ -97,10 +97,11 @@ def drill(
 
 
 def _check_status(layout: Layout, cluster: SiteCluster) -> None:
-    """Checks that `sk status` reports the expected losses as survivable. Raises FixtureError."""
-    promised, expected = cluster.survived_sites(), {s for s in layout.sites if layout.survives(s)}
-    if promised != expected:
-        raise FixtureError(f"sk status says that {promised} may be lost, expected {expected}")
+    """Waits until `sk status` reports the expected losses as survivable: a member may just have
+    connected."""
+    expected = {s for s in layout.sites if layout.survives(s)}
+    what = f"sk status to say that {sorted(expected)} may be lost"
+    wait_until(lambda: cluster.survived_sites() == expected, TIMEOUT, what)
 
 
 Scenario = Callable[[Drill], LossSample]

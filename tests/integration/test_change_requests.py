@@ -36,15 +36,23 @@ from quorum_wal.walproposer.timelines.timeline_creation import require_timeline
 
 SEGMENT_BYTES = 1 << 20
 TIMEOUT = 120.0
+ROWS = 50
 JSON = {"Content-Type": "application/json"}
 
 
 class World:
-    """A cluster of three, three spare safekeepers, and clients that commit."""
+    """A cluster of three, spare safekeepers, and clients that commit."""
 
-    def __init__(self, cluster: QuorumCluster, spares: list[SafekeeperProcess]) -> None:
+    def __init__(self, cluster: QuorumCluster, stack: ExitStack) -> None:
         self.cluster = cluster
-        self.safekeepers = {s.id: s for s in (*cluster.safekeepers, *spares)}
+        self._stack = stack
+        self.safekeepers = {s.id: s for s in cluster.safekeepers}
+
+    def add_spares(self, *ids: int) -> None:
+        """Empty safekeepers, which run."""
+        for id in ids:
+            spare = SafekeeperProcess(id, self.cluster.root / f"safekeeper-{id}")
+            self.safekeepers[id] = self._stack.enter_context(spare)
 
     def config(self, *ids: int) -> ProposerConfig:
         """The configuration of a proposer that knows only these addresses."""
@@ -101,21 +109,17 @@ def world(
         wal_seg_size=SEGMENT_BYTES,
         template=initdb_template(pg_binaries, SEGMENT_BYTES),
     )
-    spares = [SafekeeperProcess(id, tmp_path / f"safekeeper-{id}") for id in (4, 5, 6)]
-    with ExitStack() as stack:
-        stack.enter_context(cluster)
-        for spare in spares:
-            stack.enter_context(spare)
-        yield World(cluster, spares)
+    with cluster, ExitStack() as stack:
+        yield World(cluster, stack)
 
 
 @pytest.fixture
 def ledger(world: World) -> Iterator[Ledger]:
     """At the end of every test no acknowledged row is lost."""
     with Ledger(world.cluster.postgres.dsn(), clients=3, seed=secrets.randbits(32)) as ledger:
-        ledger.wait_for_progress(100, TIMEOUT)
+        ledger.wait_for_progress(ROWS, TIMEOUT)
         yield ledger
-        ledger.wait_for_progress(100, TIMEOUT)
+        ledger.wait_for_progress(ROWS, TIMEOUT)
     assert ledger.verify().ok
 
 
@@ -130,6 +134,7 @@ def end(*safekeepers: SafekeeperProcess) -> None:
 def test_all_members_are_replaced_while_commits_continue(world: World, ledger: Ledger) -> None:
     """The old members are switched off. The proposer, which was given only their addresses,
     continues after a restart of its primary."""
+    world.add_spares(4, 5, 6)
     term = world.cluster.proposer.term
     told = world.change(4, 5, 6)
     assert told[-1] == "done"
@@ -143,13 +148,13 @@ def test_all_members_are_replaced_while_commits_continue(world: World, ledger: L
         left = world.safekeepers[id]
         wait_until(lambda left=left: has_left(left), TIMEOUT, "it to leave")  # type: ignore[misc]
     end(*(world.safekeepers[id] for id in (1, 2, 3)))
-    ledger.wait_for_progress(100, TIMEOUT)
+    ledger.wait_for_progress(ROWS, TIMEOUT)
 
     world.cluster.postgres.crash()
     world.cluster.postgres.start()
     world.cluster.proposer.wait_streaming_above(term, TIMEOUT)
     assert world.members() == [4, 5, 6]
-    ledger.wait_for_progress(100, TIMEOUT)
+    ledger.wait_for_progress(ROWS, TIMEOUT)
     world.cluster.safekeepers[:] = [world.safekeepers[id] for id in (4, 5, 6)]
     ledger.pause()
     ledger.wait_idle(TIMEOUT)
@@ -164,7 +169,10 @@ def has_left(safekeeper: SafekeeperProcess) -> bool:
     return status is not None and status["has_left"] is True
 
 
-def test_the_same_request_again_finds_it_done(world: World, ledger: Ledger) -> None:
+def test_the_same_request_again_finds_it_done_and_who_has_left_may_return(
+    world: World, ledger: Ledger
+) -> None:
+    world.add_spares(4)
     request = world.request((1, 2, 4))
     change_members(world.config(), request)
     generation = world.page()["generation"]
@@ -172,11 +180,7 @@ def test_the_same_request_again_finds_it_done(world: World, ledger: Ledger) -> N
     assert world.page()["generation"] == generation
     code, page = world.ask("POST", "/members", request_page(request))
     assert (code, page["change"]["state"]) == (HTTPStatus.ACCEPTED, "done")
-
-
-def test_a_member_that_has_left_may_return(world: World, ledger: Ledger) -> None:
-    world.change(1, 2, 4)
-    ledger.wait_for_progress(50, TIMEOUT)
+    ledger.wait_for_progress(ROWS, TIMEOUT)
     world.change(1, 2, 3)
     assert world.members() == [1, 2, 3]
     lsn = world.cluster.commit_lsn()
@@ -184,11 +188,12 @@ def test_a_member_that_has_left_may_return(world: World, ledger: Ledger) -> None
 
 
 def test_a_dead_member_is_replaced(world: World, ledger: Ledger) -> None:
+    world.add_spares(4)
     end(world.safekeepers[3])
     told = world.change(1, 2, 4)
     assert told[-1] == "done"
     end(world.safekeepers[2])  # of the three present members
-    ledger.wait_for_progress(100, TIMEOUT)
+    ledger.wait_for_progress(ROWS, TIMEOUT)
 
 
 def test_a_wiped_disk_counts_as_lost_under_its_id_and_joins_under_another(
@@ -215,7 +220,7 @@ def test_a_wiped_disk_counts_as_lost_under_its_id_and_joins_under_another(
         world.change(1, 2, 7)
         assert world.members() == [1, 2, 7]
         end(world.safekeepers[1])
-        ledger.wait_for_progress(100, TIMEOUT)
+        ledger.wait_for_progress(ROWS, TIMEOUT)
         world.safekeepers[1].start()
         world.safekeepers[1].wait_ready()
 
@@ -224,6 +229,7 @@ def test_a_wiped_disk_counts_as_lost_under_its_id_and_joins_under_another(
 
 
 def test_a_request_based_on_other_members_is_refused(world: World) -> None:
+    world.add_spares(4)
     request = world.request((1, 2, 4))
     stale = ChangeRequest(request.generation + 1, request.members)
     code, page = world.ask("POST", "/members", request_page(stale))
@@ -245,6 +251,7 @@ def test_a_running_change_excludes_others_and_can_be_cancelled(
     world: World, ledger: Ledger
 ) -> None:
     """A new safekeeper that is frozen never answers."""
+    world.add_spares(4, 5)
     stuck, other = world.request((1, 2, 4)), world.request((1, 2, 5))
     world.safekeepers[4].pause()
     outcomes: list[str] = []
@@ -261,7 +268,7 @@ def test_a_running_change_excludes_others_and_can_be_cancelled(
     assert "to get the timeline: 4" in world.page()["change"]["waits_for"]
     with pytest.raises(Refusal, match="another change is under way"):
         change_members(world.config(), other)
-    ledger.wait_for_progress(50, TIMEOUT)
+    ledger.wait_for_progress(ROWS, TIMEOUT)
     cancel_change(world.config())
     thread.join(TIMEOUT)
     assert outcomes == ["the members stay as they were: it was cancelled"]
@@ -274,6 +281,7 @@ def test_a_running_change_excludes_others_and_can_be_cancelled(
 def test_the_token_is_required_and_a_proposer_that_cannot_be_asked_is_not_fenced(
     world: World, ledger: Ledger, tmp_path: Path
 ) -> None:
+    world.add_spares(4)
     tokens = {"--http-token-file": "r" * 20, "--admin-token-file": "a" * 20}
     arguments = []
     for option, token in tokens.items():
@@ -295,7 +303,7 @@ def test_the_token_is_required_and_a_proposer_that_cannot_be_asked_is_not_fenced
         assert code == HTTPStatus.UNAUTHORIZED
         change_members(world.config(), request, http_token=tokens["--admin-token-file"])
         assert promised_term(world) == term
-        ledger.wait_for_progress(100, TIMEOUT)
+        ledger.wait_for_progress(ROWS, TIMEOUT)
         ledger.pause()
         ledger.wait_idle(TIMEOUT)
     world.cluster.proposer = world.cluster.new_proposer(configure=True)
@@ -320,12 +328,13 @@ def promised_term(world: World) -> int:
 
 def test_a_change_without_a_proposer(world: World, ledger: Ledger) -> None:
     """A proposer that is given only the address of a member that has left finds the new members."""
+    world.add_spares(4, 5)
     world.cluster.proposer.terminate()
     world.change(3, 4, 5, knows=(1,))
     end(world.safekeepers[2])
     proposer = world.cluster.proposer = attach(world, 1)
     assert world.members() == [3, 4, 5]
-    ledger.wait_for_progress(100, TIMEOUT)
+    ledger.wait_for_progress(ROWS, TIMEOUT)
     status = proposer.status()
     assert status["quorum"]["members"] == 3
     assert {peer["id"] for peer in status["safekeepers"]} == {3, 4, 5}

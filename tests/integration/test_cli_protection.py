@@ -177,23 +177,29 @@ def protected(cluster: QuorumCluster) -> bool:
     return "sk_proposer_commits_protected 1.0" in text
 
 
+def wait_noticed(cluster: QuorumCluster, *, is_protected: bool) -> None:
+    """It asks the primary every few seconds; each `sk status` meanwhile would be a process."""
+    wait_until(lambda: protected(cluster) is is_protected, TIMEOUT, "the proposer to notice it")
+
+
 def test_the_proposer_notices_it_too(cluster: QuorumCluster, tmp_path: Path) -> None:
     """An emptied setting, and another client that connected before the proposer."""
     postgres, proposer = cluster.postgres, cluster.proposer
-    wait_until(lambda: protected(cluster), TIMEOUT, "the proposer to have asked")
+    wait_noticed(cluster, is_protected=True)
     with altered(postgres, NAMES, ""):
+        wait_noticed(cluster, is_protected=False)
         verdict = wait_own_verdict(cluster, "UNPROTECTED: commits return without the quorum")
         assert f"{NAMES}: empty: commits return with one copy, on the primary" in verdict
         assert "COMMITS RETURN WITHOUT THE QUORUM" in proposer.log_text()
-        assert not protected(cluster)
+    wait_noticed(cluster, is_protected=True)
     wait_own_verdict(cluster, "OK")
-    assert protected(cluster)
     proposer.kill()
     with receiver(cluster, tmp_path / "seat", "walproposer") as intruder:
         proposer.start()
         verdict = wait_own_verdict(cluster, "UNPROTECTED")
         assert "which is not our proposer, confirms commits without the quorum" in verdict
         intruder.interrupt()
+        wait_noticed(cluster, is_protected=True)
         wait_own_verdict(cluster, "OK")
 
 

@@ -25,21 +25,26 @@ from quorum_wal.walproposer.primary.primary_address import PrimaryAddress
 from quorum_wal.walproposer.qsync.coordinator import Coordinator
 from quorum_wal.walproposer.qsync.verdict_server import OPEN_ACCESS
 
-SEGMENT_BYTES = 1 << 20
+PORT = free_port()
 NEVER = f"skq1.d.1.1-1-1-1.{'0' * 32}"
 AGE_MAX_SECONDS = 2.0
 
 
+@pytest.fixture(scope="module")
+def cluster_options() -> dict[str, Any]:
+    arguments = qsync_arguments(PORT, "--qsync-age-max", str(AGE_MAX_SECONDS))
+    return {"settings": SETTINGS, "proposer_arguments": arguments}
+
+
 @pytest.fixture
-def world(quorum_cluster: Callable[..., QuorumCluster]) -> QsyncWorld:
-    port = free_port()
-    cluster = quorum_cluster(
-        wal_seg_size=SEGMENT_BYTES,
-        settings=SETTINGS,
-        proposer_arguments=qsync_arguments(port, "--qsync-age-max", str(AGE_MAX_SECONDS)),
-    )
+def world(cluster: QuorumCluster) -> QsyncWorld:
+    """Without the transactions and rows of the test before."""
+    made = QsyncWorld(cluster, PORT)
+    for gid in made.limbo():
+        cluster.postgres.execute(f"ROLLBACK PREPARED '{gid}'")
+    cluster.postgres.execute("DROP TABLE IF EXISTS accounts")
     cluster.postgres.execute("CREATE TABLE accounts (name text, amount int)")
-    made = QsyncWorld(cluster, port)
+    wait_until(lambda: made.status()["len"] == 0, TIMEOUT, "the coordinator to know of no other")
     made.wait_deciding()
     return made
 
@@ -152,11 +157,19 @@ def test_watch_draws_until_it_is_interrupted(world: QsyncWorld, tmp_path: Path) 
         assert "Traceback" not in watch.log_text()
 
 
-def test_checks(world: QsyncWorld, standby_factory: Callable[..., Postgres]) -> None:
-    primary = world.postgres
-    standby = standby_factory(primary, "standby", world.cluster.replica_conninfo())
+def test_checks(
+    quorum_cluster: Callable[..., QuorumCluster], standby_factory: Callable[..., Postgres]
+) -> None:
+    """On a cluster of its own, whose settings become wrong."""
+    port = free_port()
+    cluster = quorum_cluster(
+        wal_seg_size=1 << 20, settings=SETTINGS, proposer_arguments=qsync_arguments(port)
+    )
+    QsyncWorld(cluster, port).wait_deciding()
+    primary = cluster.postgres
+    standby = standby_factory(primary, "standby", cluster.replica_conninfo())
     arguments = ("--primary", primary.dsn(), "--standby", standby.dsn())
-    page = sk_json("qsync", "check", *arguments, "--coordinator", address(world))
+    page = sk_json("qsync", "check", *arguments, "--coordinator", f"127.0.0.1:{port}")
     assert page["passed"], page
     named = {finding["check"] for finding in page["findings"]}
     assert named >= {"version", "max_prepared_transactions", "wal_level", "janitor", "coordinator"}
@@ -168,7 +181,7 @@ def test_checks(world: QsyncWorld, standby_factory: Callable[..., Postgres]) -> 
     assert "20 on the standby" in done.stdout
     assert "30 on the primary" in done.stdout
     assert "wal_level" in done.stdout
-    keepers = ",".join(s.address for s in world.cluster.safekeepers)
+    keepers = ",".join(s.address for s in cluster.safekeepers)
     done = sk("check", *arguments, "--safekeepers", keepers)
     assert done.returncode == 3
     assert "20 on the standby" in done.stdout

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from quorum_wal.pg_fixtures.data_directory import WAL_SEG_SIZE
 from quorum_wal.pg_fixtures.failing_disk import FailingDisk
 from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
 from quorum_wal.pg_fixtures.postgres import Postgres
@@ -23,6 +24,8 @@ NOW_WAIT = "commits now wait for the quorum"
 CHECKPOINTER_WAIT = "SELECT wait_event FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
 NAMES = "SHOW synchronous_standby_names"
 IN_A_FLUSH = ([("DataFileFlush",)], [("DataFileSync",)])
+#: The proposer asks ten times in this time.
+LOADED_BEFORE = "SELECT clock_timestamp() - pg_conf_load_time() > interval '1 s'"
 COMMIT = "SELECT pg_logical_emit_message(true, 'a', 'b')"
 
 
@@ -54,14 +57,18 @@ def slow_checkpoint(postgres: Postgres, disk: FailingDisk) -> Iterator[None]:
 
 
 def test_a_busy_checkpointer(
-    pg_binaries: PostgresBinaries, tmp_path: Path, safekeepers: list[str]
+    pg_binaries: PostgresBinaries,
+    initdb_template: Callable[[PostgresBinaries, int], Path],
+    tmp_path: Path,
+    safekeepers: list[str],
 ) -> None:
     """Sessions read the setting at once, but no commit waits before the checkpointer has it."""
     data_dir = tmp_path / "primary"
+    template = initdb_template(pg_binaries, WAL_SEG_SIZE)
     with skip_if_unavailable():
         disk = FailingDisk(tmp_path / "disk", only_below=data_dir / "base")
     with (
-        Postgres(pg_binaries, data_dir, env=disk.env) as postgres,
+        Postgres(pg_binaries, data_dir, template=template, env=disk.env) as postgres,
         slow_checkpoint(postgres, disk),
         ProposerProcess(
             postgres.dsn(), safekeepers, log_path=tmp_path / "proposer.log", configure=True
@@ -71,6 +78,9 @@ def test_a_busy_checkpointer(
             lambda: postgres.execute(NAMES) == [('"walproposer"',)], TIMEOUT, "the setting"
         )
         proposer.wait_until(lambda: proposer.state == "streaming", TIMEOUT, "it to stream")
+        proposer.wait_until(
+            lambda: postgres.execute(LOADED_BEFORE) == [(True,)], TIMEOUT, "it to ask again"
+        )
         assert postgres.execute(CHECKPOINTER_WAIT) in IN_A_FLUSH
         assert not proposer.is_configured()
         assert NOW_WAIT not in log_text(proposer)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from failover_world import SETTINGS
@@ -36,15 +37,16 @@ DIRECT_SECONDS = 1.0
 BUSY_SECONDS = 2.0
 
 
+@pytest.fixture(scope="module")
+def cluster_options() -> dict[str, Any]:
+    return {"safekeepers": 5, "proxied": True, "proposer_arguments": VIA}
+
+
 @pytest.fixture
-def chained_cluster(quorum_cluster: Callable[..., QuorumCluster]) -> QuorumCluster:
-    cluster = quorum_cluster(
-        safekeepers=5,
-        proxied=True,
-        settings=SETTINGS,
-        wal_seg_size=SEGMENT_BYTES,
-        proposer_arguments=VIA,
-    )
+def chained_cluster(cluster: QuorumCluster) -> QuorumCluster:
+    """With a new proposer, because one that has seen the source fail uses it again much later."""
+    cluster.proposer.kill()
+    cluster.start()
     wait_chained(cluster.proposer)
     return cluster
 
@@ -180,13 +182,16 @@ def test_a_new_term_is_won_with_what_the_chain_brought(
 
 
 def test_a_standby_is_promoted_while_members_are_chained(
-    chained_cluster: QuorumCluster,
+    quorum_cluster: Callable[..., QuorumCluster],
     standby_factory: Callable[..., Postgres],
     ledger_of: Callable[[QuorumCluster], Ledger],
 ) -> None:
     """The primary and both direct members except the source are lost: the standby begins with the
     WAL that 4 and 5 got from 3. Its proposer uses the chain that it was given."""
-    cluster = chained_cluster
+    cluster = quorum_cluster(
+        safekeepers=5, settings=SETTINGS, wal_seg_size=SEGMENT_BYTES, proposer_arguments=VIA
+    )
+    wait_chained(cluster.proposer)
     standby = standby_factory(cluster.postgres, "standby", cluster.replica_conninfo())
     ledger = ledger_of(cluster)
     assert are_chained(cluster.proposer)

@@ -206,14 +206,6 @@ def test_one_newcomer_named_twice_is_one_member(world: MembersWorld) -> None:
     assert world.listed()["membership"]["generation"] == generation
 
 
-def test_two_newcomers_with_one_id_are_refused(world: MembersWorld) -> None:
-    world.new_keeper(4)
-    with SafekeeperProcess(4, world.cluster.root / "another-4") as another:
-        done = world.member("add", world.address(4), another.address)
-        assert_refused(done, 1, "have the same id 4", "--id")
-    assert world.members() == [1, 2, 3]
-
-
 def test_members_cannot_be_removed_one_by_one_to_the_last(
     world: MembersWorld, ledger_of: LedgerOf
 ) -> None:

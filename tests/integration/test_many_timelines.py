@@ -120,7 +120,9 @@ def rot_control_file(data_dir: Path, name: TimelineId) -> None:
 
 @pytest.fixture(scope="module")
 def made(
-    pg_binaries: PostgresBinaries, tmp_path_factory: pytest.TempPathFactory
+    pg_binaries: PostgresBinaries,
+    initdb_template: Callable[[PostgresBinaries, int], Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
     root = tmp_path_factory.mktemp("many")
     with ExitStack() as stack:
@@ -128,7 +130,8 @@ def made(
             stack.enter_context(SafekeeperProcess(id, root / f"safekeeper-{id}", arguments=OPTIONS))
             for id in (1, 2, 3)
         ]
-        working = stack.enter_context(Postgres(pg_binaries, root / "working", wal_seg_size=MIB))
+        template = initdb_template(pg_binaries, MIB)
+        working = stack.enter_context(Postgres(pg_binaries, root / "working", template=template))
         addresses = [safekeeper.address for safekeeper in safekeepers]
         arguments = attach(root, working, WORKING, addresses)
         proposer = stack.enter_context(

@@ -82,6 +82,14 @@ def test_a_newcomer_with_the_id_of_a_member(world: MembersWorld) -> None:
             assert_unchanged(world, run, "another data directory", "sk member replace 3")
 
 
+def test_two_newcomers_with_one_id(world: MembersWorld) -> None:
+    world.new_keeper(4)
+    with SafekeeperProcess(4, world.cluster.root / "another-4") as another:
+        run = partial(world.member, "add", world.address(4), another.address)
+        assert_unchanged(world, run, "have the same id 4", "--id")
+    assert world.members() == [1, 2, 3]
+
+
 def test_what_does_not_fit_the_members(world: MembersWorld) -> None:
     second = world.address(2)
     assert_unchanged(
@@ -124,9 +132,8 @@ def test_a_dry_run_changes_nothing(world: MembersWorld) -> None:
     assert world.state_on(4) == ""
 
 
-def test_less_than_a_quorum_alive(lone_world: MembersWorld) -> None:
+def test_less_than_a_quorum_alive(world: MembersWorld) -> None:
     """Of the requested set, while commits continue; of the present set, while none returns."""
-    world = lone_world
     world.new_keeper(4)
     world.keepers[3].kill()
     run = partial(world.member, "remove", 2)

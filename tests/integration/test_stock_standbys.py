@@ -60,7 +60,7 @@ def xmin_of_slot(primary: Postgres) -> int | None:
 
 
 def pgbench(primary: Postgres) -> None:
-    primary.pgbench("-n", "-c", "4", "-t", "100")
+    primary.pgbench("-n", "-c", "4", "-t", "25")
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from quorum_wal.walproposer.errors import WalProposerError
 
 MIB = 1 << 20
 TIMEOUT = 120.0
-ROWS = 200
+ROWS = 100
 FLOOD_BYTES = 64 * MIB
 #: Without any commit of the healthy timeline; on a busy machine this takes seconds.
 SILENCE_SECONDS_MAX = 5.0
@@ -61,6 +61,7 @@ class Attached:
 class World:
     root: Path
     binaries: PostgresBinaries
+    template: Path
     safekeepers: list[SafekeeperProcess]
     disks: list[FailingDisk]
     stack: ExitStack
@@ -73,10 +74,13 @@ class World:
     def addresses(self) -> list[str]:
         return [safekeeper.address for safekeeper in self.safekeepers]
 
-    def attach(self, name: TimelineId, stack: ExitStack) -> Attached:
-        """A new primary that streams; it ends with the stack."""
-        folder = self.root / name.timeline_id.hex()
-        postgres = stack.enter_context(Postgres(self.binaries, folder, wal_seg_size=MIB))
+    def attach(self, name: TimelineId, stack: ExitStack, *, fresh: bool = False) -> Attached:
+        """A new primary that streams; it ends with the stack. Primaries share a system identifier,
+        except a fresh one."""
+        folder = self.root / f"{name.timeline_id.hex()}-{name.tenant_id.hex()}"
+        template = None if fresh else self.template
+        server = Postgres(self.binaries, folder, wal_seg_size=MIB, template=template)
+        postgres = stack.enter_context(server)
         members = ("--safekeepers", ",".join(self.addresses))
         dsn = postgres.dsn()
         created = sk("timeline", "create", "--primary", dsn, "--timeline", name, *members)
@@ -94,11 +98,13 @@ class World:
         return Attached(name, postgres, proposer)
 
     @contextmanager
-    def troubled(self, name: TimelineId | None = None) -> Iterator[Attached]:
+    def troubled(
+        self, name: TimelineId | None = None, *, fresh: bool = False
+    ) -> Iterator[Attached]:
         """Inside the block there is a second primary; afterwards its timeline is deleted."""
         name = name or TimelineId(b"troubled".ljust(16, b"\0"), next(_names).to_bytes(16, "big"))
         with ExitStack() as stack:
-            yield self.attach(name, stack)
+            yield self.attach(name, stack, fresh=fresh)
         gone = sk("timeline", "delete", name, "--yes", "--safekeepers", ",".join(self.addresses))
         assert gone.returncode == 0, gone.stderr
 
@@ -138,7 +144,9 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(
-    pg_binaries: PostgresBinaries, tmp_path_factory: pytest.TempPathFactory
+    pg_binaries: PostgresBinaries,
+    initdb_template: Callable[[PostgresBinaries, int], Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
     root = tmp_path_factory.mktemp("apart")
     with ExitStack() as stack:
@@ -150,7 +158,8 @@ def world(
                 disks.append(FailingDisk(root / f"disk-{id}", only_below=below))
             safekeepers.append(SafekeeperProcess(id, data_dir, env=disks[-1].env))
             stack.enter_context(safekeepers[-1])
-        yield World(root, pg_binaries, safekeepers, disks, stack)
+        template = initdb_template(pg_binaries, MIB)
+        yield World(root, pg_binaries, template, safekeepers, disks, stack)
 
 
 @pytest.fixture
@@ -208,7 +217,7 @@ def test_a_timeline_with_a_damaged_control_file(world: World, ledger: Ledger) ->
             with pytest.raises(WalProposerError, match="has checksum"):
                 command(safekeeper.address, "TIMELINE_STATUS", **named(troubled.name))
             ledger.wait_for_progress(ROWS, TIMEOUT)
-        with world.troubled() as another:
+        with world.troubled(fresh=True) as another:
             assert another.postgres.execute("SELECT count(*) FROM first") == [(0,)]
 
 
