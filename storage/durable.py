@@ -182,7 +182,7 @@ def clear_range(fd: int, begin: int, end: int, path: Path) -> bool:
         length = min(SLICE_BYTES, end - begin)
         with storage_errors(path, "read"):
             found = os.pread(fd, length, begin)
-        if found != memoryview(ZERO_BLOCK)[:length]:
+        if found != ZERO_BLOCK[:length]:  # with a memoryview it takes 300 times as long
             zero_range(fd, begin, begin + length, path)
             is_written = True
         begin += length

@@ -24,11 +24,14 @@ import zstandard
 
 from quorum_wal.pgwal.errors import SegmentNameError
 from quorum_wal.pgwal.lsn import format_lsn
+from quorum_wal.pgwal.page import WAL_PAGE_SIZE
 from quorum_wal.pgwal.segment import parse_segment_name
 from quorum_wal.spark.errors import WalInputError
 from quorum_wal.spark.inputs.wal_input import LostWal
 
 BLOCK_BYTES = 1 << 20
+#: the first two pages
+HEAD_BYTES = 2 * WAL_PAGE_SIZE
 #: compressed bytes in one read
 _COMPRESSED_BYTES = 1 << 16
 
@@ -52,14 +55,21 @@ class SegmentFile:
     is_partial: bool
     compression: str
 
-    def blocks(self, wal_seg_size: int, offset: int = 0) -> Iterator[bytes]:
+    def head(self, wal_seg_size: int) -> bytes:
+        """HEAD_BYTES, more of a compressed file, or what there is. Raises what `blocks` raises,
+        LostWal only if nothing can be read."""
+        return next(self.blocks(wal_seg_size, block_bytes=HEAD_BYTES), b"")
+
+    def blocks(
+        self, wal_seg_size: int, offset: int = 0, block_bytes: int = BLOCK_BYTES
+    ) -> Iterator[bytes]:
         """The content from `offset` on, which must be a multiple of BLOCK_BYTES. Every block but
-        the last has BLOCK_BYTES. Raises LostWal if the file is truncated or damaged,
-        RemovedSegment, WalInputError."""
+        the last has `block_bytes`, or BLOCK_BYTES of a compressed file. Raises LostWal if the file
+        is truncated or damaged, RemovedSegment, WalInputError."""
         length = offset
         try:
             with self.path.open("rb", buffering=0) as file:
-                for block in self._content(file, offset):
+                for block in self._content(file, offset, block_bytes):
                     length += len(block)
                     if length > wal_seg_size:
                         raise self._lost(wal_seg_size, wal_seg_size, "is longer than that")
@@ -76,10 +86,10 @@ class SegmentFile:
         if length < wal_seg_size and not self.is_partial:
             raise self._lost(length, wal_seg_size, "ends there")
 
-    def _content(self, file: BinaryIO, offset: int) -> Iterator[bytes]:
+    def _content(self, file: BinaryIO, offset: int, block_bytes: int) -> Iterator[bytes]:
         if not self.compression:
             file.seek(offset)
-            return iter(lambda: file.read(BLOCK_BYTES), b"")  # a file returns full blocks
+            return iter(lambda: file.read(block_bytes), b"")  # a file returns full blocks
         content = _even(_DECOMPRESSORS[self.compression](file))
         return islice(content, offset // BLOCK_BYTES, None)
 

@@ -87,17 +87,17 @@ class SegmentFolder:
         file = self.files[segno][0]
         lsn = self.start_lsn(segno)
         try:
-            block = next(file.blocks(self.facts.wal_seg_size), b"")
+            head = file.head(self.facts.wal_seg_size)
         except RemovedSegment:
             raise
         except LostWal:
             return False
-        header = parse_page_header(block)
+        header = parse_page_header(head)
         if header is None:
             return file.is_partial
-        if any(block[:WAL_PAGE_SIZE]):
+        if any(head[:WAL_PAGE_SIZE]):
             return header.magic in _MAJORS and header.page_lsn < lsn
-        return not self._is_page(parse_page_header(block, WAL_PAGE_SIZE), lsn + WAL_PAGE_SIZE)
+        return not self._is_page(parse_page_header(head, WAL_PAGE_SIZE), lsn + WAL_PAGE_SIZE)
 
     def _is_page(self, header: PageHeader | None, lsn: int) -> bool:
         return header is not None and header.magic in _MAJORS and header.page_lsn == lsn
@@ -152,7 +152,7 @@ def _facts(path: Path, names: Sequence[str]) -> ServerFacts:
 
 def _facts_of(file: SegmentFile) -> ServerFacts | None:
     try:
-        header = parse_page_header(next(file.blocks(WAL_SEG_SIZE_MAX), b""))
+        header = parse_page_header(file.head(WAL_SEG_SIZE_MAX))
     except LostWal:
         return None
     if header is None or header.system_id is None or header.wal_seg_size is None:
