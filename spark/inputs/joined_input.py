@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quorum_wal.consensus.messages import ServerFacts
 from quorum_wal.pgwal.page import WAL_PAGE_SIZE
 from quorum_wal.spark.errors import WalInputError
 from quorum_wal.spark.inputs.archive_input import ArchiveInput
-from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput
 from quorum_wal.spark.inputs.wal_input import WalChunk
+
+if TYPE_CHECKING:
+    from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from quorum_wal.spark.jobs.lake import Batch
 from quorum_wal.spark.records.wal_schema import schema_of
 from quorum_wal.spark.sources.input_options import InputOptions
 from quorum_wal.spark.sources.range_plan import plan_start
-from quorum_wal.spark.sources.slot import slot_of
 
 TIME = "xact_time"
 RECORD_ALIGNMENT = 8
@@ -49,9 +48,10 @@ def plan_batch(
 def hold_slot(options: InputOptions, lsn: int) -> None:
     """Makes the safekeepers keep WAL from `lsn` on, if option `slot` names a slot. Raises
     WalInputError."""
-    slot = slot_of(options)
-    if slot is not None:
-        slot.hold(lsn, options.wal_input.facts().wal_seg_size)
+    if options.slot is not None:
+        from quorum_wal.spark.sources.slot import slot_of  # with psycopg
+
+        slot_of(options).hold(lsn, options.wal_input.facts().wal_seg_size)
 
 
 def range_of(batch: Batch, start_lsn: int, end_lsn: int) -> WalRange:

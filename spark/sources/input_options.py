@@ -22,8 +22,6 @@ from quorum_wal.spark.errors import OptionError
 from quorum_wal.spark.inputs.archive_input import ArchiveInput
 from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.inputs.joined_input import JoinedInput
-from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput
-from quorum_wal.spark.inputs.safekeeper_session import parse_safekeepers
 from quorum_wal.spark.inputs.segment_file import is_segment_file_name
 from quorum_wal.spark.inputs.wal_input import WalInput
 from quorum_wal.spark.inputs.wal_reader import OnDamage
@@ -141,6 +139,10 @@ def _input(given: Mapping[str, str]) -> WalInput:
     if "safekeepers" not in given:
         assert stored is not None
         return stored
+    # Not for all: psycopg takes 0.1 s of each Python process, and Spark starts many.
+    from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput
+    from quorum_wal.spark.inputs.safekeeper_session import parse_safekeepers
+
     safekeepers = SafekeeperInput(parse_safekeepers(given["safekeepers"], timeline))
     if stored is None:
         return safekeepers

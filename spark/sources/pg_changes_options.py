@@ -12,7 +12,6 @@ from functools import partial
 from quorum_wal.objectstore.errors import ObjectStoreError
 from quorum_wal.objectstore.store import open_store
 from quorum_wal.spark.changes.catalog import load_catalog
-from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions
 from quorum_wal.spark.changes.change_spill import MEMORY_BYTES
 from quorum_wal.spark.changes.debezium_envelope import DebeziumEnvelope, Envelope
@@ -49,8 +48,16 @@ def parse_change_options(options: Mapping[str, str]) -> ChangeOptions:
             "neither catalog nor dsn is given",
             hint="sk catalog snapshot creates a catalog; dsn reads one when the query starts.",
         )
-    refresh = partial(take_catalog, dsn) if dsn else None
-    catalog = load_catalog(paths) if paths else take_catalog(dsn or "")
+    refresh = None
+    if dsn:
+        from quorum_wal.spark.changes.catalog_snapshot import take_catalog  # with psycopg
+
+        refresh = partial(take_catalog, dsn)
+    if paths:
+        catalog = load_catalog(paths)
+    else:
+        assert refresh is not None
+        catalog = refresh()
     table = catalog.table_named(given["table"]) if given.get("table") else None
     return ChangeOptions(
         catalog, table, refresh,

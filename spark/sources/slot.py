@@ -94,10 +94,9 @@ class StreamSlot:
             self._move(session, lsn)
 
 
-def slot_of(options: InputOptions) -> StreamSlot | None:
-    """The slot of option `slot`."""
-    if options.slot is None:
-        return None
+def slot_of(options: InputOptions) -> StreamSlot:
+    """The slot of option `slot`, which is given."""
+    assert options.slot is not None
     wal_input = options.wal_input
     safekeepers = wal_input.safekeepers if isinstance(wal_input, JoinedInput) else wal_input
     assert isinstance(safekeepers, SafekeeperInput)
