@@ -16,7 +16,8 @@ from quorum_wal.pg_fixtures.cluster import QuorumCluster
 from quorum_wal.pg_fixtures.postgres import Postgres
 from quorum_wal.pg_server.binaries import PostgresBinaries
 
-CHOSEN = ("before lsn", "before time", "before xid", "behind lsn", "behind time", "behind xid")
+#: Not "before lsn": the three behind prove each name, and two before that a failover is left out.
+CHOSEN = ("before time", "before xid", "behind lsn", "behind time", "behind xid")
 FILL = "INSERT INTO t SELECT {n}, repeat(md5(g::text), 4) FROM generate_series(1, 300) g"
 
 

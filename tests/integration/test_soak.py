@@ -1,5 +1,4 @@
-"""The soak for half a minute, and proofs that it detects defects; `make soak MINUTES=30` is the
-long one."""
+"""Short soaks, and proofs that they detect defects; `make soak MINUTES=30` is the long one."""
 
 from __future__ import annotations
 
@@ -25,8 +24,11 @@ from tests.soak.world import WAL_SEG_SIZE
 
 ROOT = Path(__file__).parents[2]
 SEED = 20261121
-MINUTES = 0.4
+MINUTES = 10  # at most
 QSYNC_MINUTES = 0.2
+#: Ctrl-C ends a run then, so that it proves as much on a busy machine.
+FAULT_LINES = 9  # the first failover has three, and a fault one or two
+CHANGES = 10  # of the members: each kind, and then a reckoning
 TIMEOUT = 240.0
 
 
@@ -57,14 +59,21 @@ def figures(report: str) -> dict[str, int]:
     return {what: int(count) for count, what in re.findall(r"^ +(\d+)  (.+)$", report, re.M)}
 
 
-def test_nothing_is_lost_in_a_minute_of_faults(soak: ServiceProcess) -> None:
+def run_until(soak: ServiceProcess, what: str, count: int) -> dict[str, int]:
+    """The figures when Ctrl-C has ended it after so many lines with `what`, with the verdict."""
     soak.start()
-    exit_code = soak.wait(TIMEOUT)
-    assert exit_code == 0, soak.log_text()
-    found = figures(soak.log_text())
+    soak.wait_until(lambda: soak.log_text().count(what) >= count, TIMEOUT, f"{count} of {what}")
+    soak.send_signal(signal.SIGINT)
+    assert soak.wait(TIMEOUT) == 0, soak.log_text()
+    assert "PASSED: nothing acknowledged was lost" in soak.log_text()
+    return figures(soak.log_text())
+
+
+def test_nothing_is_lost_in_a_run_of_faults(soak: ServiceProcess) -> None:
+    found = run_until(soak, " s  ", FAULT_LINES)
     assert found["rows lost"] == found["rows twice"] == 0
     assert found["rows acknowledged"] > 1000
-    assert found["faults survived"] >= 1
+    assert found["faults survived"] >= FAULT_LINES // 2
     assert found["failovers"] >= 1
     assert found["reckonings"] == found["failovers"] + 1
     assert "the longest time without a commit" in soak.log_text()
@@ -72,13 +81,10 @@ def test_nothing_is_lost_in_a_minute_of_faults(soak: ServiceProcess) -> None:
 
 def test_nothing_is_lost_while_the_members_change(soak: ServiceProcess) -> None:
     soak.program.append("--members")
-    soak.start()
-    exit_code = soak.wait(TIMEOUT)
-    assert exit_code == 0, soak.log_text()
-    found = figures(soak.log_text())
+    found = run_until(soak, ": sk member ", CHANGES)
     assert found["rows lost"] == found["rows twice"] == 0
     assert found["rows acknowledged"] > 100
-    assert found["changes of the members"] >= 2
+    assert found["changes of the members"] >= CHANGES
     assert "the longest wait of a commit for a change itself" in soak.log_text()
 
 
@@ -117,14 +123,6 @@ def test_a_bug_of_transactions_that_commit_on_quorum_is_found(
     assert soak.wait(TIMEOUT) == 1, soak.log_text()
     assert re.search(seen, soak.log_text()), soak.log_text()
     assert "FAILED: " in soak.log_text(), soak.log_text()
-
-
-def test_ctrl_c_ends_it_with_the_verdict(soak: ServiceProcess) -> None:
-    soak.start()
-    soak.wait_until(lambda: " s  " in soak.log_text(), TIMEOUT, "the first fault")
-    soak.send_signal(signal.SIGINT)
-    assert soak.wait(TIMEOUT) == 0, soak.log_text()
-    assert "PASSED: nothing acknowledged was lost" in soak.log_text()
 
 
 def test_the_check_detects_lost_wrong_and_duplicate_rows(postgres: Postgres) -> None:

@@ -13,6 +13,11 @@ from dataclasses import dataclass, field
 WATCH_INTERVAL = 0.01  # seconds
 
 
+def is_over(deadline: float, stopping: threading.Event) -> bool:
+    """Whether a run ends: its time is over, or `stopping` is set."""
+    return stopping.is_set() or time.monotonic() >= deadline
+
+
 @dataclass(slots=True)
 class Spell:
     """The time of one fault, in time.monotonic()."""

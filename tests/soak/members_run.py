@@ -21,7 +21,7 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.errors import DeadlineExceeded
 
 from .books import PROGRESS_ROWS, Books
-from .chronicle import Chronicle, SilenceWatch
+from .chronicle import Chronicle, SilenceWatch, is_over
 from .members_world import MembersWorld
 from .world import Loss
 
@@ -85,7 +85,7 @@ class MembersSoak:
             if self.changes % 10 == 0:
                 self.chronicle.note(self.books.reckon())
                 self.books.turn_page()
-            if time.monotonic() >= deadline or self.stopping.is_set():
+            if is_over(deadline, self.stopping):
                 break
         self._conclude()
 

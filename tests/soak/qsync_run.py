@@ -20,7 +20,7 @@ from quorum_wal.pg_fixtures.fork_server import ForkServer
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.errors import DeadlineExceeded
 
-from .chronicle import Chronicle
+from .chronicle import Chronicle, is_over
 from .qsync_book import COMMITTED, ROLLED_BACK, UNKNOWN, Name, QsyncBook
 from .qsync_client import ACCOUNTS, BALANCE, LED
 from .qsync_clients import PROGRAM, ClientProcess
@@ -147,7 +147,7 @@ class QsyncSoak:
                 for client in self.clients:
                     client.order("resume")
             is_done = minima.any and not self.tally.missing(minima)
-            if is_done or self.stopping.is_set() or time.monotonic() > deadline:
+            if is_done or is_over(deadline, self.stopping):
                 break
             if self.book.violations or self.knows_too_little:
                 break

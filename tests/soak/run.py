@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from quorum_wal.pg_server.errors import DeadlineExceeded
 
 from .books import Books
-from .chronicle import Chronicle, SilenceWatch, Spell
+from .chronicle import Chronicle, SilenceWatch, Spell, is_over
 from .faults import Fault, deal
 from .told import all_is_well, wait_for_truth
 from .world import Loss, World
@@ -52,7 +52,7 @@ class Soak:
         deadline = time.monotonic() + minutes * 60
         strike_at = 0.0
         faults = deal(self.world, self.rng)
-        while time.monotonic() < deadline and not self.stopping.wait(TICK_SECONDS):
+        while not is_over(deadline, self.stopping):
             self._lift([a for a in self._active if a.until <= time.monotonic()])
             self._tend()
             if time.monotonic() >= strike_at:
@@ -64,6 +64,7 @@ class Soak:
                 else:
                     self._strike(fault)
                 strike_at = time.monotonic() + self.rng.uniform(0.5, GAP_SECONDS_MAX)
+            self.stopping.wait(TICK_SECONDS)
         self._conclude()
 
     def _tend(self) -> None:
