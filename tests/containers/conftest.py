@@ -22,7 +22,7 @@ import docker
 from container_cluster import ContainerCluster
 from container_engine import HOST_VARIABLE, answering_host, own_engine, remove_leftovers
 from container_images import (
-    OLDER_VERSION,
+    NEWER_VERSION,
     VERSION,
     Engine,
     Images,
@@ -87,7 +87,7 @@ def images(engine: Engine) -> Images:
         postgres = pool.submit(build_postgres, engine)
         return Images(
             sk=build_sk(engine, VERSION),
-            older=build_sk(engine, OLDER_VERSION),
+            newer=build_sk(engine, NEWER_VERSION),
             postgres=postgres.result(),
         )
 

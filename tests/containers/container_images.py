@@ -37,7 +37,7 @@ OWN_BASE = f"{REPOSITORY}:bookworm"
 OWN_BASE_SUITE = "bookworm"
 OWN_BASE_PYTHON = "3.11"
 VERSION = "2"
-OLDER_VERSION = "1"
+NEWER_VERSION = "3"
 BUILD_TIMEOUT = 600.0  # seconds
 
 HINT = "as root: apt install mmdebstrap; or let the engine reach a registry"
@@ -61,10 +61,10 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """By name; `older` is the same program, labelled with OLDER_VERSION."""
+    """By name; `newer` is the same program, labelled with NEWER_VERSION."""
 
     sk: str
-    older: str
+    newer: str
     postgres: str
 
 

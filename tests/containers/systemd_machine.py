@@ -6,24 +6,23 @@ not privileged: that needs every capability, and an engine may itself lack one.
 
 from __future__ import annotations
 
-import io
-import tarfile
+import tempfile
 from dataclasses import dataclass
 from itertools import count
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import docker
 from container_network import PinnedNetwork
 from container_service import ServiceContainer
+from docker.types import Mount
 
 START_TIMEOUT = 120.0  # seconds
 
 #: What `systemctl is-system-running` says when the start is over.
 STARTED = {"running", "degraded"}
-#: Neither is below a file system that systemd mounts later.
-UPLOADS = PurePosixPath("/root")
-OUTPUTS = PurePosixPath("/var/tmp")
+#: A folder of this machine. It is not below a file system that systemd mounts later.
+SHARED = "/shared"
 _INTO_FILE = 'exec "$@" >"$0" 2>&1'
 
 
@@ -42,12 +41,15 @@ class Machine(ServiceContainer):
     def __init__(
         self, client: docker.DockerClient, network: PinnedNetwork, host: int, image: str, name: str
     ) -> None:
+        self._shared = tempfile.TemporaryDirectory(prefix="sk-machine-")
+        Path(self._shared.name).chmod(0o777)  # accounts of the container write there
         super().__init__(
             *(client, network, host, image, []),
             name=name,
             cap_add=["SYS_ADMIN"],
             security_opt=["seccomp=unconfined", "apparmor=unconfined"],
             cgroupns="private",
+            mounts=[Mount(SHARED, self._shared.name, type="bind")],
         )
         self._numbers = count(1)
 
@@ -56,6 +58,10 @@ class Machine(ServiceContainer):
         super().start()
         self.wait_until(self._has_started, START_TIMEOUT, "systemd to have started")
 
+    def discard(self) -> None:
+        super().discard()
+        self._shared.cleanup()
+
     def _has_started(self) -> bool:
         return self.run("systemctl", "is-system-running")[1] in STARTED
 
@@ -63,11 +69,11 @@ class Machine(ServiceContainer):
         """As of every container; the output goes through a file.
 
         An engine drops what a command prints if it does not copy that within two seconds after the
-        end of the command.
+        end of the command. To copy a file from the container costs it more than the command.
         """
-        output = OUTPUTS / f"output-{next(self._numbers)}"
-        code, _ = super().run("sh", "-c", _INTO_FILE, str(output), *command, **options)
-        return code, self.copy_of(str(output)).read_text(errors="replace").strip()
+        name = f"output-{next(self._numbers)}"
+        code, _ = super().run("sh", "-c", _INTO_FILE, f"{SHARED}/{name}", *command, **options)
+        return code, Path(self._shared.name, name).read_text(errors="replace").strip()
 
     def do(self, *command: str) -> str:
         """Run a program that succeeds: its output."""
@@ -88,15 +94,9 @@ class Machine(ServiceContainer):
         return UnitState(active, enabled, int(pid or 0), int(restarts or 0), result)
 
     def put(self, path: str, content: bytes, owner: str = "root:root", mode: str = "0644") -> None:
-        upload = UPLOADS / "upload"
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
-            entry = tarfile.TarInfo(upload.name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-        assert self.container.put_archive(str(upload.parent), archive.getvalue())
+        Path(self._shared.name, "upload").write_bytes(content)
         user, _, group = owner.partition(":")
-        self.do("install", "-D", "-o", user, "-g", group, "-m", mode, str(upload), path)
+        self.do("install", "-D", "-o", user, "-g", group, "-m", mode, f"{SHARED}/upload", path)
 
     def journal(self, unit: str) -> str:
         return self.run("journalctl", "--no-pager", "--output=cat", f"--unit={unit}")[1]

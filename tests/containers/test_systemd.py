@@ -54,11 +54,11 @@ def ledger(cluster: SystemdCluster) -> Iterator[Ledger]:
 
 
 def wait_restarted(machine: Machine, unit: str, pid: int) -> None:
-    wait_until(
-        lambda: machine.unit(unit).pid not in (0, pid) and machine.unit(unit).active == "active",
-        TIMEOUT,
-        f"{unit} to run again",
-    )
+    def restarted() -> bool:
+        state = machine.unit(unit)
+        return state.pid not in (0, pid) and state.active == "active"
+
+    wait_until(restarted, TIMEOUT, f"{unit} to run again")
 
 
 # ---- the package
