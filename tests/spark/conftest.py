@@ -80,12 +80,12 @@ def archive_classes(folder: Path, archive: Path) -> None:
 
 @pytest.fixture(scope="session")
 def session(
-    class_archive: None, tmp_path_factory: pytest.TempPathFactory
+    class_archive: None, server_wal: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
     with pytest.MonkeyPatch.context() as environment:  # which Java and its children inherit
-        environment.setenv(PRELOADED_VARIABLE, "1")
+        environment.setenv(PRELOADED_VARIABLE, str(server_wal))
         made = new_session("tests", "local[2,4]", settings)
     made.sparkContext.setLogLevel("OFF")
     yield made

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from wal_rows import flip, rows_of, segment
 
-from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.processes import SK, run_sk
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.errors import LakeError
 from quorum_wal.spark.inputs.folder_input import FolderInput
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("class_archive")
 
 MIB = 1 << 20
+TIMEOUT = 600.0
 
 
 def rows_in(folder: Path, **options: str) -> IngestedWal:
@@ -137,12 +138,12 @@ def test_kill_9_of_the_driver_at_a_random_moment_and_damage(
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     lake = tmp_path / "lake"
-    command = [
-        *SK, "spark", "ingest", str(lake), "--path", str(wal_folder), "--once",
+    arguments = (
+        "spark", "ingest", str(lake), "--path", str(wal_folder), "--once",
         "--batch-bytes-max", str(MIB), "--master", "local[2]",
-    ]  # fmt: skip
+    )  # fmt: skip
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        [*SK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -156,7 +157,7 @@ def test_kill_9_of_the_driver_at_a_random_moment_and_damage(
     damaged = segment(wal_folder, -2)
     sound = damaged.read_bytes()
     flip(damaged, 500_000)
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = run_sk(*arguments, timeout=TIMEOUT)
     assert ended.returncode == 1
     assert "checksum in record at" in ended.stderr
     assert str(wal_folder) in ended.stderr

@@ -158,13 +158,11 @@ def test_a_python_process_that_starts_slowly(
         create_tables(postgres)
         MirrorStream(settings(postgres, tmp_path / "mirror")).begin()
         postgres.execute("INSERT INTO shop.orders (id, state) VALUES (1, 'new')")
-        monkeypatch.setattr(session.sparkContext, "pythonExec", str(python))
-        session.dataSource.register(PgChangesDataSource)
-        try:
-            assert run_once(session, postgres, tmp_path / "mirror") == 1
-        finally:
-            monkeypatch.undo()
-            session.dataSource.register(PgChangesDataSource)
+        other = session.newSession()  # with its own source, which keeps the Python that it gets
+        with monkeypatch.context() as patched:
+            patched.setattr(session.sparkContext, "pythonExec", str(python))
+            other.dataSource.register(PgChangesDataSource)
+        assert run_once(other, postgres, tmp_path / "mirror") == 1
         assert started.exists()
 
 

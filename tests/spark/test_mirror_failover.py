@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 WORKER = b"pyspark.daemon\0pyspark.worker\0"
 TRANSACTIONS = 15
-#: Without a pause, the clients take what the other processes need, and the mirror reads much more.
-PAUSE_SECONDS = 0.1
+#: Transactions of a connection, and then a pause. Without one, the clients take what the other
+#: processes need, and the mirror reads much more. To connect costs more than some transactions.
+ROUND, PAUSE_SECONDS = 5, 0.5
 
 
 def test_kill_9_of_everything(
@@ -180,8 +181,8 @@ class Clients:
     def _run(self) -> None:
         while not self._stopping.is_set():
             with suppress(psycopg.OperationalError):
-                self._workload.run(1)
-            self._transactions += 1
+                self._workload.run(ROUND)
+            self._transactions += ROUND
             self._stopping.wait(PAUSE_SECONDS)
 
     def wait_for(self, transactions: int) -> None:

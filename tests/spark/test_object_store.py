@@ -3,9 +3,7 @@ output."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +22,7 @@ from wal_rows import archive_of, rows_of
 from quorum_wal.objectstore.errors import ObjectStoreError
 from quorum_wal.objectstore.local import LocalStore
 from quorum_wal.objectstore.store import ObjectStore, open_store
-from quorum_wal.pg_fixtures.processes import SK
+from quorum_wal.pg_fixtures.processes import run_sk
 from quorum_wal.spark.inputs.folder_input import FolderInput
 from quorum_wal.spark.jobs.ingest import Ingest
 from quorum_wal.spark.jobs.ingested_wal import IngestedWal
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("class_archive")
 
 MIB = 1 << 20
+TIMEOUT = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -158,9 +157,7 @@ def sk_ingest(server: S3Server, archive_url: str, lake_url: str, *options: str) 
     given += [f"--lake-option={name}={value}" for name, value in store.items()]
     env = {"AWS_SECRET_ACCESS_KEY": secret, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = ("spark", "ingest", lake_url, f"--path={archive_url}", "--once", "--master=local[2]")
-    done = subprocess.run(
-        [*SK, *command, *given, *options], env={**os.environ, **env}, capture_output=True, text=True
-    )
+    done = run_sk(*command, *given, *options, env=env, timeout=TIMEOUT)
     assert SECRET not in done.stdout + done.stderr
     return done
 

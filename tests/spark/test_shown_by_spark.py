@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 from structlog.testing import capture_logs
+from wal_rows import MIB, segment
 
 from quorum_wal.pg_fixtures.waiting import wait_until
+from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.spark.errors import UndecodedChange
 from quorum_wal.spark.progress import log_progress, observed, progress_values
 from quorum_wal.spark.register import register
@@ -105,7 +107,9 @@ def batches_of(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def test_messages_and_events(session: SparkSession, server_wal: Path, server_catalog: Path) -> None:
+    """Of the WAL before the switch, which has all kinds of them."""
     options = {"on_unknown": "dead_letter", "dead_letter_path": str(server_wal.parent / "letters")}
+    options["end_lsn"] = format_lsn(int(segment(server_wal, 5).name[-8:], 16) * MIB)
     rows = batch(session, server_wal, server_catalog, messages="true", **options).cache()
     (message,) = rows.where("operation = 'message'").collect()
     assert json.loads(message.new)["content"] == "x" * MESSAGE_BYTES
