@@ -146,7 +146,7 @@ class WalLog:
         return other
 
     def read(self, begin_lsn: int, end_lsn: int) -> bytes:
-        return bytes(self.wal[begin_lsn - self.start_lsn : end_lsn - self.start_lsn])
+        return bytes(memoryview(self.wal)[begin_lsn - self.start_lsn : end_lsn - self.start_lsn])
 
     def boundary_at(self, lsn: int) -> int:
         """The greatest record end at or below `lsn`; the log's start if there is none."""

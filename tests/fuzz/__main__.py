@@ -13,6 +13,7 @@ import time
 from random import Random
 
 from .corpus import ROWS, failure, keep, minimise
+from .datum_seeds import compile_all
 from .parsers import Parser
 from .streams import Stream
 
@@ -25,6 +26,7 @@ def main() -> int:
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     rows = [row for name, row in ROWS.items() if arguments.only in name]
     print(f"seed {seed}, {len(rows)} parsers, {arguments.minutes:g} minutes", flush=True)
+    compile_all()
     generator = Random(seed)
     deadline = time.monotonic() + arguments.minutes * 60
     failed: dict[str, str] = {}

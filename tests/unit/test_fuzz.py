@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.fuzz import bounds
 from tests.fuzz.bounds import Excess, bounded
 from tests.fuzz.corpus import ROWS, failure, kept_cases, minimise, try_case
+from tests.fuzz.datum_seeds import compile_all
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers import PARSERS
 from tests.fuzz.streams import STREAMS, Stream
@@ -53,6 +54,11 @@ NO_PARSERS = {
     "spark.records.wal_decoder.WalDecoder.decode": "test_wal_decoder.py gives it damaged records",
     "spark.sources.pg_changes_options.parse_change_options": "reads a catalog; its parts have rows",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    compile_all()
 
 
 def named(row: Parser | Stream) -> str:

@@ -163,35 +163,33 @@ class MergeWorld:
         refs = [ref for ref in self.index.layers if ref.end_lsn <= made.target.end_lsn]
         return open_layers(self.objects, refs)
 
-    def _full(self, made: CutMade, name: str) -> Path:
-        world = self._world
-        data_dir = world.root / name
-        data_dir.mkdir(mode=0o700)
-        world.server.give(data_dir)
+    def _files(self, made: CutMade) -> CutFiles:
         forks, spaces = made.frame.forks, made.frame.tablespaces
         layers = LayerStack(self._layers(made))
-        files = CutFiles(world.catalog, world.backup, forks, spaces, layers)
-        write_virtual_full(
-            data_dir, made.frame, files, pg_major=world.facts.pg_major, give=world.server.give
-        )
-        return data_dir
+        return CutFiles(self._world.catalog, self._world.backup, forks, spaces, layers)
 
-    def _digests(self, made: CutMade) -> dict[str, str]:
-        """Digests of all files of a virtual full, by name."""
-        data_dir = self._full(made, "full")
-        found = {
-            str(path.relative_to(data_dir)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in data_dir.rglob("*")
-            if path.is_file()
-        }
-        shutil.rmtree(data_dir)
+    def _digests(self, made: CutMade) -> dict[tuple[Fork, int], str]:
+        """Digests of all relation files; the others are in the frame, which no merge changes."""
+        files, found = self._files(made), {}
+        for oid in (*made.frame.tablespaces, None):
+            for file in files.of_tablespace(oid):
+                digest = hashlib.sha256()
+                for piece in file.pieces:
+                    digest.update(piece)
+                found[file.fork, file.segment] = digest.hexdigest()
         return found
 
     def check_standby(self, cut: int) -> None:
         """Compares a virtual full of that cut with a standby stopped there."""
-        made = self.cuts[cut]
-        ours = self._full(made, "ours")
-        theirs = self._world.oracle("theirs", made.target)
+        world, made = self._world, self.cuts[cut]
+        ours = world.root / "ours"
+        ours.mkdir(mode=0o700)
+        world.server.give(ours)
+        write_virtual_full(
+            ours, made.frame, self._files(made), pg_major=world.facts.pg_major,
+            give=world.server.give,
+        )  # fmt: skip
+        theirs = world.oracle("theirs", made.target)
         if found := differences(ours, theirs):
             raise NotEqual(f"cut at {made.target.end_lsn:X}: {found[:5]}")
         shutil.rmtree(ours)
