@@ -91,10 +91,11 @@ class MemberView:
 
     @property
     def has_lost_data(self) -> bool:
-        """It has no data, or, as an older copy of its folder, less than it had acknowledged to the
-        leading proposer."""
-        peer_state = self.peer.get("state") if self.peer is not None else None
-        return MemberState.LOST_DATA.value in (self.state.value, peer_state)
+        """It has no data, or less than it had acknowledged to the leading proposer, because its
+        folder is an older copy."""
+        if self.state is MemberState.ACTIVE and self.peer is not None:
+            return bool(self.peer.get("state") == MemberState.LOST_DATA.value)
+        return self.state is MemberState.LOST_DATA
 
     @property
     def is_sound(self) -> bool:
