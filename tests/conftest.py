@@ -26,9 +26,10 @@ TOGETHER = ("containers", "contract", "spark")
 #: rings without shared fixtures
 APART = ("simulation",)
 #: The two rings that take one process most of the run come first, and small tests last, because
-#: they fill the processes evenly.
-ORDER = {"containers": 0, "spark": 0, "contract": 1, "integration": 3, "simulation": 4}
-OF_LONG, LAST = 2, 5
+#: they fill the processes evenly. Two are spread among each other: one waits, the other computes.
+ORDER = {"containers": 0, "spark": 0, "contract": 1, "integration": 3, "simulation": 3}
+SPREAD = ("integration", "simulation")
+OF_LONG, LAST = 2, 4
 #: Files that take longest, because one process runs all tests of a file. Not at the end of the run,
 #: when the other processes have nothing left to do.
 LONG = frozenset({
@@ -121,13 +122,17 @@ def ring_of(path: Path) -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each test gets the marker of its ring: the first folder below tests/."""
+    counts, before = Counter(ring_of(item.path) for item in items), Counter[str]()
+    places: dict[pytest.Item, tuple[int, float]] = {}
     for item in items:
         ring = ring_of(item.path)
         if ring:
             item.add_marker(ring)
-    items.sort(
-        key=lambda item: OF_LONG if item.path.name in LONG else ORDER.get(ring_of(item.path), LAST)
-    )
+        is_long = item.path.name in LONG
+        share = before[ring] / counts[ring] if ring in SPREAD and not is_long else 0
+        places[item] = (OF_LONG if is_long else ORDER.get(ring, LAST), share)
+        before[ring] += 1
+    items.sort(key=places.__getitem__)
 
 
 @pytest.hookimpl(wrapper=True)
