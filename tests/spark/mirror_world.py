@@ -67,7 +67,7 @@ def assert_equal(
 def rows_in_postgres(postgres: Postgres, table: str) -> list[str]:
     """The rows as JSON, sorted."""
     with postgres.connect() as connection:
-        connection.execute("SET timezone = 'UTC'")
+        connection.execute("SET timezone = 'UTC'; SET lock_timeout = '60s'")
         found = connection.execute(f"SELECT row_to_json(t.*)::text FROM ONLY {table} t".encode())
         return sorted(_plain(json.loads(text, parse_float=str, parse_int=str)) for (text,) in found)
 

@@ -87,6 +87,7 @@ def test_from_a_backup(
     assert servers_in(work) == []
     load.finish()
     load.run(10)
+    load.free_tables()
     last_lsn = primary.flush_lsn()
 
     def has_all() -> bool:
