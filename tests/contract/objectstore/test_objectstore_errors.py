@@ -48,7 +48,6 @@ def hostile() -> Iterator[HostileS3]:
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "RETRY_SECONDS", 0.2)
-    monkeypatch.setattr(remote, "REQUEST_TIMEOUT_SECONDS", 1)
 
 
 def failure(store: ObjectStore, request: Request) -> ObjectStoreError:
@@ -123,7 +122,8 @@ def test_wrong_credentials(hostile: HostileS3, request_of: Request, status: int,
     assert error.is_transient  # an operator can repair it meanwhile
 
 
-def test_silence(hostile: HostileS3, request_of: Request) -> None:
+def test_silence(hostile: HostileS3, request_of: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "REQUEST_TIMEOUT_SECONDS", 1)
     released = threading.Event()
     hostile.answer = silence(released)
     try:
