@@ -13,7 +13,7 @@ from quorum_wal.spark.inputs.wal_reader import WalRange, read_records
 from quorum_wal.spark.jobs.ingest import BATCH_BYTES_MAX, RANGE_BYTES, cut
 from quorum_wal.spark.jobs.lake import Batch
 from quorum_wal.spark.records.wal_schema import schema_of
-from quorum_wal.spark.sources.input_options import InputOptions
+from quorum_wal.spark.sources.input_options import InputOptions, slot_of
 from quorum_wal.spark.sources.range_plan import plan_start
 
 TIME = "xact_time"
@@ -48,10 +48,9 @@ def plan_batch(
 def hold_slot(options: InputOptions, lsn: int) -> None:
     """Makes the safekeepers keep WAL from `lsn` on, if option `slot` names a slot. Raises
     WalInputError."""
-    if options.slot is not None:
-        from quorum_wal.spark.sources.slot import slot_of  # with psycopg
-
-        slot_of(options).hold(lsn, options.wal_input.facts().wal_seg_size)
+    slot = slot_of(options)
+    if slot is not None:
+        slot.hold(lsn, options.wal_input.facts().wal_seg_size)
 
 
 def range_of(batch: Batch, start_lsn: int, end_lsn: int) -> WalRange:

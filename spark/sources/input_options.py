@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from quorum_wal.pgwal.errors import LsnSyntaxError
@@ -27,6 +27,9 @@ from quorum_wal.spark.inputs.wal_input import WalInput
 from quorum_wal.spark.inputs.wal_reader import OnDamage
 from quorum_wal.spark.records.wal_filter import WalFilter
 from quorum_wal.spark.sources.column_option import parse_columns
+
+if TYPE_CHECKING:
+    from quorum_wal.spark.sources.slot import StreamSlot
 
 #: options of the archive's store are given as archive.endpoint, archive.region, ...
 STORE_PREFIX = "archive."
@@ -131,6 +134,19 @@ def _check_contradictions(given: Mapping[str, str], is_stream: bool) -> None:
         raise OptionError("option slot needs option safekeepers, which have the slots")
     if "tli" in given and "safekeepers" in given:
         raise OptionError("option tli is not for safekeepers: they serve their newest timeline")
+
+
+def slot_of(options: InputOptions) -> StreamSlot | None:
+    """The slot of option `slot`."""
+    if options.slot is None:
+        return None
+    from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput  # as in _input
+    from quorum_wal.spark.sources.slot import StreamSlot
+
+    wal_input = options.wal_input
+    safekeepers = wal_input.safekeepers if isinstance(wal_input, JoinedInput) else wal_input
+    assert isinstance(safekeepers, SafekeeperInput)
+    return StreamSlot(options.slot, safekeepers.addresses)
 
 
 def _input(given: Mapping[str, str]) -> WalInput:

@@ -21,14 +21,12 @@ from quorum_wal.pgclient.errors import UNDEFINED_FILE
 from quorum_wal.pgwal.lsn import format_lsn
 from quorum_wal.pgwire.commands import quote_name
 from quorum_wal.spark.errors import WalInputError
-from quorum_wal.spark.inputs.joined_input import JoinedInput
-from quorum_wal.spark.inputs.safekeeper_input import SafekeeperInput, none_answers
+from quorum_wal.spark.inputs.safekeeper_input import none_answers
 from quorum_wal.spark.inputs.safekeeper_session import (
     SafekeeperAddress,
     SafekeeperRefused,
     SafekeeperSession,
 )
-from quorum_wal.spark.sources.input_options import InputOptions
 
 log = structlog.get_logger()
 
@@ -92,12 +90,3 @@ class StreamSlot:
             # Without RESERVE_WAL, which would reserve from the newest WAL instead of from `lsn`.
             session.execute(f"CREATE_REPLICATION_SLOT {quote_name(self._name)} PHYSICAL")
             self._move(session, lsn)
-
-
-def slot_of(options: InputOptions) -> StreamSlot:
-    """The slot of option `slot`, which is given."""
-    assert options.slot is not None
-    wal_input = options.wal_input
-    safekeepers = wal_input.safekeepers if isinstance(wal_input, JoinedInput) else wal_input
-    assert isinstance(safekeepers, SafekeeperInput)
-    return StreamSlot(options.slot, safekeepers.addresses)

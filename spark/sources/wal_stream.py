@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -29,13 +28,10 @@ from quorum_wal.spark.errors import OptionError
 from quorum_wal.spark.inputs.boundary import boundary_at, next_boundary
 from quorum_wal.spark.inputs.wal_input import LostWal
 from quorum_wal.spark.inputs.wal_reader import OnDamage, WalRange
-from quorum_wal.spark.sources.input_options import InputOptions
+from quorum_wal.spark.sources.input_options import InputOptions, slot_of
 from quorum_wal.spark.sources.range_plan import plan_start, split
 from quorum_wal.spark.sources.shown_errors import shown_errors
 from quorum_wal.spark.sources.wal_task import WalTask, run_task
-
-if TYPE_CHECKING:
-    from quorum_wal.spark.sources.slot import StreamSlot
 
 Offset = dict[str, str]
 
@@ -49,11 +45,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: InputOptions) -> None:
         self._options = options
         self._input = options.wal_input
-        self._slot: StreamSlot | None = None
-        if options.slot is not None:
-            from quorum_wal.spark.sources.slot import slot_of  # with psycopg
-
-            self._slot = slot_of(options)
+        self._slot = slot_of(options)
         self._target_lsn: int | None = None
         self._planned_lsn: int | None = None
         self._idle_until = 0.0

@@ -176,18 +176,17 @@ def test_slot_is_held_where_the_oldest_open_transaction_began(
     """When Spark asks for the end of a batch, and again when it asks for its partitions."""
     from pyspark.sql.streaming.datasource import ReadMaxBytes  # needs Spark 4.2
 
-    from quorum_wal.spark.sources import slot as slot_module
+    from quorum_wal.spark.sources import wal_stream
     from quorum_wal.spark.sources.change_stream import ChangeStreamReader
 
     slot = HeldSlot()
-    monkeypatch.setattr(slot_module, "slot_of", lambda _: slot)
+    monkeypatch.setattr(wal_stream, "slot_of", lambda _: slot)
     rows = expected.to_pylist()
     slow = [row["lsn"] for row in rows if row["table"] == "notes"]
     filled = sorted({row["commit_lsn"] for row in rows if row["operation"] == "insert"})
     options = source(changed_wal)
     changes = parse_change_options({"catalog": options.pop("catalog")})
-    parsed = replace(parse_options(options, is_stream=True), slot="held")
-    reader = ChangeStreamReader(parsed, changes)
+    reader = ChangeStreamReader(parse_options(options, is_stream=True), changes)
 
     def plan(start_lsn: int) -> None:
         start = {"lsn": format_lsn(start_lsn)}
