@@ -191,9 +191,8 @@ class Timeline:
 
     def _declare_damaged(self, reason: str) -> None:
         """Changes nothing on disk: the files are evidence, and may be the last copy."""
-        self.state = TimelineState.DAMAGED
-        self.stopped_reason = reason
         log.error("timeline is damaged", timeline=str(self.control.timeline), reason=reason)
+        self.stopped_reason, self.state = reason, TimelineState.DAMAGED
 
     def fail(self, error: Exception) -> None:
         if not isinstance(error, SafekeeperError | StorageError):
@@ -205,17 +204,16 @@ class Timeline:
         self._end_steady()
         self.acceptor = None
         self.store.abandon()
-        self.state = TimelineState.STOPPED
-        self.stopped_reason = str(error)
+        reason = str(error)
         self._may_resume = error.sqlstate == DISK_FULL
         if self._may_resume:
-            self.stopped_reason += (
+            reason += (
                 "; the timeline resumes when the cause is removed and "
                 f"{self.room.bytes_to_resume} bytes are free"
             )
-        log.error(
-            "timeline stopped", timeline=str(self.control.timeline), reason=self.stopped_reason
-        )
+        # Other threads read the state at any moment: the log and the whole reason come before it.
+        log.error("timeline stopped", timeline=str(self.control.timeline), reason=reason)
+        self.stopped_reason, self.state = reason, TimelineState.STOPPED
         self._close_connections(str(error))
         self.watchers.notify()
 
@@ -260,8 +258,7 @@ class Timeline:
             elif self.acceptor is not None:
                 self._save_and_close()
             self.sleep.is_asleep = False
-            self.state = TimelineState.STOPPED
-            self.stopped_reason = reason
+            self.stopped_reason, self.state = reason, TimelineState.STOPPED
             self._close_connections(reason)
 
     def finish(self, change: Callable[[ControlState], ControlState], reason: str) -> None:
@@ -280,7 +277,7 @@ class Timeline:
             self.acceptor, self._may_resume, self.sleep.is_asleep = None, False, False
             self.store.abandon()
             self.holes.finish()
-            self.state, self.stopped_reason = TimelineState.LEFT, reason
+            self.stopped_reason, self.state = reason, TimelineState.LEFT
             self._close_connections(reason)
             self.watchers.notify()
 
