@@ -1,23 +1,12 @@
 # The `sk` command as an image: safekeepers, proposers and the tools. See docs/containers.md.
 #
-#   BASE_IMAGE   an image of Python 3.11 or newer on Debian, or Debian 12 or newer itself
+#   BASE_IMAGE   an image of Debian, or of what is made of it, with Python 3.11 or newer and its venv
 #   PIP_OPTIONS  options of pip: an --index-url; or "--no-index --find-links /wheels", with the
 #                downloaded packages in a folder wheels/ beside this file
 #   VERSION      the version in the label
 ARG BASE_IMAGE=python:3.12-slim-bookworm
 
-FROM ${BASE_IMAGE} AS base
-RUN command -v python3 || { \
-        apt-get update \
-        && apt-get install -y --no-install-recommends python3 \
-        && rm -rf /var/lib/apt/lists/* /var/cache/apt; \
-    }
-
-FROM base AS build
-RUN python3 -c 'import ensurepip' || { \
-        apt-get update \
-        && apt-get install -y --no-install-recommends python3-venv; \
-    }
+FROM ${BASE_IMAGE} AS build
 ARG PIP_OPTIONS=""
 # The dependencies first: they rarely change, and take most of the time
 COPY pyproject.toml wheels* /wheels/
@@ -30,7 +19,7 @@ COPY . /src
 RUN /opt/sk/bin/pip install --no-cache-dir --no-deps ${PIP_OPTIONS} /src \
     && /opt/sk/bin/pip uninstall --yes setuptools pip
 
-FROM base
+FROM ${BASE_IMAGE}
 RUN groupadd --gid 10001 sk \
     && useradd --uid 10001 --gid sk --no-create-home --home-dir /var/lib/sk sk \
     && install -d -o sk -g sk -m 0700 /var/lib/sk

@@ -25,13 +25,14 @@ TESTS = Path(__file__).parent
 TOGETHER = ("containers", "contract", "spark")
 #: rings without shared fixtures
 APART = ("simulation",)
-#: The two rings that take one process most of the run come first, and small tests last, because
-#: they fill the processes evenly. Two are spread among each other: one waits, the other computes.
-ORDER = {"containers": 0, "spark": 0, "contract": 1, "integration": 3, "simulation": 3}
-SPREAD = ("integration", "simulation")
-OF_LONG, LAST = 2, 4
-#: Files that take longest, because one process runs all tests of a file. Not at the end of the run,
-#: when the other processes have nothing left to do.
+#: The two rings that take one process most of the run come first. The tests of the rings that are
+#: not here are spread among each other: some wait, and others compute.
+FIRST = {"containers": 0, "spark": 0, "contract": 1}
+#: How far into the rest the tests go that wait. At its end there are small tests that compute: they
+#: fill the processes evenly.
+SHARE_OF_WAITING = 0.85
+#: Files that take longest, because one process runs all tests of a file. They are the first ones of
+#: their ring: at the end of the run the other processes would have nothing left to do.
 LONG = frozenset({
     "test_soak.py", "test_members.py", "test_hostile_members.py", "test_hostile_bytes.py",
     "test_pageserver.py",
@@ -124,13 +125,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each test gets the marker of its ring: the first folder below tests/."""
     counts, before = Counter(ring_of(item.path) for item in items), Counter[str]()
     places: dict[pytest.Item, tuple[int, float]] = {}
-    for item in items:
+    for item in sorted(items, key=lambda item: item.path.name not in LONG):
         ring = ring_of(item.path)
         if ring:
             item.add_marker(ring)
-        is_long = item.path.name in LONG
-        share = before[ring] / counts[ring] if ring in SPREAD and not is_long else 0
-        places[item] = (OF_LONG if is_long else ORDER.get(ring, LAST), share)
+        share = before[ring] / counts[ring] * (SHARE_OF_WAITING if ring == "integration" else 1)
+        places[item] = (FIRST.get(ring, len(FIRST)), share)
         before[ring] += 1
     items.sort(key=places.__getitem__)
 

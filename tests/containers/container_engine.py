@@ -23,6 +23,7 @@ from quorum_wal.pg_fixtures.processes import ServiceProcess
 from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pg_server.errors import Unavailable
 from quorum_wal.pg_server.program import run_program
+from tests.block_groups import spread_folders_of
 
 HOST_VARIABLE = "DOCKER_HOST"
 UNIX = "unix://"
@@ -76,6 +77,9 @@ def own_engine(root: Path) -> Iterator[str]:
         raise Unavailable(f"no container engine answers, and there is no {missing[0]}", hint=HINT)
     host = f"{UNIX}{root}/docker.sock"
     before = FirewallBefore()
+    layers = root / "data/overlay2"  # of the default storage driver
+    layers.mkdir(parents=True, exist_ok=True)
+    spread_folders_of(layers)
     engine = ServiceProcess(
         [
             *(*PREFERRED, "dockerd", "--host", host),
