@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -101,8 +102,16 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def block_groups(tmp_path_factory: pytest.TempPathFactory) -> None:
-    spread_folders_of(tmp_path_factory.getbasetemp())
+def base_folder(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Each process removes what is left in its folder. pytest would remove the gigabytes of all
+    processes with one, at the end."""
+    folder = tmp_path_factory.getbasetemp()
+    spread_folders_of(folder)
+    yield
+    if "PYTEST_XDIST_WORKER" in os.environ and not request.session.testsfailed:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(autouse=True)

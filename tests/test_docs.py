@@ -115,3 +115,10 @@ def test_each_dependency_has_a_reason() -> None:
     section = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")[2]
     named = [name for name, _, _ in _DEPENDENCY.findall(section.partition("\n## ")[0])]
     assert sorted(named) == sorted(required)
+
+
+def test_a_build_without_a_network_has_what_a_build_requires() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    quoted = " ".join(f"'{each}'" for each in settings["build-system"]["requires"])
+    text = (ROOT / "docs/containers.md").read_text()
+    assert f"    pip download --dest wheels {quoted} .\n" in text
