@@ -1,6 +1,6 @@
 # The `sk` command as an image: safekeepers, proposers and the tools. See docs/containers.md.
 #
-#   BASE_IMAGE   an image of Debian, or of what is made of it, with Python 3.11 or newer and its venv
+#   BASE_IMAGE   an image of Debian with Python 3.11 or newer and its venv
 #   PIP_OPTIONS  options of pip: an --index-url; or "--no-index --find-links /wheels", with the
 #                downloaded packages in a folder wheels/ beside this file
 #   VERSION      the version in the label

@@ -200,7 +200,11 @@ def safekeepers_table(
             report.http or _NOTHING,
             _disk_text(report),
             _scrub_text(report),
-            _no_member(report, views) or report.error or report.page_error or _damage(report),
+            _no_member(report, views)
+            or report.error
+            or report.page_error
+            or _damage(report)
+            or _empty(report, views),
             style="" if report.reachable else "red",
         )
     return table
@@ -226,6 +230,12 @@ def _damage(report: SafekeeperReport) -> str:
     damaged_wal = sum(bool(status.get("damage")) for status in report.timelines.values())
     counts = {"cannot be read": len(report.damaged), "with damaged WAL": damaged_wal}
     return ", ".join(f"timelines {what}: {count}" for what, count in counts.items() if count)
+
+
+def _empty(report: SafekeeperReport, views: Sequence[TimelineView]) -> str:
+    """A new safekeeper, or the wrong one: all is well with the timelines, but it is no part of
+    that. Before there is any timeline this says nothing."""
+    return "stores no timeline" if views and not report.timelines else ""
 
 
 def _disk_text(report: SafekeeperReport) -> str:

@@ -69,3 +69,12 @@ def test_damage_is_a_problem_of_its_safekeeper() -> None:
     ]
     problems = list(safekeepers_table(reports).columns[-1].cells)
     assert problems == ["", "timelines with damaged WAL: 1", "timelines cannot be read: 1"]
+
+
+def test_a_safekeeper_without_a_timeline_is_told_from_the_members() -> None:
+    """It may be the wrong address, with the id of a member."""
+    reports = [*map(safekeeper, (1, 2, 3)), emptied(3)]
+    views = [Answers(reports[:3]).view()]
+    problems = list(safekeepers_table(reports, views).columns[-1].cells)
+    assert problems == ["", "", "", "stores no timeline"]
+    assert list(safekeepers_table([emptied(3)]).columns[-1].cells) == [""]
