@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from quorum_wal.pg_fixtures import processes
 from quorum_wal.pg_fixtures.fork_server import ForkServers
+from quorum_wal.pg_fixtures.plugin import XDIST_VARIABLE
 from tests.block_groups import spread_folders_of
 
 TESTS = Path(__file__).parent
@@ -110,7 +111,7 @@ def base_folder(
     folder = tmp_path_factory.getbasetemp()
     spread_folders_of(folder)
     yield
-    if "PYTEST_XDIST_WORKER" in os.environ and not request.session.testsfailed:
+    if XDIST_VARIABLE in os.environ and not request.session.testsfailed:
         shutil.rmtree(folder)
 
 

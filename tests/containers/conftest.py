@@ -34,7 +34,6 @@ from shared_cluster import SharedCluster
 
 from quorum_wal.pg_fixtures.ledger import Ledger
 from quorum_wal.pg_fixtures.plugin import skip_if_unavailable
-from tests.block_groups import spread_folders_of
 
 FOLDER_VARIABLE = "SK_CONTAINERS_DIR"  # kept, so that the next run finds its images again
 BUILD_TIMEOUT = 600  # seconds; an engine sends nothing while it pulls or unpacks
@@ -62,7 +61,6 @@ def containers_dir() -> Iterator[Path]:
         yield Path(kept)
         return
     folder = Path(tempfile.mkdtemp(prefix="sk-containers-"))
-    spread_folders_of(folder)
     yield folder
     shutil.rmtree(folder)
 

@@ -79,7 +79,8 @@ def own_engine(root: Path) -> Iterator[str]:
     before = FirewallBefore()
     layers = root / "data/overlay2"  # of the default storage driver
     layers.mkdir(parents=True, exist_ok=True)
-    spread_folders_of(layers)
+    for parent in (root, layers):
+        spread_folders_of(parent)
     engine = ServiceProcess(
         [
             *(*PREFERRED, "dockerd", "--host", host),

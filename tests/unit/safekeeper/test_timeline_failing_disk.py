@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import structlog
 from acceptor_steps import A
 from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, state_of
 from wal_log import WAL_SEG_SIZE
@@ -131,6 +132,28 @@ def test_nothing_is_answered_when_the_rename_of_the_control_file_fails(
 
 
 # ---- a full disk
+
+
+def test_the_log_has_the_whole_reason_before_another_thread_sees_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = with_one_record(tmp_path)
+    seen = []
+
+    def look(logger: object, name: str, event: structlog.typing.EventDict) -> str:
+        seen.append((event["event"], event["reason"], pusher.timeline.state))
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[look])
+    pusher.log.append("R2")
+    FailingCall(monkeypatch, "pwrite", ENOSPC)
+    with pytest.raises(StorageError, match="could not write"):
+        pusher.push()
+    assert state_of(pusher.timeline) is TimelineState.STOPPED
+    assert "the timeline resumes when" in pusher.timeline.stopped_reason
+    assert seen == [
+        ("timeline stopped", pusher.timeline.stopped_reason, TimelineState.ACTIVE),
+    ]
 
 
 @pytest.mark.parametrize("error", [ENOSPC, EDQUOT], ids=["ENOSPC", "EDQUOT"])
