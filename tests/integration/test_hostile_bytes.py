@@ -65,7 +65,7 @@ STRANGERS_MAX = DEFAULT_LIMITS.unauthenticated_max
 
 START_LSN = 0x1100000
 STRANGERS = 20  # timelines that no test uses
-APPENDS_MAX = 6
+APPENDS = 6
 ANSWER_TO_APPEND = b"d" + struct.pack("!I", 4 + APPEND_RESPONSE.size) + b"A"
 
 
@@ -99,6 +99,7 @@ def record(cluster: QuorumCluster, primary: Postgres, log_path: Path) -> Recorde
         earlier = len(recorder.conversations)
         with proposer:
             proposer.wait_streaming()
+            wait_until(lambda: streams_to_all(proposer), TIMEOUT, "all safekeepers to be current")
             with Ledger(primary.dsn(), clients=2) as ledger:
                 ledger.wait_for_progress(50, TIMEOUT)
             address = SafekeeperAddress.parse(recorder.address)
@@ -114,6 +115,11 @@ def record(cluster: QuorumCluster, primary: Postgres, log_path: Path) -> Recorde
     assert len(push) > 5
     assert len(others) > 5
     return Recorded(push, others)
+
+
+def streams_to_all(proposer: ProposerProcess) -> bool:
+    """From then on a commit is an Append of its own to each."""
+    return all(each["state"] == "streaming" for each in proposer.status()["safekeepers"])
 
 
 def read_as_a_donors_reader(address: SafekeeperAddress, status: dict[str, Any]) -> None:
@@ -192,15 +198,17 @@ def about(packet: bytes, timeline: TimelineId) -> bytes:
 
 
 def first_appends(push: list[bytes]) -> list[bytes]:
-    """The conversation up to its first few small Appends."""
+    """The conversation up to its first few small Appends, without larger ones."""
     kept: list[bytes] = []
     appends = 0
     for packet in push:
         is_append = packet[:1] == b"d" and packet[5:6] == b"a"
-        appends += is_append
-        if appends <= APPENDS_MAX and (not is_append or len(packet) < 16384):
+        if not is_append or len(packet) < 16384:
             kept.append(packet)
-    return kept
+            appends += is_append
+            if appends == APPENDS:
+                return kept
+    raise AssertionError(f"{appends} small Appends of {len(push)} packets")
 
 
 # ---- the attack

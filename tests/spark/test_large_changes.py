@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from file_lease import FileLease
 from sink_rows import committed_files
 
 from quorum_wal.pg_fixtures.postgres import Postgres
@@ -81,6 +82,9 @@ def test_a_worker_that_is_killed(
         path=large_wal.folder, catalog=large_wal.catalog, start_lsn=large_wal.begin_lsn,
         memory_bytes="1MB", max_bytes_per_batch="1MB",
     )  # fmt: skip
+    # Segments that are read after the transaction has filled the memory.
+    leases = list(map(FileLease, sorted(large_wal.folder.glob("0*"))[3:5]))
+    assert all(lease.take() for lease in leases)
     query = (
         stream.load()
         .writeStream.format("parquet")
@@ -89,9 +93,10 @@ def test_a_worker_that_is_killed(
         .trigger(availableNow=True)
         .start()
     )
-    killed = wait_until(lambda: kill_gathering_worker(query), TIMEOUT, "a worker with a file")
+    wait_until(lambda: kill_gathering_worker(query, leases), TIMEOUT, "a worker with a file")
+    for lease in leases:
+        lease.close()
     assert query.awaitTermination(TIMEOUT)
-    assert killed
     files = committed_files(tmp_path / "lake")
     found = pa.concat_tables(map(pq.read_table, files)).sort_by(ORDER)
     assert_same_rows(found, decoded_at_once(large_wal))
@@ -107,9 +112,22 @@ def kept_pages(session: SparkSession) -> list[Path]:
     return list(Path(folders.split(",")[0]).glob("pages-*/*.pages"))
 
 
-def kill_gathering_worker(query: StreamingQuery) -> int | None:
-    """Kills a process with a temporary file without a name in a local folder of Spark."""
+def kill_gathering_worker(query: StreamingQuery, leases: list[FileLease]) -> bool:
+    """Whether a process that opens a segment has a file without a name in a local folder of Spark;
+    it is killed before it reads that segment."""
     assert query.isActive, query.exception() or "it has ended before its worker was killed"
+    for lease in leases:
+        if lease.has_waiter():
+            worker = gathering_worker()
+            if worker is not None:
+                os.kill(worker, signal.SIGKILL)
+                return True
+            lease.let_in()
+            wait_until(lease.take, TIMEOUT, "it to be closed")
+    return False
+
+
+def gathering_worker() -> int | None:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             is_worker = b"pyspark" in (process / "cmdline").read_bytes()
@@ -117,7 +135,6 @@ def kill_gathering_worker(query: StreamingQuery) -> int | None:
         except OSError:
             continue  # it has ended
         if any("/blockmgr-" in file or "/spark-" in file for file in map(deleted, files)):
-            os.kill(int(process.name), signal.SIGKILL)
             return int(process.name)
     return None
 
