@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
 import pytest
-from container_images import Engine, Images, build_systemd
+from container_images import ROOT, Engine, Images, build_systemd
 from debian_packages import NEWER_VERSION, VERSION, build_packages
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_complete
@@ -25,6 +26,12 @@ GAP_SECONDS_MAX = 1.0
 #: Of `systemctl stop`, long before systemd would kill.
 STOP_SECONDS_MAX = 10.0
 WATCHDOG_SECONDS = 6
+HOOKS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["hooks"]
+#: The names of the modules that are compiled.
+COMPILED = [
+    "quorum_wal." + path.removesuffix(".py").replace("/", ".")
+    for path in HOOKS["custom"]["modules"]
+]
 #: As `systemd-analyze security` counts: 0 is the safest, 100 a service without any protection.
 EXPOSURE_MAX = 20
 WHEN_ENDED = "InactiveEnterTimestampMonotonic"
@@ -79,6 +86,14 @@ def test_the_package_brings_commands_pages_and_completion(cluster: SystemdCluste
     assert machine.shell(source).endswith(" sk")
     installed = "-newer /var/lib/dpkg/info/quorum-wal.list"
     assert machine.shell(f"find /usr/lib/quorum-wal -type f {installed}") == "", "bytecode"
+
+
+def test_the_package_has_the_compiled_modules(cluster: SystemdCluster) -> None:
+    """Which are loaded only if they are of the sources of the package."""
+    machine = cluster.machines[0]
+    code = f"import quorum_wal.storage.compiled as c; print(*map(c.how_it_runs, {COMPILED}))"
+    found = machine.do("/usr/lib/quorum-wal/bin/python3", "-IB", "-c", code)
+    assert found.split() == ["compiled"] * len(COMPILED)
 
 
 def test_the_units_are_valid_and_hardened(cluster: SystemdCluster) -> None:

@@ -40,6 +40,7 @@ from quorum_wal.spark.changes.catalog import Catalog
 from quorum_wal.spark.changes.catalog_snapshot import take_catalog
 from quorum_wal.spark.changes.change_reader import ChangeOptions, read_changes
 from quorum_wal.spark.changes.change_spill import MEMORY_BYTES
+from quorum_wal.spark.changes.earlier_changes import EarlierChanges
 from quorum_wal.spark.changes.undecoded_rows import OnUnknown, UndecodedPolicy
 from quorum_wal.spark.errors import SparkWalError, UndecodedChange
 from quorum_wal.spark.inputs.folder_input import FolderInput
@@ -71,18 +72,16 @@ class World:
     def read(
         self, cuts: list[int], on_damage: OnDamage = OnDamage.FAIL, **options: Any
     ) -> list[Row]:
-        """What the ranges between the cuts give."""
+        """What the ranges between the cuts give, as the tasks of one query."""
         chosen = {"catalog": self.catalog, "undecoded": PASS, "messages": True, **options}
         changes = ChangeOptions(**chosen)
+        wal_input = FolderInput(str(self.wal.folder))
+        parts = [WalRange(*cut, self.end_lsn) for cut in pairwise(cuts)]
+        known = EarlierChanges(wal_input, changes, on_damage).of_tasks(parts)
         return [
             row
-            for begin_lsn, end_lsn in pairwise(cuts)
-            for batch in read_changes(
-                FolderInput(str(self.wal.folder)),
-                WalRange(begin_lsn, end_lsn, self.end_lsn),
-                changes,
-                on_damage,
-            )
+            for part, earlier in zip(parts, known, strict=True)
+            for batch in read_changes(wal_input, part, earlier.options(changes), on_damage)
             for row in batch.to_pylist()
         ]
 
