@@ -183,6 +183,12 @@ _DISK = Row(
                 ),
             ),
         ),
+        Panel(
+            "Time to the end of certificates",
+            "Until the first certificate in the file of --tls-cert ends.",
+            Unit.SECONDS,
+            (Query("sk_certificate_end_timestamp_seconds - time()", "{{job}} {{instance}}"),),
+        ),
     ),
 )
 

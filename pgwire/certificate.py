@@ -1,7 +1,14 @@
-"""The hash of a server's certificate, for channel binding. Pure.
+"""A server's certificate: its hash, for channel binding, and its end. Pure.
 
     SEQUENCE                               Certificate, DER
         SEQUENCE  tbsCertificate
+            [0]                            version; version 1 has none
+            INTEGER                        serial number
+            SEQUENCE, SEQUENCE             signature algorithm, issuer
+            SEQUENCE
+                UTCTime or GeneralizedTime notBefore: 270131235959Z or 20500131235959Z
+                UTCTime or GeneralizedTime notAfter
+            ...
         SEQUENCE  signatureAlgorithm
             OID
             parameters                     of RSASSA-PSS: SEQUENCE { [0] { SEQUENCE { OID, ...
@@ -12,7 +19,8 @@
 SHA-256 replaces MD5 and SHA-1. A signature without a hash function of its own (Ed25519), or one
 that is not in the table, has no end point: then channel binding is not offered.
 
-Sources: RFC 5929, section 4.1; Postgres `be_tls_get_certificate_hash`; ITU-T X.690.
+Sources: RFC 5929, section 4.1; RFC 5280, section 4.1; Postgres `be_tls_get_certificate_hash`; ITU-T
+X.690.
 """
 
 from __future__ import annotations
@@ -20,9 +28,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from datetime import UTC, datetime
 from typing import NamedTuple
 
-_SEQUENCE, _OID, _CONTEXT_0 = 0x30, 0x06, 0xA0
+_SEQUENCE, _INTEGER, _OID, _CONTEXT_0 = 0x30, 0x02, 0x06, 0xA0
+_UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
+_YEAR_DIGITS = {_UTC_TIME: 2, _GENERALIZED_TIME: 4}
+#: A year of two digits from here on is of the 20th century.
+_FIRST_SHORT_YEAR = 50
 _LENGTH_BYTES_MAX = 4
 _PEM = re.compile(
     rb"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----([A-Za-z0-9+/=\s]*+)-----END \1-----"
@@ -60,15 +73,58 @@ def end_point_hash(pem: bytes) -> bytes | None:
 
     Returns None if its signature has none. Raises ValueError if there is no certificate.
     """
-    found = _PEM.search(pem)
-    if found is None:
-        raise ValueError("expected a certificate in PEM, got none")
-    certificate = _Element.read(base64.b64decode(found[2]), 0, _SEQUENCE)
+    certificate = _certificates(pem)[0]
     name = _signature_hash(certificate)
     if name is None:
         return None
     # A TRUSTED CERTIFICATE has more data behind it, which is not part of the certificate.
     return hashlib.new(_REPLACED.get(name, name), certificate.encoded).digest()
+
+
+def end_time(pem: bytes) -> int:
+    """When the first of the certificates in a PEM file ends: seconds since 1970.
+
+    Raises ValueError if there is no certificate, or it has no such time.
+    """
+    return min(map(_end_time, _certificates(pem)))
+
+
+def _certificates(pem: bytes) -> list[_Element]:
+    """At least one. Raises ValueError."""
+    found = [_Element.read(base64.b64decode(each[2]), 0, _SEQUENCE) for each in _PEM.finditer(pem)]
+    if not found:
+        raise ValueError("expected a certificate in PEM, got none")
+    return found
+
+
+def _end_time(certificate: _Element) -> int:
+    signed = _Element.read(certificate.content, 0, _SEQUENCE).content
+    at = 0
+    if signed[:1] == bytes([_CONTEXT_0]):
+        at = len(_Element.read(signed, 0, _CONTEXT_0).encoded)
+    for tag in (_INTEGER, _SEQUENCE, _SEQUENCE):
+        at += len(_Element.read(signed, at, tag).encoded)
+    times = _Element.read(signed, at, _SEQUENCE).content
+    at = len(_Element.read(times, 0, _time_tag(times, 0)).encoded)
+    tag = _time_tag(times, at)
+    return _unix_time(_Element.read(times, at, tag).content, _YEAR_DIGITS[tag])
+
+
+def _time_tag(data: bytes, at: int) -> int:
+    """The tag at this offset, if it is that of a time; else one that is not there."""
+    tag = data[at] if at < len(data) else 0
+    return tag if tag in _YEAR_DIGITS else _UTC_TIME
+
+
+def _unix_time(text: bytes, year_digits: int) -> int:
+    if not re.fullmatch(rb"[0-9]{%d}Z" % (year_digits + 10), text):
+        raise ValueError(f"malformed certificate: expected a time in UTC, got {text!r}")
+    year = int(text[:year_digits])
+    if year_digits == 2:
+        year += 1900 if year >= _FIRST_SHORT_YEAR else 2000
+    places = range(year_digits, year_digits + 10, 2)
+    month, day, hour, minute, second = (int(text[place : place + 2]) for place in places)
+    return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp())
 
 
 def _signature_hash(certificate: _Element) -> str | None:

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from quorum_wal.pgwire.certificate import end_point_hash
+from quorum_wal.pgwire.certificate import end_point_hash, end_time
 from quorum_wal.storage.private_file import check_private
 
 ALPN = "postgresql"
@@ -28,10 +28,12 @@ class TlsFiles:
 @dataclass(frozen=True, slots=True)
 class ServerTls:
     """The TLS context of a server. `certificate_hash` is for channel binding; None: the certificate
-    has none."""
+    has none. `end_time` is that of the first certificate in its file to end, in seconds since
+    1970."""
 
     context: ssl.SSLContext
     certificate_hash: bytes | None
+    end_time: int
 
     @classmethod
     def load(cls, files: TlsFiles) -> ServerTls:
@@ -41,7 +43,7 @@ class ServerTls:
         if files.certificate.read_bytes() != certificate:
             raise OSError(f'certificate file "{files.certificate}" changed while it was read')
         try:
-            return cls(context, end_point_hash(certificate))
+            return cls(context, end_point_hash(certificate), end_time(certificate))
         except ValueError as error:
             raise OSError(f'certificate file "{files.certificate}": {error}') from error
 

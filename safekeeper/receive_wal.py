@@ -88,8 +88,8 @@ class WalReceiver:
                     steady.run(stream)
                 if self._chain is None or self._has_message(stream, self._chain):
                     self._batch(stream, timeline)
-        except CopyEnded:
-            return
+        except CopyEnded as ended:
+            self.closed_reason = self.closed_reason or str(ended)
         except (SafekeeperError, MessageError, ProtocolError, StorageError) as error:
             self.closed_reason = self.closed_reason or str(error)
             raise

@@ -23,6 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from quorum_wal.pgwire.transport import prepare_socket, shut_down
 from quorum_wal.telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
+from quorum_wal.telemetry.certificate_metrics import CertificateCollector
 from quorum_wal.telemetry.loopback import is_address, is_loopback
 from quorum_wal.telemetry.page.page_handlers import PAGE_PATH, SIGN_IN_PATHS, PageHandlers
 from quorum_wal.telemetry.request_body import read_body
@@ -160,7 +161,7 @@ class _Acceptor:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._server,
                 client,
-                ssl=None if tls is None else tls.current(),
+                ssl=None if tls is None else tls.current().context,
                 ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_TIMEOUT_SECONDS,
             )
         except OSError:
@@ -219,6 +220,8 @@ class _Handlers:
         self._pages = pages
         self._page = page
         self._registry = pages.registry()
+        if listener.tls is not None:
+            self._registry.register(CertificateCollector(listener.tls))
         self._open = {(r.method, r.path) for r in pages.routes if not r.needs_admin}
 
     @web.middleware

@@ -11,10 +11,10 @@ The number of connections is limited: above the limit the oldest one is closed.
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from errno import EADDRINUSE
 from http import HTTPStatus
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from quorum_wal.pgwire.tls import TlsFiles, server_tls_context
+from quorum_wal.pgwire.tls import ServerTls, TlsFiles
 from quorum_wal.telemetry.http_token import read_private_token
 from quorum_wal.telemetry.watched_files import WatchedFiles
 
@@ -37,6 +37,8 @@ log = structlog.get_logger()
 #: Each needs a file descriptor, and there are few readers at a time.
 HTTP_CONNECTIONS_MAX = 64
 STOP_TIMEOUT_SECONDS = 10
+#: As the alert SkCertificateEnds has it.
+CERTIFICATE_TIME_MIN = timedelta(days=14)
 #: The longest delay of the first page for more urgent work, and the pause between two checks.
 YIELD_SECONDS = 1.0
 YIELD_POLL_SECONDS = 0.01
@@ -54,7 +56,7 @@ class HttpListener:
 
     host: str
     port: int
-    tls: WatchedFiles[ssl.SSLContext] | None = None
+    tls: WatchedFiles[ServerTls] | None = None
     token: WatchedFiles[str] | None = None
     spare_ports: Sequence[int] = ()
     admin_token: WatchedFiles[str] | None = None
@@ -80,9 +82,19 @@ def http_listener(
     tls = None
     if tls_files is not None:
         files = TlsFiles(tls_files.certificate, tls_files.key)
-        tls = WatchedFiles(files.paths, lambda: server_tls_context(files))
+        tls = WatchedFiles(files.paths, lambda: _load_tls(files))
     tokens = _watched_token(token_file), _watched_token(admin_token_file)
     return HttpListener(host, port, tls, tokens[0], spare_ports, tokens[1])
+
+
+def _load_tls(files: TlsFiles) -> ServerTls:
+    """Raises OSError. The log reports a certificate that ends soon, or has ended."""
+    tls = ServerTls.load(files)
+    now, end = datetime.now(UTC), datetime.fromtimestamp(tls.end_time, UTC)
+    if end - now < CERTIFICATE_TIME_MIN:
+        what = "certificate ends soon" if end > now else "certificate has ended"
+        log.warning(what, file=str(files.certificate), until=end.isoformat())
+    return tls
 
 
 def _watched_token(path: Path | None) -> WatchedFiles[str] | None:

@@ -81,7 +81,7 @@ from quorum_wal.pgwal.record import Record
 from quorum_wal.pgwal.segment import parse_segment_name
 from quorum_wal.pgwire import startup
 from quorum_wal.pgwire.auth import MECHANISM_PLUS, ScramClient, ScramServer, ScramVerifier
-from quorum_wal.pgwire.certificate import end_point_hash
+from quorum_wal.pgwire.certificate import end_point_hash, end_time
 from quorum_wal.pgwire.commands import parse_command
 from quorum_wal.pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
 from quorum_wal.pgwire.extended_fields import (
@@ -356,6 +356,8 @@ PARSERS: list[Parser] = [
            _SCRAM_ERRORS, seeds=(seeds.BOUND_FIRST,)),
     Parser("pgwire.certificate.end_point_hash", end_point_hash, (ValueError,),
            seeds=(seeds.CERTIFICATE,)),
+    Parser("pgwire.certificate.end_time", end_time, (ValueError,),
+           seeds=(seeds.DATED_CERTIFICATE,)),
     Parser("pgwal.lsn.Lsn.parse", Lsn.parse, (LsnSyntaxError,), texts=_LSNS),
     Parser("pgwal.segment.parse_segment_name", partial(parse_segment_name, wal_seg_size=1 << 24),
            (SegmentNameError,), texts=(_SEGMENT, f"{_SEGMENT}.partial")),

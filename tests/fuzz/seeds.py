@@ -192,6 +192,18 @@ CERTIFICATE = (
     + b"\n-----END CERTIFICATE-----\n"
 )
 
+#: With a version, a serial number, and both kinds of times.
+DATED_CERTIFICATE = (
+    b"-----BEGIN CERTIFICATE-----\n"
+    + base64.b64encode(
+        bytes.fromhex("3030302ea003020102020101300030003020170d")
+        + b"261127000000Z"
+        + bytes.fromhex("180f")
+        + b"20500101000000Z"
+    )
+    + b"\n-----END CERTIFICATE-----\n"
+)
+
 STARTUP = startup.StartupMessage(
     {"user": "u", "replication": "true", "options": r"-c a=b\ c --d=e"}, 2, {"_pq_.x": "y"}
 )

@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,8 @@ class Folder:
         replacement.write_text(text)
         replacement.rename(self.path / name)
 
-    def write_certificate(self, authority: trustme.CA) -> None:
-        issued = authority.issue_cert("127.0.0.1", "localhost")
+    def write_certificate(self, authority: trustme.CA, until: datetime | None = None) -> None:
+        issued = authority.issue_cert("127.0.0.1", "localhost", not_after=until)
         self.write_secret("key.pem", issued.private_key_pem.bytes().decode())
         issued.cert_chain_pems[0].write_to_path(str(self.path / "cert.pem"))
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MiB, GiB = 1 << 20, 1 << 30
+DAY = 86400  # seconds
 
 TIMELINE = {"tenant_id": "0a", "timeline_id": "c0"}
 PROPOSER = {"job": "sk-proposer", "instance": "pg1:7677"}
@@ -120,6 +121,8 @@ def _well_safekeeper(number: int) -> Changes:
             "up": "1",
             "sk_timelines_damaged": "0",
             "sk_unusable_files": "0",
+            # Tests begin in 1970, and the longest one takes two and a half days.
+            "sk_certificate_end_timestamp_seconds": f"{90 * DAY}",
             "sk_disk_free_bytes": f"{100 * GiB}",
             "sk_connections": "98",
             "sk_connections_unauthenticated": "1",
@@ -151,6 +154,7 @@ def _well_pages() -> Changes:
             "sk_pageserver_unwell_timelines": "0",
             "sk_pageserver_validated_seconds_ago": "4",
             "sk_pageserver_unusable_files": "0",
+            "sk_certificate_end_timestamp_seconds": f"{90 * DAY}",
             "sk_pageserver_check_seconds_ago": "1800",
             "sk_pageserver_damaged_pages": "0",
         },
@@ -165,6 +169,7 @@ def _well_pages() -> Changes:
             "up": "1",
             "sk_generations_database_up": "1",
             "sk_generations_unusable_files": "0",
+            "sk_certificate_end_timestamp_seconds": f"{90 * DAY}",
             "sk_generations_invalid_nodes_total": "1",
             "sk_generations_invalid_tenants_total": "1",
         },
@@ -374,6 +379,14 @@ ACCESS = (
     _case("SkUnusableFiles", "sk_unusable_files", KEEPER, "1", "1"),
     _case("SkUnusableFiles", "sk_pageserver_unusable_files", PAGESERVER, "1", "1"),
     _case("SkUnusableFiles", "sk_generations_unusable_files", GENERATIONS, "1", "1"),
+    _case(
+        *("SkCertificateEnds", "sk_certificate_end_timestamp_seconds", KEEPER, f"{10 * DAY}"),
+        "1970-01-11 00:00:00 +0000 UTC",
+    ),
+    _case(
+        *("SkCertificateEnded", "sk_certificate_end_timestamp_seconds", KEEPER, "60"),
+        "1970-01-01 00:01:00 +0000 UTC",
+    ),
     _case("SkConnectionsNearMax", "sk_connections", KEEPER, "190", "190"),
     _case(
         *("SkRoleConnectionsNearMax", "sk_connections_of_role"),

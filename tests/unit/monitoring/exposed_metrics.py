@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from quorum_wal.generations.metrics import GenerationCollector, RequestCounts
 from quorum_wal.pageserver.metrics import PageserverCollector
 from quorum_wal.safekeeper import metrics as safekeeper
+from quorum_wal.telemetry import certificate_metrics
 from quorum_wal.walproposer import metrics as proposer
 
 #: A pageserver's status without timelines, with all that has metrics.
@@ -32,6 +33,7 @@ def _counter(names: Iterable[str]) -> set[str]:
 def exposed() -> set[str]:
     """All of them."""
     names = {
+        certificate_metrics.GAUGE,
         *proposer.GAUGES,
         *proposer.STATE_GAUGES,
         *proposer.PROTECTION,

@@ -1,14 +1,18 @@
 """The hash of a certificate: the function, and the bytes. libpq's own is compared in
-tests/integration/test_channel_binding.py."""
+tests/integration/test_channel_binding.py. And when it ends, as openssl says."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from quorum_wal.pgwire.certificate import end_point_hash
+from quorum_wal.pgwire.certificate import end_point_hash, end_time
 
 OIDS = {  # DER of the numbers
     "1.2.840.113549.1.1.4": "2a864886f70d010104",
@@ -95,3 +99,81 @@ def test_the_first_certificate_of_a_file_counts() -> None:
 def test_an_invalid_certificate(file: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         end_point_hash(file)
+
+
+# ---- the end
+
+
+def dated(*times: bytes, version: bytes = element(0xA0, element(2, b"\2"))) -> bytes:
+    """A certificate up to its times."""
+    before = (version, element(2, b"\1"), element(0x30, b"\5\0"), element(0x30))
+    return element(0x30, element(0x30, *before, element(0x30, *times), element(0x30)))
+
+
+def utc(text: str) -> bytes:
+    return element(0x17, text.encode())
+
+
+def general(text: str) -> bytes:
+    return element(0x18, text.encode())
+
+
+BEGIN = utc("200101000000Z")
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (utc("270131235959Z"), datetime(2027, 1, 31, 23, 59, 59, tzinfo=UTC)),
+        (utc("491231235959Z"), datetime(2049, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        (utc("500101000000Z"), datetime(1950, 1, 1, tzinfo=UTC)),
+        (general("20500101000000Z"), datetime(2050, 1, 1, tzinfo=UTC)),
+        (general("99991231235959Z"), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
+    ],
+)
+def test_the_end_of_a_certificate(end: bytes, expected: datetime) -> None:
+    assert end_time(pem(dated(BEGIN, end))) == int(expected.timestamp())
+    first_version = dated(general("20200101000000Z"), end, version=b"")
+    assert end_time(pem(first_version)) == int(expected.timestamp())
+
+
+def test_the_first_certificate_to_end_counts() -> None:
+    """One of the authorities between may end before the server's own."""
+    ends = [utc("300101000000Z"), utc("270101000000Z"), utc("280101000000Z")]
+    file = b"".join(pem(dated(BEGIN, end)) for end in ends)
+    assert end_time(file) == int(datetime(2027, 1, 1, tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize("days", ["3", "36500"])
+def test_the_end_is_that_of_openssl(tmp_path: Path, days: str) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, file = tmp_path / "key.pem", tmp_path / "cert.pem"
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    names = ["-keyout", key, "-out", file, "-subj", "/CN=x", "-days", days]
+    subprocess.run(["openssl", "req", "-x509", *new, *names], check=True, capture_output=True)
+    shown = subprocess.run(
+        ["openssl", "x509", "-enddate", "-noout", "-in", file],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    text = shown.stdout.removeprefix("notAfter=").strip()
+    end = datetime.strptime(text, "%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)
+    assert end_time(file.read_bytes()) == int(end.timestamp())
+
+
+@pytest.mark.parametrize(
+    ("der", "why"),
+    [
+        (dated(), "expected tag 0x17 at offset 0"),
+        (dated(BEGIN), "expected tag 0x17 at offset 15"),
+        (dated(BEGIN, element(2, b"1")), "expected tag 0x17 at offset 15"),
+        (dated(BEGIN, utc("2701312359Z")), "expected a time in UTC"),
+        (dated(BEGIN, general("270131235959Z")), "expected a time in UTC"),
+        (dated(BEGIN, utc("270131235959+0100")), "expected a time in UTC"),
+        (dated(BEGIN, utc("271331235959Z")), "month must be in"),
+        (element(0x30, element(0x30)), "expected tag 0x02 at offset 0"),
+    ],
+)
+def test_a_certificate_without_an_end(der: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        end_time(pem(der))

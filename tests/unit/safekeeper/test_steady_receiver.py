@@ -103,13 +103,14 @@ def connection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Conne
 
 @pytest.mark.parametrize("end", [CopyDone(), CopyFail("it says"), Terminate()], ids=repr)
 def test_the_end_in_one_segment_with_an_append(connection: Connection, end: Message) -> None:
-    """Nothing more comes, so it may not wait."""
+    """Nothing more comes, so it may not wait. The log names the end."""
     frames = framed([connection.append_of(800).data])
     connection.client.socket.sendall(frames + end.encode())
     answer = connection.hear()
     assert isinstance(answer, AppendResponse)
     assert answer.flush_lsn == connection.lsn
     assert connection.join() is None
+    assert connection.receiver.closed_reason.startswith(f"copy ended by {type(end).__name__}")
 
 
 def test_an_invalid_frame_behind_an_append(connection: Connection) -> None:
