@@ -129,8 +129,9 @@ def test_faults_of_a_cluster_make_alerts_fire_and_repairs_end_them(
     prometheus.wait_ended({*fired} - {"SkArchiveFails"}, TIMEOUT)
 
 
-#: Of pageservers that merge nothing, and do not check pages of a server.
+#: Of pageservers that merge nothing, and do not check pages of a server; and of services with TLS.
 NO_SERIES = {
+    "sk_certificate_end_timestamp_seconds - time()",
     'sk_pageserver_dead_share{timeline=~".*.*"}',
     "sk_pageserver_damaged_pages",
     "sk_pageserver_check_seconds_ago",
