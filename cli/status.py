@@ -185,6 +185,8 @@ def _as_json(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]]) -
                 "disk": report.disk,
                 "scrub": report.scrub,
                 "damaged": report.damaged,
+                "unusable_files": report.unusable_files,
+                "certificate_until": report.certificate_until,
             }
             for report in discovery.safekeepers
         ],

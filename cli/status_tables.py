@@ -18,6 +18,7 @@ from quorum_wal.cluster.timeline_view import ProposerView, TimelineView, brief_n
 from quorum_wal.cluster.verdict import Condition, Verdict, runbook_entry
 from quorum_wal.consensus.ids import NodeId
 from quorum_wal.telemetry.size import bytes_text
+from quorum_wal.telemetry.status_server import CERTIFICATE_TIME_MIN
 from quorum_wal.walproposer.timelines.discovery import SafekeeperReport
 
 _STYLES = {Condition.OK: "bold green", Condition.DEGRADED: "bold yellow"}
@@ -204,7 +205,8 @@ def safekeepers_table(
             or report.error
             or report.page_error
             or _damage(report)
-            or _empty(report, views),
+            or _empty(report, views)
+            or _files(report),
             style="" if report.reachable else "red",
         )
     return table
@@ -236,6 +238,17 @@ def _empty(report: SafekeeperReport, views: Sequence[TimelineView]) -> str:
     """A new safekeeper, or the wrong one: all is well with the timelines, but it is no part of
     that. Before there is any timeline this says nothing."""
     return "stores no timeline" if views and not report.timelines else ""
+
+
+def _files(report: SafekeeperReport) -> str:
+    """Files that changed and are not in force, and a certificate that ends soon."""
+    problems = [f"not in force: {name} ({why})" for name, why in report.unusable_files.items()]
+    if report.certificate_until is not None:
+        until, now = datetime.fromisoformat(report.certificate_until), datetime.now(UTC)
+        if until - now < CERTIFICATE_TIME_MIN:
+            verb = "ends" if until > now else "has ended"
+            problems.append(f"its certificate {verb} on {until:%Y-%m-%d %H:%M} UTC")
+    return "; ".join(problems)
 
 
 def _disk_text(report: SafekeeperReport) -> str:

@@ -180,6 +180,7 @@ class Safekeeper:
     def status(self) -> dict[str, object]:
         """The JSON of /status."""
         space = self.data_directory.disk_space()
+        until = self._http.listener.certificate_until
         return {
             "safekeeper_id": self.config.safekeeper_id,
             "instance": self.data_directory.instance.hex(),
@@ -193,6 +194,7 @@ class Safekeeper:
             "damaged": self.timelines.damaged,
             "scrub": self.scrub.describe(),
             "unusable_files": self._unusable_files(),
+            "certificate_until": until.isoformat() if until is not None else None,
         }
 
     def positions(self, timelines_max: int) -> dict[str, dict[str, float]]:

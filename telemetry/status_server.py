@@ -63,6 +63,13 @@ class HttpListener:
     connections_max: int = HTTP_CONNECTIONS_MAX
 
     @property
+    def certificate_until(self) -> datetime | None:
+        """When the certificate ends; None without TLS."""
+        return (
+            None if self.tls is None else datetime.fromtimestamp(self.tls.current().end_time, UTC)
+        )
+
+    @property
     def files(self) -> tuple[WatchedFiles[Any] | None, ...]:
         return self.tls, self.token, self.admin_token
 

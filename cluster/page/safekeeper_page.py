@@ -339,6 +339,7 @@ def _settings(source: Source, status: Status, view: TimelineView | None) -> Sequ
         "timeline": str(view.timeline) if view is not None else "",
         "Postgres": version_text(view.pg_version) if view is not None else "",
         "system identifier": view.system_id if view is not None else "",
+        "certificate until": status["certificate_until"] or "",
         "unusable files": "; ".join(f"{f}: {r}" for f, r in status["unusable_files"].items()),
     }
     settings = [Setting(name, value) for name, value in known.items() if value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import subprocess
@@ -33,6 +34,7 @@ def test_a_certificate_that_ends(keeper: Keeper) -> None:
     folder.write_certificate(folder.authority, soon)
     assert end_in_metrics(keeper) == soon.timestamp()
     assert "certificate ends soon" in keeper.log_text()
+    assert certificate_until(keeper) == soon
     shown = in_shell(show, CERTIFICATE=str(folder.path / "cert.pem"))
     assert shown == f"notAfter={soon:%b %e %H:%M:%S %Y} GMT\n"
 
@@ -53,6 +55,11 @@ def test_a_certificate_that_ends(keeper: Keeper) -> None:
     (folder.path / ".curlrc").write_text(curl_settings)
     asked = in_shell(ask, HOME=str(folder.path), HTTP=f"https://{keeper.http_address}")
     assert gauge(asked, GAUGE) == late.timestamp()
+
+
+def certificate_until(keeper: Keeper) -> datetime:
+    status = json.loads(https_get(keeper, "/status", TOKEN)[1])
+    return datetime.fromisoformat(status["certificate_until"])
 
 
 def in_shell(command: str, **variables: str) -> str:

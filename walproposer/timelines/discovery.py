@@ -57,8 +57,9 @@ class SafekeeperReport:
     safekeeper that answered and refused has its id, if it may be known, and a `hint`.
 
     `timelines` are the JSON objects of its status, `left` those of timelines that it has left.
-    `damaged` maps the folders of timelines that it cannot open to the reasons. `instance` (8 bytes
-    in hex) identifies its data directory.
+    `damaged` maps the folders of timelines that it cannot open to the reasons, and `unusable_files`
+    the changed files that are not in force. `instance` (8 bytes in hex) identifies its data
+    directory. `certificate_until` is an ISO time.
     """
 
     address: str
@@ -75,6 +76,8 @@ class SafekeeperReport:
     instance: str = ""
     site: str = ""
     left: Mapping[TimelineId, Mapping[str, Any]] = field(default_factory=dict)
+    unusable_files: Mapping[str, str] = field(default_factory=dict)
+    certificate_until: str | None = None
 
     @property
     def reachable(self) -> bool:
@@ -224,6 +227,8 @@ def _report(member: Member, http_token: str) -> SafekeeperReport:
         instance=member.instance,
         site=member.site,
         left=member.left,
+        unusable_files=page.get("unusable_files", {}),
+        certificate_until=page.get("certificate_until"),
     )
 
 

@@ -130,6 +130,8 @@ class SafekeeperPage(TypedDict, total=False):
     version: str
     disk: _Disk | None
     scrub: _Scrub | None
+    unusable_files: dict[str, str]
+    certificate_until: str | None
 
 
 class _DatedScrub(TypedDict, total=False):
@@ -140,6 +142,7 @@ class _DatedSafekeeper(TypedDict, total=False):
     """SafekeeperPage is the type that the page is decoded to, so it has times as texts."""
 
     scrub: _DatedScrub | None
+    certificate_until: _Moment | None
 
 
 # ---- a proposer

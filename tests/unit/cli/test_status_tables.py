@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from quorum_wal.cli.status_tables import proposer_line, runbook_line, safekeeper
 from quorum_wal.cluster.timeline_view import ProposerView
 from quorum_wal.cluster.verdict import judge
 from quorum_wal.consensus.ids import NodeId
+from quorum_wal.walproposer.timelines.discovery import SafekeeperReport
 
 AT = datetime(2026, 11, 24, 10, tzinfo=UTC)
 AGE = {"len": 3, "len_max": 10, "age": 7.2}
@@ -69,6 +71,24 @@ def test_damage_is_a_problem_of_its_safekeeper() -> None:
     ]
     problems = list(safekeepers_table(reports).columns[-1].cells)
     assert problems == ["", "timelines with damaged WAL: 1", "timelines cannot be read: 1"]
+
+
+def test_files_that_are_not_in_force_and_certificates_that_end() -> None:
+    now = datetime.now(UTC)
+
+    def until(days: int, **more: Any) -> SafekeeperReport:
+        return replace(
+            safekeeper(1), certificate_until=(now + timedelta(days=days)).isoformat(), **more
+        )
+
+    ends, ended = (f"{now + timedelta(days=days):%Y-%m-%d %H:%M} UTC" for days in (3, -1))
+    reports = [until(90), until(3), until(-1), until(-1, unusable_files={"tls.crt": "is empty"})]
+    assert list(safekeepers_table(reports).columns[-1].cells) == [
+        "",
+        f"its certificate ends on {ends}",
+        f"its certificate has ended on {ended}",
+        f"not in force: tls.crt (is empty); its certificate has ended on {ended}",
+    ]
 
 
 def test_a_safekeeper_without_a_timeline_is_told_from_the_members() -> None:

@@ -278,6 +278,7 @@ def safekeeper_status(**changes: Any) -> dict[str, Any]:
         "listen": HERE, "http": "10.0.0.1:7676", "data_dir": "/d", "timelines": [status],
         "disk": {"total_bytes": 9 << 30, "free_bytes": 8 << 30}, "damaged": {}, "scrub": {},
         "unusable_files": {},
+        "certificate_until": None,
     }  # fmt: skip
 
 
