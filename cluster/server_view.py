@@ -33,6 +33,9 @@ from quorum_wal.walproposer.timelines.discovery import Discovery
 
 #: Checks of the preflight that also matter while commits run.
 REMARKABLE = ("commits", "fsync", "read_only", "limbo", "prepared")
+UNKNOWN_TO_SOME = (
+    "the safekeepers that do not answer may have the timeline of its system, the others have none"
+)
 CONTENDED = (
     "it and another server are primaries that could continue the log: run sk attach for one of "
     "them, stop the other, then run sk rejoin or make it again from a base backup"
@@ -46,6 +49,7 @@ class Role(Enum):
     OTHER = "not the log's primary"  # the loser of two promotions at once, or a copy
     STANDBY = "standby"
     STRANGER = "stranger"  # the safekeepers have no timeline of its system
+    UNKNOWN = "unknown"  # those that answer have none
     UNREACHABLE = "unreachable"
 
 
@@ -99,8 +103,15 @@ def server_views(dsns: Sequence[str], discovery: Discovery) -> list[ServerView]:
     """Asks all servers at once."""
     logs, names, leaders = logs_of(discovery), names_of(discovery), leaders_of(discovery)
     with ThreadPoolExecutor(max(1, len(dsns))) as pool:
-        views = pool.map(lambda dsn: _ask(PrimaryAddress(dsn), logs, names, leaders), dsns)
-        return with_contenders(list(views), {system for system, of in logs.items() if len(of) == 1})
+        views = list(pool.map(lambda dsn: _ask(PrimaryAddress(dsn), logs, names, leaders), dsns))
+    if not all(report.reachable for report in discovery.safekeepers):
+        views = [_unknown(view) if view.role is Role.STRANGER else view for view in views]
+    return with_contenders(views, {system for system, of in logs.items() if len(of) == 1})
+
+
+def _unknown(view: ServerView) -> ServerView:
+    """A server of which only some safekeepers, or none, could be asked."""
+    return replace(view, role=Role.UNKNOWN, remarks=(UNKNOWN_TO_SOME, *view.remarks[1:]))
 
 
 def with_contenders(views: Sequence[ServerView], systems: Set[int]) -> list[ServerView]:

@@ -48,7 +48,7 @@ IS_A_SERVER = "A Postgres server runs at this address. Correct the address of th
 #: Texts of libpq itself about TLS with a server that runs.
 REFUSED_TLS = (
     ("certificate verify failed", "The server runs. Correct sslrootcert=..., or the certificate of "
-     "the server."),
+     "the server. It may have ended: see the log of the server."),
     ("does not match host name", "Connect with a name that is in the certificate, or issue one "
      "with this name."),
     ("does not support SSL", "The server runs without TLS. Correct sslmode=..., or start it with "

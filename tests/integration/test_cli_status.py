@@ -255,6 +255,19 @@ def test_no_safekeeper_answers() -> None:
     assert_refused(done, 4, "could not connect to safekeeper 127.0.0.1:1", "Start it")
 
 
+def test_a_primary_is_no_stranger_while_safekeepers_do_not_answer(cluster: QuorumCluster) -> None:
+    """Else the advice would be to attach it."""
+    servers = ("--primary", cluster.postgres.dsn())
+    done = sk("status", "--safekeepers", "127.0.0.1:1,127.0.0.1:2", *servers)
+    assert done.returncode == 4
+    assert "unknown" in done.stdout
+    assert "safekeepers that do not answer may have the timeline of its system" in done.stdout
+    assert "stranger" not in done.stdout
+    done = sk("status", "--safekeepers", f"{addresses(cluster)},127.0.0.1:1", *servers)
+    assert "primary" in done.stdout
+    assert "may have the timeline" not in done.stdout
+
+
 def test_watch_draws_until_it_is_interrupted(cluster: QuorumCluster) -> None:
     watch = subprocess.Popen(
         [*SK, "status", "--watch", "--safekeepers", addresses(cluster)],
