@@ -17,18 +17,24 @@ from quorum_wal.spark.session import new_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+NOT_STARTED = "Java may have printed the reason above. Check --master, and JAVA_HOME."
 #: An aggregation of WAL has few rows.
 SETTINGS = {"spark.sql.shuffle.partitions": "8"}
 
 
 @contextmanager
 def command_session(name: str, master: str, *, registers: bool = True) -> Iterator[SparkSession]:
-    """With our sources if it `registers` them. Raises NoJava, and CommandError for an error of
-    Spark inside the block."""
+    """With our sources if it `registers` them. Raises NoJava, UnsupportedSpark, and CommandError
+    for an error of Spark, also inside the block."""
     with as_file(files("quorum_wal.spark") / "quiet_log4j2.properties") as quiet:
         options = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
         settings = {**SETTINGS, "spark.driver.extraJavaOptions": options}
-        session = new_session(name, master, settings, registers=registers)
+        try:
+            session = new_session(name, master, settings, registers=registers)
+        except spark_errors() as error:
+            raise CommandError(
+                f"Spark did not start: {_text_of(error)}", hint=NOT_STARTED
+            ) from error
     try:
         yield session
     except spark_errors() as error:
@@ -42,5 +48,9 @@ def command_error_of(error: Exception) -> CommandError:
     ours = reported_error(error)
     if ours is not None:
         return CommandError(str(ours), hint=ours.hint)
+    return CommandError(_text_of(error))
+
+
+def _text_of(error: Exception) -> str:
     text = str(error).split("\n\tat ")[0].split("JVM stacktrace")[0]
-    return CommandError(" ".join(text.split()))
+    return " ".join(text.split())

@@ -32,7 +32,7 @@ def hosts_of(conninfo: str) -> list[str]:
     """Returns at least one. Raises UsageError."""
     try:
         settings = _addresses(conninfo) or conninfo_to_dict(conninfo)
-    except psycopg.Error as error:
+    except (psycopg.Error, UnicodeEncodeError) as error:
         raise UsageError(f"invalid coordinator {conninfo!r}: {error}".strip()) from error
     lists = {name: str(settings[name]).split(",") for name in _PLACES if settings.get(name)}
     if "host" not in lists and "hostaddr" not in lists:

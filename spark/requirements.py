@@ -13,6 +13,7 @@ by the module that Spark has it in, because vendors add features to older versio
 from __future__ import annotations
 
 import os
+import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,10 @@ _STREAMS = "pyspark.sql.streaming.datasource"
 #: the package pyspark-client does not have it
 _CLASSIC = "pyspark.core"
 _REMOTE = "SPARK_REMOTE"
+#: Otherwise Spark prints a stack of Java.
+_MASTER = re.compile(
+    r"local(\[(\*|[0-9]+)(, *[0-9]+)?\])?|local-cluster\[.+\]|(spark|k8s)://.+|yarn"
+)
 
 
 def check_sources() -> None:
@@ -63,13 +68,19 @@ def check_classic(session: SparkSession, job: str) -> None:
 
 
 def check_master(master: str) -> None:
-    """Raises UnsupportedSpark if a session of this process and `master` would not be classic."""
+    """Raises UnsupportedSpark if a session of this process and `master` would not be classic, or
+    `master` is invalid."""
     if find_spec(_CLASSIC) is None:
         problem = "the package pyspark-client has only Spark Connect"
     elif os.environ.get(_REMOTE):
         problem = f"{_REMOTE} is set"
     elif master.startswith("sc://"):
         problem = f'"{master}" is a server of Spark Connect'
+    elif not _MASTER.fullmatch(master):
+        raise UnsupportedSpark(
+            f'expected the URL of a master of Spark, got "{master}"',
+            hint="It is local[N], spark://HOST:PORT, k8s://..., or yarn.",
+        )
     else:
         return
     raise UnsupportedSpark(

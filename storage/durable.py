@@ -100,7 +100,9 @@ def write_all(fd: int, data: bytes | memoryview, offset: int, path: Path) -> Non
 
 def replace_file(path: Path, data: bytes, *, like: Path | None = None) -> None:
     """Atomically and durably give `path` the content `data`. The file gets the owner and mode of
-    the file `like`; without one, only the owner of this process may use it."""
+    the file `like`; without one, only the owner of this process may use it. Raises StorageError,
+    also if `path` is a device, a pipe or a symbolic link: these would be lost."""
+    _check_regular(path)
     temporary = path.with_name(path.name + ".tmp")
     with storage_errors(temporary, "write"):
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -114,6 +116,16 @@ def replace_file(path: Path, data: bytes, *, like: Path | None = None) -> None:
         finally:
             os.close(fd)
     publish_file(temporary, path)
+
+
+def _check_regular(path: Path) -> None:
+    with storage_errors(path, "replace"):
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def publish_file(temporary: Path, path: Path) -> None:

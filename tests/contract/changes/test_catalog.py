@@ -71,6 +71,16 @@ def test_written_and_read_again(tables: Postgres, tmp_path: Path) -> None:
     assert Catalog.from_json(found.to_json(), "again").to_json() == path.read_bytes()
 
 
+def test_a_link_is_followed(tables: Postgres, tmp_path: Path) -> None:
+    """As /dev/stdout is one: root would lose it."""
+    path, link = tmp_path / "catalog.json", tmp_path / "link"
+    link.symlink_to(path)
+    done = CliRunner().invoke(catalog_command, ["snapshot", "--dsn", tables.dsn(), "-o", str(link)])
+    assert done.exit_code == 0, done.output
+    assert link.is_symlink()
+    assert load_catalog(str(path)).tables == take_catalog(tables.dsn()).tables
+
+
 def test_taken_from_a_standby(tables: Postgres, tmp_path: Path) -> None:
     standby = tables.base_backup(tmp_path / "standby", "--write-recovery-conf")
     with standby:

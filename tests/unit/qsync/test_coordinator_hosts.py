@@ -39,7 +39,9 @@ def test_a_coordinator_gets_a_proof_of_the_password_never_itself() -> None:
     assert conninfo_to_dict(hosts_of("a:5455")[0])["require_auth"] == "none,scram-sha-256"
 
 
-@pytest.mark.parametrize("text", ["", "proposer", "user=app", "a:b", "nonsense=1", "a:5455 b"])
+@pytest.mark.parametrize(
+    "text", ["", "proposer", "user=app", "a:b", "nonsense=1", "a:5455 b", "\udcff"]
+)
 def test_what_is_no_place(text: str) -> None:
     with pytest.raises(UsageError, match="invalid coordinator"):
         hosts_of(text)

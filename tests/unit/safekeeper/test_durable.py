@@ -21,6 +21,18 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "file").read_bytes() == b"0123456789"
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    """As /dev/null, and /dev/stdout, which is a link."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("file")
+    for path in (pipe, link):
+        with pytest.raises(StorageError, match=f'could not replace "{path}": it is not a regular'):
+            durable.replace_file(path, b"content")
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [link, pipe]
+
+
 @pytest.mark.parametrize("create", [durable.create_zeroed, durable.create_allocated])
 def test_a_new_file_is_full_of_zeros(tmp_path: Path, create: Callable[[Path, int], None]) -> None:
     size_bytes = 2 * len(durable.ZERO_BLOCK) + 5
