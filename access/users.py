@@ -121,9 +121,9 @@ def read_users(path: Path) -> dict[str, User]:
 
 def read_user_file(path: Path) -> str:
     """Its text, to edit; does not check the mode. Raises UserFileError."""
-    if path.exists() and not path.is_file():
-        raise UserFileError("it is not a regular file")
     try:
+        if path.exists() and not path.is_file():
+            raise UserFileError("it is not a regular file")
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(error) from error

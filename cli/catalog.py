@@ -72,9 +72,9 @@ def advance(file: str, output: Path, **values: Any) -> None:
 
 def _write(taken: Catalog, output: Path) -> None:
     """Replaces a file. What is no regular file is written to, as /dev/stdout."""
-    is_replaced = not output.is_symlink() and (output.is_file() or not output.exists())
     beside = output.with_name(f"{output.name}.new")
     try:
+        is_replaced = not output.is_symlink() and (output.is_file() or not output.exists())
         (beside if is_replaced else output).write_bytes(taken.to_json())
         if is_replaced:
             beside.replace(output)

@@ -69,12 +69,14 @@ class SkGroup(LazyGroup):
         except LIBRARY_ERRORS as error:
             raise command_error(error) from error
         except OSError as error:
-            if error.errno not in FULL_DISK:
+            if error.errno in FULL_DISK:
+                raise CommandError(
+                    f"could not write a file: {error.strerror}",
+                    "Free some space, or specify folders on another disk.",
+                ) from error
+            if error.filename is None:
                 raise
-            raise CommandError(
-                f"could not write a file: {error.strerror}",
-                "Free some space, or specify folders on another disk.",
-            ) from error
+            raise CommandError(f'could not use "{error.filename}": {error.strerror}') from error
 
 
 @click.group(cls=SkGroup, context_settings={"auto_envvar_prefix": "SK", "max_content_width": 100})

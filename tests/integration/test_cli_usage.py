@@ -99,6 +99,13 @@ def test_a_password_is_never_printed() -> None:
         assert SECRET not in done.stdout + done.stderr
 
 
+def test_a_path_that_is_too_long() -> None:
+    """No option has a test of its own for it."""
+    long = "x" * 300
+    done = sk("page", "check", "--archive", "/nonexistent", long)
+    assert_refused(done, 1, f'could not use "{long}": File name too long')
+
+
 def test_the_manual_is_current() -> None:
     page = (ROOT / "docs/cli.md").read_text()
     assert page == reference(), "run: python -m quorum_wal.cli.reference > docs/cli.md"

@@ -69,6 +69,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "users"
     role = ("--role", "admin")
     assert_refused(sk("user", "add", file, "alice", *role), 1, "password is empty", "stdin")
+    long = tmp_path / ("x" * 300)
+    assert_refused(sk("user", "remove", long, "a"), 1, "File name too long", "Correct the file")
+    assert_refused(sk("user", "add", long, "a", *role, stdin="x\n"), 1, "File name too long")
     os.mkfifo(tmp_path / "pipe")  # a device would be replaced by a file, as root
     done = sk("user", "add", tmp_path / "pipe", "alice", *role, stdin="x\n")
     assert_refused(done, 1, 'pipe": it is not a regular file', "Correct the file")
