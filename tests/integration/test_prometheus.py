@@ -25,8 +25,8 @@ from quorum_wal.pg_server.errors import DeadlineExceeded
 
 TIMEOUT = 120.0
 SERIES_TIMEOUT = 30.0
-#: Rules for hours or for a whole disk do not apply to a test.
-LEFT_OUT = ("SkDiskFull", "SkDiskFilling")
+#: Rules for hours, for a whole disk or for a slow one do not apply to a test.
+LEFT_OUT = ("SkDiskFull", "SkDiskFilling", "SkFlushSlow")
 FOR = "2s"
 BACKLOG_BYTES, SMALL_BACKLOG_BYTES = "268435456", "1048576"
 FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 4 << 20))"
