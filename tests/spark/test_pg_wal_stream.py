@@ -50,7 +50,7 @@ def run_available(
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(60)
+    assert query.awaitTermination(300)
     return [json.loads(progress.json) for progress in query.recentProgress]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import psycopg
 from psycopg import pq
@@ -25,12 +26,7 @@ class PrimaryAddress:
     application_name: str = "walproposer"
 
     def __str__(self) -> str:
-        """The DSN without passwords: the settings that libpq itself does not display (dispchar
-        '*'), and the keys that replace a password."""
-        secret = {o.keyword.decode() for o in pq.Conninfo.get_defaults() if o.dispchar == b"*"}
-        parts = conninfo_to_dict(self.dsn)
-        shown = {k: v for k, v in parts.items() if k not in secret and k not in SCRAM_KEYS}
-        return make_conninfo("", **shown)
+        return without_passwords(self.dsn)
 
     def connect(self, **overrides: object) -> psycopg.Connection:
         """An ordinary connection for queries. Its commits never wait for a synchronous standby."""
@@ -48,3 +44,13 @@ class PrimaryAddress:
             return
         with closing(self.connect()) as connection:
             yield connection
+
+
+@cache  # the status has it, every second and for every request
+def without_passwords(dsn: str) -> str:
+    """Leaves out the settings that libpq itself does not display (dispchar '*'), and the keys that
+    replace a password."""
+    secret = {o.keyword.decode() for o in pq.Conninfo.get_defaults() if o.dispchar == b"*"}
+    parts = conninfo_to_dict(dsn)
+    shown = {k: v for k, v in parts.items() if k not in secret and k not in SCRAM_KEYS}
+    return make_conninfo("", **shown)

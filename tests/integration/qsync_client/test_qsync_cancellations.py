@@ -71,6 +71,12 @@ async def cancel_when(happens: Callable[[], object], work: Awaitable[None]) -> B
     return raised.value
 
 
+async def run_out_when(happens: Callable[[], object], limit: asyncio.Timeout) -> None:
+    """End the time of the block at that moment."""
+    await asyncio.to_thread(happens)
+    limit.reschedule(asyncio.get_running_loop().time())
+
+
 def waiting(coordinator: ScriptedCoordinator) -> Callable[[], object]:
     return lambda: wait_until(
         lambda: "WAIT_LSN" in coordinator.verbs, TIMEOUT, "WAIT_LSN to be asked"
@@ -136,11 +142,11 @@ async def test_by_a_timeout_of_the_programs_own(
     server: Postgres, pool: Pool, q: AsyncQsync, coordinator: ScriptedCoordinator
 ) -> None:
     coordinator.advance(0)
-    tx: AsyncTransaction | None = None
+    tx = q.transaction(pool, timeout=60)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5), q.transaction(pool, timeout=60) as tx:
+        async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as tasks, tx:
+            tasks.create_task(run_out_when(waiting(coordinator), limit))
             await tx.execute(TAKE, (30, "alice"))
-    assert tx is not None
     assert prepared(server) == [str(tx.gid)]
     await assert_pool_is_clean(pool, q, coordinator)
 
