@@ -88,14 +88,7 @@ class ContainerPostgres(RemotePostgres):
         )
 
     def control_data(self) -> dict[str, str]:
-        """A busy engine may lose the output of a short command: then the command is repeated."""
-
-        def printed() -> str:
-            code, text = self.server.run("pg_controldata", PGDATA)
-            assert code == 0, text
-            return text
-
-        text = wait_until(printed, READY_TIMEOUT, "pg_controldata to print")
+        text = self.server.output_of("pg_controldata", PGDATA)
         pairs = (line.partition(":") for line in text.splitlines())
         return {name: value.strip() for name, _, value in pairs}
 

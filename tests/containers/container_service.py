@@ -213,6 +213,17 @@ class ServiceContainer(ServiceProcess):
         result = self.container.exec_run(list(command), **options)
         return int(result.exit_code), result.output.decode(errors="replace").strip()
 
+    def output_of(self, *command: str) -> str:
+        """Of a program that succeeds, and prints something. A busy engine may lose the output of
+        one that ends at once: then it is run again."""
+
+        def printed() -> str:
+            code, text = self.run(*command)
+            assert code == 0, text
+            return text
+
+        return wait_until(printed, READY_TIMEOUT, f"{command[0]} to print")
+
     def copy_of(self, path: str) -> Path:
         """A copy of a file or folder of the container, in a folder of ours."""
         if self._copies is None:
