@@ -68,7 +68,11 @@ def rows_in(postgres: Postgres, database: str) -> list[int]:
 
 class Visitor:
     """Clients that connect to the writable server, one after the other. `seen`: the result of each
-    read."""
+    read in a transaction that may write.
+
+    libpq alone does not know that. A session that starts slowly, from before the server is closed
+    until it is promoted, reports neither; its first transaction is read-only.
+    """
 
     def __init__(self, standby: Postgres) -> None:
         self._dsn = standby.dsn(target_session_attrs="read-write", connect_timeout=5)
@@ -81,8 +85,10 @@ class Visitor:
         while not self._stopping.wait(VISIT_SECONDS):
             try:
                 with psycopg.connect(self._dsn, options=LOCAL) as connection:
+                    read_only = connection.execute("SHOW transaction_read_only").fetchone()
                     found = connection.execute("SELECT a FROM t ORDER BY a").fetchall()
-                    self.seen.append([a for (a,) in found])
+                    if read_only == ("off",):
+                        self.seen.append([a for (a,) in found])
             except psycopg.OperationalError:
                 pass  # it is a standby, or closed
 
