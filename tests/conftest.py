@@ -25,6 +25,8 @@ TESTS = Path(__file__).parent
 
 #: rings whose fixtures take minutes: an engine and its images, logs of servers, a JVM
 TOGETHER = ("containers", "contract", "spark")
+#: files of them that use no such fixture: the others of tests/spark take one process all of the run
+ALONE = frozenset({"tests/spark/test_foreign_packages.py", "tests/spark/test_spark_cluster.py"})
 #: rings without shared fixtures
 APART = ("simulation",)
 #: The two rings that take one process most of the run come first. The tests of the rings that are
@@ -33,8 +35,9 @@ FIRST = {"containers": 0, "spark": 0, "contract": 1}
 #: How far into the rest the tests go that wait. At its end there are small tests that compute: they
 #: fill the processes evenly.
 SHARE_OF_WAITING = 0.85
-#: Files that take longest, because one process runs all tests of a file. They are the first ones of
-#: their ring: at the end of the run the other processes would have nothing left to do.
+#: Files that take longest, because one process runs all tests of a file, or one test takes long.
+#: They are the first ones of their ring: at the end of the run the other processes would have
+#: nothing left to do.
 LONG = frozenset({
     "test_soak.py", "test_members.py", "test_hostile_members.py", "test_hostile_bytes.py",
     "test_pageserver.py",
@@ -44,6 +47,7 @@ LONG = frozenset({
     "test_steady_path.py", "test_steady_leader.py", "test_compiled.py",
     "test_archiving_of_many.py", "test_verify.py", "test_arranged_changes.py",
     "test_alert_rules.py", "test_archive_segment_sizes.py",
+    "test_simulation.py", "test_files.py", "test_limbo_world.py", "test_pageserver_world.py",
 })  # fmt: skip
 
 #: `sk` with changes, and whether it is for commands of the pageserver.
@@ -66,7 +70,7 @@ class ByFixtures(LoadScopeScheduling):  # type: ignore[misc]
         ring, _, folder = file.removeprefix("tests/").rpartition("/")[0].partition("/")
         if ring in APART:
             return nodeid
-        return f"{ring}/{folder}" if ring in TOGETHER else file
+        return f"{ring}/{folder}" if ring in TOGETHER and file not in ALONE else file
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +59,13 @@ def class_archive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     that does not fit, as that of another Java."""
     folder = request.config.cache.mkdir("spark-classes")
     archive = folder / f"{pyspark.__version__}.jsa"
-    if not archive.exists():
-        prepare_environment()
-        unfinished = archive.with_suffix(f".{os.getpid()}")
-        archive_classes(tmp_path_factory.mktemp("classes"), unfinished)
-        unfinished.rename(archive)
+    with (folder / "lock").open("w") as lock:
+        flock(lock, LOCK_EX)  # until the file is closed: the processes of pytest-xdist share it
+        if not archive.exists():
+            prepare_environment()
+            unfinished = archive.with_suffix(".unfinished")
+            archive_classes(tmp_path_factory.mktemp("classes"), unfinished)
+            unfinished.rename(archive)
     for variable in JAVA_VARIABLES:
         os.environ[variable] += f" -XX:SharedArchiveFile={archive} -Xlog:disable"
 
