@@ -69,8 +69,7 @@ def test_it_runs_without_privileges_and_writes_only_its_volume(
     )
     container.wait_well()
     assert container.output_of("id", "-u") == UID
-    owner = container.output_of("stat", "-c", "%u", f"{DATA_DIR}/safekeeper.json")
-    assert owner == UID
+    assert container.output_of("stat", "-c", "%u", f"{DATA_DIR}/safekeeper.json") == UID
     code, text = container.run("python3", "-m", "pip", "--version")
     assert code == 1, text
 

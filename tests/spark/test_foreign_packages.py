@@ -63,8 +63,7 @@ def test_spark_reads_wal_beside_packages_of_the_same_names_and_without_java(
             "PYTHONPATH": ":".join(filter(None, paths)),
             "XDG_CACHE_HOME": str(tmp_path / "cache"),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # Without the class archive: that of another Java would turn off this one's own.
-            "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"].split(" -XX:SharedArchive")[0],
+            "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
             "SPARK_CONF_DIR": os.environ["SPARK_CONF_DIR"],
         },
         capture_output=True,
