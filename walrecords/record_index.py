@@ -60,6 +60,7 @@ from quorum_wal.walrecords.record_walk import (
     RESUME_LSN,
     STATES,
     SYSTEM_ID,
+    TLI,
     TO_LSN,
     UNKNOWN,
     WAL_SEG_SIZE,
@@ -237,7 +238,6 @@ class RecordIndexer:
     def _check_page(self, page: int, missing: int) -> None:
         page_lsn = int(self._limits[FIRST_PAGE_LSN]) + page * WAL_PAGE_SIZE
         header = parse_page_header(self._header_of(page))
-        before = parse_page_header(self._header_of(page - 1)) if page > 0 else None
         assert header is not None
         check_page_header(
             header,
@@ -245,12 +245,20 @@ class RecordIndexer:
             version=self._version,
             wal_seg_size=self._wal_seg_size,
             system_id=self._system_id,
-            tli_min=before.tli if before else 0,
+            tli_min=self._tli_before(page),
         )
         if missing:
             check_continuation(header, missing)
         lsn = page_lsn + header.size
         raise WalFormatError(lsn, f"contrecord is requested by {format_lsn(lsn)}")
+
+    def _tli_before(self, page: int) -> int:
+        """The timeline of the last accepted page before `page`."""
+        if page == self._walk[PAGE] + 1:
+            return int(self._walk[TLI])
+        before = parse_page_header(self._header_of(page - 1))
+        assert before is not None
+        return before.tli
 
     def _header_of(self, page: int) -> bytes:
         begin = page * LONG_HEADER_SIZE

@@ -38,12 +38,13 @@ GO_ON, NEED_DATA, DONE, BAD_PAGE, BAD_RECORD = range(5)
 FIRST_PAGE_LSN, FROM_LSN, TO_LSN, WAL_SEG_SIZE, MAGIC = range(5)
 HAS_SYSTEM_ID, SYSTEM_ID, HAS_CUSTOM_RMGRS, CHECKS_CRC, LIMITS = range(5, 10)
 
-#: its state. `PAGE` is the last accepted page; it contains `AT`, unless `AT` is the start of the
-#: next page. IS_INSIDE_RECORD is set until the first page is accepted, which may begin with the
-#: rest of a record. RESUME_LSN is the position to continue at after an XLOG_SWITCH
-AT, PAGE, PREV_LSN, OVERWRITTEN_LSN, IS_INSIDE_RECORD, RESUME_LSN, COUNT = range(7)
+#: its state. `PAGE` is the last accepted or skipped page; it contains `AT`, unless `AT` is the
+#: start of the next page. TLI is the timeline of the last accepted page. IS_INSIDE_RECORD is set
+#: until the first page is accepted, which may begin with the rest of a record. RESUME_LSN is the
+#: position to continue at after an XLOG_SWITCH
+AT, PAGE, TLI, PREV_LSN, OVERWRITTEN_LSN, IS_INSIDE_RECORD, RESUME_LSN, COUNT = range(8)
 #: the wrong page, and the number of bytes of a record that should still follow there
-WRONG_PAGE, MISSING, STATES = range(7, 10)
+WRONG_PAGE, MISSING, STATES = range(8, 11)
 
 
 @njit(cache=True, nogil=True)
@@ -75,7 +76,7 @@ def _header_size(page_lsn: Int, wal_seg_size: Int) -> Int:
 
 
 @njit(cache=True, nogil=True)
-def _is_page(headers: Bytes, page: Int, limits: Numbers) -> bool:
+def _is_page(headers: Bytes, page: Int, tli_min: Int, limits: Numbers) -> bool:
     """The same checks as `pgwal.page.check_page_header`."""
     at, page_lsn = page * LONG_HEADER_SIZE, limits[FIRST_PAGE_LSN] + page * WAL_PAGE_SIZE
     info = load_u16(headers, at + 2)
@@ -93,7 +94,7 @@ def _is_page(headers: Bytes, page: Int, limits: Numbers) -> bool:
             return False
     if np.int64(load_u64(headers, at + 8)) != page_lsn:
         return False
-    if page > 0 and _tli(headers, page) < _tli(headers, page - 1):
+    if load_u32(headers, at + 4) < tli_min:
         return False
     return bool((info & XLP_CONTRECORD != 0) == (load_u32(headers, at + 16) > 0))
 
@@ -124,7 +125,7 @@ def _cross_pages(
     while page + 1 < len(page_at) and page_at[page + 1] < limit:
         page += 1
         missing = end - page_at[page]
-        if not _is_page(headers, page, limits):
+        if not _is_page(headers, page, _tli(headers, page - 1), limits):
             return page, _wrong_page(walk, page, missing)
         if load_u16(headers, page * LONG_HEADER_SIZE + 2) & XLP_OVERWRITE_CONTRECORD:
             return page, DONE
@@ -170,7 +171,7 @@ def _enter_page(
     """Accepts the page that begins here, and skips the rest of a record from before the start."""
     page, at = walk[PAGE] + 1, walk[AT]
     rest = np.int64(load_u32(headers, page * LONG_HEADER_SIZE + 16))
-    if not _is_page(headers, page, limits) or (rest > 0 and not walk[IS_INSIDE_RECORD]):
+    if not _is_page(headers, page, walk[TLI], limits) or (rest > 0 and not walk[IS_INSIDE_RECORD]):
         return _wrong_page(walk, page, 0)
     if rest > 0:
         page, outcome = _cross_pages(
@@ -181,7 +182,7 @@ def _enter_page(
         if outcome == GO_ON and at + rest > len(data):
             return NEED_DATA
         at = page_at[page] if outcome == DONE else at + (rest + 7 & ~7)
-    walk[PAGE], walk[AT], walk[IS_INSIDE_RECORD] = page, at, 0
+    walk[PAGE], walk[TLI], walk[AT], walk[IS_INSIDE_RECORD] = page, _tli(headers, page), at, 0
     if 0 < rest < RECORD_HEADER_SIZE and at + 4 <= len(data) and load_u32(data, at) == 0:
         # The end of an XLOG_SWITCH, the only record without data: only padding follows.
         page_lsn = limits[FIRST_PAGE_LSN] + page * WAL_PAGE_SIZE
@@ -299,7 +300,7 @@ def walk_records(
             walk[OVERWRITTEN_LSN], walk[PAGE], walk[AT] = start_lsn, last - 1, page_at[last]
             continue
         walk[OVERWRITTEN_LSN], walk[PREV_LSN] = UNKNOWN, start_lsn
-        walk[PAGE], walk[AT] = last, at + (length + 7 & ~7)
+        walk[PAGE], walk[TLI], walk[AT] = last, _tli(headers, last), at + (length + 7 & ~7)
         page_lsn = first_page_lsn + last * WAL_PAGE_SIZE
         end_lsn = page_lsn + _header_size(page_lsn, wal_seg_size) + walk[AT] - page_at[last]
         if _is_xlog(data, at, XLOG_SWITCH):

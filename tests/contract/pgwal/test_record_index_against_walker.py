@@ -17,6 +17,8 @@ from quorum_wal.pgwal.page import (
     XLP_OVERWRITE_CONTRECORD,
     parse_page_header,
 )
+from quorum_wal.pgwal.record import RECORD_HEADER_SIZE, XLOG_SWITCH
+from quorum_wal.pgwal.rmgr import RM_XLOG_ID
 from quorum_wal.pgwal.segment import segno_of
 from quorum_wal.walrecords.record_index import RecordIndexer
 
@@ -36,6 +38,27 @@ def test_any_chunks_give_the_same_records(
     )
     assert spans == spans_of(log.records)
     assert (error, end_lsn) == (log.walk[1], log.end_lsn)
+
+
+@pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS)
+def test_nothing_between_a_switch_and_the_next_segment_matters(
+    full_log: LogMaker, major: int, seg_mib: int, rng: random.Random
+) -> None:
+    log = full_log(major, seg_mib)
+    folder = log.folder
+    wal, overwritten = bytearray(folder.wal), 0
+    for record in log.records:
+        if (record.rmgr_id, record.info) == (RM_XLOG_ID, XLOG_SWITCH):
+            page_lsn = -(-(record.start_lsn + RECORD_HEADER_SIZE) // WAL_PAGE_SIZE) * WAL_PAGE_SIZE
+            at, count = page_lsn - folder.start_lsn, record.end_lsn - page_lsn
+            wal[at : at + count] = rng.randbytes(count)
+            overwritten += count
+    assert overwritten > 0
+    spans, seg_size = spans_of(log.records), folder.wal_seg_size
+    for chunk_bytes in (seg_size // 4, 2 * seg_size):
+        indexer = RecordIndexer(folder.start_lsn, wal_seg_size=seg_size, version_major=major)
+        found = walk_by_index(wal, folder.start_lsn, indexer, lambda size=chunk_bytes: size)
+        assert found == (spans, log.walk[1], log.end_lsn)
 
 
 @pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS[1:])
