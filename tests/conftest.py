@@ -43,6 +43,8 @@ LONG = frozenset({
     "test_pageserver.py",
     "test_pageserver_failures.py", "test_topologies.py", "test_daisy_chain.py",
     "test_runbook.py", "test_promote_limbo.py", "test_disaster.py",
+    "test_archiving.py", "test_patroni.py", "test_prometheus.py", "test_timelines_apart.py",
+    "test_qsync_lives.py", "test_rot.py", "test_cli_hung.py", "test_primary_lifecycle.py",
     "test_fuzz.py", "test_power_loss.py", "test_steady_stream.py", "test_steady_loop.py",
     "test_steady_path.py", "test_steady_leader.py", "test_compiled.py",
     "test_archiving_of_many.py", "test_verify.py", "test_arranged_changes.py",
