@@ -80,15 +80,17 @@ class ProposerProcess(ServiceProcess):
 
         Raises ProcessEnded, DeadlineExceeded.
         """
-        self.wait_state("streaming", timeout)
-        self.wait_until(self.is_configured, timeout, "the primary's commits to wait for it")
+        self.wait_until(self.is_streaming, timeout, "it to stream with a quorum, as configured")
 
-    def is_configured(self) -> bool:
-        """It has changed the primary's settings, or was not told to."""
+    def is_streaming(self) -> bool:
+        """With a quorum; and it has set up the primary's commits, or was not told to."""
         try:
-            return self.status().get("configured") is not False
+            page = self.status()
         except OSError:
             return False
+        if page["state"] != "streaming" or page.get("configured") is False:
+            return False
+        return bool(page["quorum"]["ok"])
 
     def wait_state(self, state: str, timeout: float = STREAMING_TIMEOUT) -> None:
         """Returns when the status has `state`. Raises ProcessEnded, DeadlineExceeded."""

@@ -54,7 +54,7 @@ def test_a_healthy_cluster_is_ok(cluster: QuorumCluster) -> None:
     cluster.postgres.execute("CREATE TABLE IF NOT EXISTS t (a int)")
     members = ("--safekeepers", addresses(cluster))
     text = sk("status", *members)
-    assert text.returncode == 0
+    assert text.returncode == 0, text.stdout
     assert "OK: commits proceed, 3 of 3 safekeepers" in text.stdout
     for safekeeper in cluster.safekeepers:
         assert safekeeper.address in text.stdout

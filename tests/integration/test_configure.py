@@ -82,7 +82,7 @@ def test_a_busy_checkpointer(
             lambda: postgres.execute(LOADED_BEFORE) == [(True,)], TIMEOUT, "it to ask again"
         )
         assert postgres.execute(CHECKPOINTER_WAIT) in IN_A_FLUSH
-        assert not proposer.is_configured()
+        assert proposer.status()["configured"] is False
         assert NOW_WAIT not in log_text(proposer)
         disk.restore()
         proposer.wait_streaming(TIMEOUT)
@@ -103,7 +103,7 @@ def test_a_setting_that_is_overridden(
         proposer.wait_state("streaming", TIMEOUT)
         warning = "commits do not wait for the quorum: synchronous_standby_names keeps its value"
         proposer.wait_until(lambda: warning in log_text(proposer), TIMEOUT, "the warning")
-        assert not proposer.is_configured()
+        assert proposer.status()["configured"] is False
         assert NOW_WAIT not in log_text(proposer)
         assert log_text(proposer).count(warning) == 1
         assert postgres.execute(COMMIT)  # returns

@@ -176,6 +176,8 @@ class Incarnation:
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._tick(now)
+        elif not self.quorum_watch.ok:
+            self._watch_quorum()  # the answers of a quorum may have come since the last tick
         is_changed = not self._is_unchanged or bool(self._donors.open)
         if is_changed or self._wants_wal(now) is not self._reads_wal:
             self._update_connections(now)
@@ -385,8 +387,7 @@ class Incarnation:
 
     @property
     def known_addresses(self) -> tuple[SafekeeperAddress, ...]:
-        """For the next incarnation: the addresses of the members, and others where a safekeeper
-        answered."""
+        """For the next incarnation: of the members, and of others where a safekeeper answered."""
         membership = self.core.membership
         listed = membership.roster if membership is not None else ()
         named = [self.config.safekeeper(m.host, m.port) for m in listed if m.host]
@@ -487,9 +488,8 @@ class Incarnation:
     @property
     def stalled_seconds(self) -> float:
         """How late the loop is for a tick, which comes every TICK_SECONDS."""
-        return (
-            max(0.0, time.monotonic() - self.now_ms / 1000 - TICK_SECONDS) if self.now_ms else 0.0
-        )
+        late_seconds = time.monotonic() - self.now_ms / 1000 - TICK_SECONDS
+        return max(0.0, late_seconds) if self.now_ms else 0.0
 
     @property
     def primary_silent_seconds(self) -> float | None:
