@@ -18,6 +18,10 @@ from quorum_wal.walproposer.timelines.survey import folder_name
 
 Status = Mapping[str, Any]  # a JSON object of a status page
 
+#: A proposer closes the connection to a safekeeper that has not answered for 5 s. One that does not
+#: answer `sk status` either hangs before that: it should answer a heartbeat each second.
+HANGING_SECONDS = 1.5
+
 
 class MemberState(Enum):
     """The first five are reported by the safekeeper itself (safekeeper/timeline_state.py)."""
@@ -66,8 +70,15 @@ class MemberView:
 
     @property
     def is_followed(self) -> bool:
-        """The leading proposer is connected to it."""
-        return self.peer is not None and bool(self.peer.get("connected"))
+        """The leading proposer is connected to it, and it does not hang."""
+        is_connected = self.peer is not None and bool(self.peer.get("connected"))
+        return is_connected and not self.is_hanging
+
+    @property
+    def is_hanging(self) -> bool:
+        """It answers neither us nor the leading proposer, which is still connected to it."""
+        silent_seconds = (self.peer or {}).get("silent_seconds") or 0.0
+        return self.state is MemberState.UNREACHABLE and silent_seconds > HANGING_SECONDS
 
     @property
     def via(self) -> int | None:

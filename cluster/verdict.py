@@ -168,6 +168,9 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
     problems = [*_of_clients(page), *_problems(view, leader)]
     followers = sum(member.is_followed for member in view.members)
     members = f"{followers} of {len(view.members)} safekeepers"
+    if page["quorum"]["ok"] and _quorum_hangs(view):
+        text = f"commits wait: {members} follow, {_needed(view)}"
+        return Verdict(Condition.BLOCKED, "; ".join((text, *problems)))
     stall = _stall(leader, page)
     if page["quorum"]["ok"] and (page.get("failover") or {}).get("error"):
         return Verdict(Condition.BLOCKED, "; ".join(problems))
@@ -188,6 +191,13 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
     since = _clock(page["quorum"].get("since"))
     text = f"commits wait{since}: {members} follow, {_needed(view)}"
     return Verdict(Condition.BLOCKED, "; ".join((text, *problems)))
+
+
+def _quorum_hangs(view: TimelineView) -> bool:
+    """The proposer is connected to a quorum, and has not found out yet that too many hang."""
+    return not has_quorum(
+        view.membership, [m.safekeeper_id for m in view.members if not m.is_hanging]
+    )
 
 
 def _of_clients(page: Status) -> list[str]:

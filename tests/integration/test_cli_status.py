@@ -123,12 +123,23 @@ def test_a_frozen_safekeeper_does_not_delay_the_answer(cluster: QuorumCluster) -
     patience = ("--safekeeper-conninfo", "connect_timeout=2")
     done = sk("status", "--safekeepers", addresses(cluster), *patience)
     assert done.returncode == 0
-    # The proposer may not have closed the connection yet: then the verdict is still OK.
+    # The proposer has not closed the connection yet.
+    assert "DEGRADED: commits proceed with 2 of 3 safekeepers" in done.stdout
     row = rf"1 +{cluster.safekeepers[0].address} +unreachable +member"
     assert re.search(row, done.stdout)
     assert "timeout expired" in done.stdout
     cluster.safekeepers[0].resume()
     wait_verdict(cluster, "OK")
+
+
+def test_a_frozen_quorum(cluster: QuorumCluster) -> None:
+    """Before the proposer, which is connected to all, has noticed."""
+    for safekeeper in cluster.safekeepers[:2]:
+        safekeeper.pause()
+    patience = ("--safekeeper-conninfo", "connect_timeout=2")
+    done = sk("status", "--safekeepers", addresses(cluster), *patience)
+    assert "BLOCKED: commits wait: 1 of 3 safekeepers follow, 2 are needed" in done.stdout
+    assert done.returncode == ExitCode.BLOCKED
 
 
 def test_a_safekeeper_that_lost_its_data(cluster: QuorumCluster, tmp_path: Path) -> None:
