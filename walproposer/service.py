@@ -8,6 +8,7 @@ greater promise than its predecessor. A new process, which an operator starts, t
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import socket
@@ -343,6 +344,9 @@ class WalProposer:
         completion.start()
         if self._coordination is not None:
             self._coordination.begin(incarnation)
+        # The previous one may hold 50 MB of WAL, in reference cycles. Without this call it would
+        # stay until enough objects have been made: the collector does not count bytes.
+        gc.collect()
         reason = "the incarnation has ended"
         try:
             return incarnation.run()

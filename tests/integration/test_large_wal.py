@@ -54,6 +54,18 @@ def test_two_safekeepers_restart_inside_a_large_record(
     assert_nothing_lost(cluster, ledger)
 
 
+def test_the_stream_ends_inside_each_of_many_large_records(
+    cluster: QuorumCluster, ledger: Ledger
+) -> None:
+    """The proposer connects again, and does not keep the WAL of all earlier connections."""
+    for _ in range(6):
+        commit = commit_large(cluster)
+        cluster.postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+        commit.wait_returned(TIMEOUT)
+    assert_memory_bounded(cluster)
+    assert_nothing_lost(cluster, ledger)
+
+
 def test_the_proposer_restarts_inside_a_large_record(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
