@@ -19,8 +19,8 @@ from quorum_wal.walproposer.timelines.survey import folder_name
 Status = Mapping[str, Any]  # a JSON object of a status page
 
 #: A proposer closes the connection to a safekeeper that has not answered for 5 s. One that does not
-#: answer `sk status` either hangs before that: it should answer a heartbeat each second.
-HANGING_SECONDS = 1.5
+#: answer `sk status` either hangs after less: two heartbeats, one each second, and a slow network.
+HANGING_SECONDS = 2.5
 
 
 class MemberState(Enum):

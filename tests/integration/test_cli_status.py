@@ -120,7 +120,7 @@ def test_an_old_address_that_no_member_has(cluster: QuorumCluster) -> None:
 
 def test_a_frozen_safekeeper_does_not_delay_the_answer(cluster: QuorumCluster) -> None:
     cluster.safekeepers[0].pause()
-    patience = ("--safekeeper-conninfo", "connect_timeout=2")
+    patience = ("--safekeeper-conninfo", "connect_timeout=3")
     done = sk("status", "--safekeepers", addresses(cluster), *patience)
     assert done.returncode == 0
     # The proposer has not closed the connection yet.
@@ -136,7 +136,7 @@ def test_a_frozen_quorum(cluster: QuorumCluster) -> None:
     """Before the proposer, which is connected to all, has noticed."""
     for safekeeper in cluster.safekeepers[:2]:
         safekeeper.pause()
-    patience = ("--safekeeper-conninfo", "connect_timeout=2")
+    patience = ("--safekeeper-conninfo", "connect_timeout=3")
     done = sk("status", "--safekeepers", addresses(cluster), *patience)
     assert "BLOCKED: commits wait: 1 of 3 safekeepers follow, 2 are needed" in done.stdout
     assert done.returncode == ExitCode.BLOCKED
