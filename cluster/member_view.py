@@ -69,16 +69,21 @@ class MemberView:
     short_of_disk: str = ""
 
     @property
-    def is_followed(self) -> bool:
-        """The leading proposer is connected to it, and it does not hang."""
-        is_connected = self.peer is not None and bool(self.peer.get("connected"))
-        return is_connected and not self.is_hanging
+    def is_connected(self) -> bool:
+        """The leading proposer is connected to it."""
+        return self.peer is not None and bool(self.peer.get("connected"))
 
     @property
     def is_hanging(self) -> bool:
         """It answers neither us nor the leading proposer, which is still connected to it."""
         silent_seconds = (self.peer or {}).get("silent_seconds") or 0.0
-        return self.state is MemberState.UNREACHABLE and silent_seconds > HANGING_SECONDS
+        is_silent = self.state is MemberState.UNREACHABLE and silent_seconds > HANGING_SECONDS
+        return self.is_connected and is_silent
+
+    @property
+    def is_followed(self) -> bool:
+        """The leading proposer is connected to it, and it does not hang."""
+        return self.is_connected and not self.is_hanging
 
     @property
     def via(self) -> int | None:

@@ -168,15 +168,13 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
     problems = [*_of_clients(page), *_problems(view, leader)]
     followers = sum(member.is_followed for member in view.members)
     members = f"{followers} of {len(view.members)} safekeepers"
-    if page["quorum"]["ok"] and _quorum_hangs(view):
-        text = f"commits wait: {members} follow, {_needed(view)}"
-        return Verdict(Condition.BLOCKED, "; ".join((text, *problems)))
     stall = _stall(leader, page)
-    if page["quorum"]["ok"] and (page.get("failover") or {}).get("error"):
+    is_quorum_ok = page["quorum"]["ok"] and not _quorum_hangs(view)
+    if is_quorum_ok and (page.get("failover") or {}).get("error"):
         return Verdict(Condition.BLOCKED, "; ".join(problems))
-    if page["quorum"]["ok"] and stall is not None:
+    if is_quorum_ok and stall is not None:
         return Verdict(stall.condition, "; ".join((stall.text, *problems)))
-    if page["quorum"]["ok"]:
+    if is_quorum_ok:
         if problems:
             text = f"commits proceed with {members}; {'; '.join(problems)}"
             return Verdict(Condition.DEGRADED, text + _deposed_others(view, leader))
@@ -188,16 +186,16 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
             f"{leader} was deposed by {brief_node_id(view.promised)}, which does not stream: "
             "run sk attach for the primary that should continue",
         )
-    since = _clock(page["quorum"].get("since"))
+    since = "" if page["quorum"]["ok"] else _clock(page["quorum"].get("since"))
     text = f"commits wait{since}: {members} follow, {_needed(view)}"
     return Verdict(Condition.BLOCKED, "; ".join((text, *problems)))
 
 
 def _quorum_hangs(view: TimelineView) -> bool:
     """The proposer is connected to a quorum, and has not found out yet that too many hang."""
-    return not has_quorum(
-        view.membership, [m.safekeeper_id for m in view.members if not m.is_hanging]
-    )
+    followed = [member.safekeeper_id for member in view.members if member.is_followed]
+    hangs = any(member.is_hanging for member in view.members)
+    return hangs and not has_quorum(view.membership, followed)
 
 
 def _of_clients(page: Status) -> list[str]:

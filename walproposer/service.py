@@ -344,8 +344,8 @@ class WalProposer:
         completion.start()
         if self._coordination is not None:
             self._coordination.begin(incarnation)
-        # The previous one may hold 50 MB of WAL, in reference cycles. Without this call it would
-        # stay until enough objects have been made: the collector does not count bytes.
+        # The previous one may hold tens of MB of WAL, in reference cycles. Without this call it
+        # would stay until enough objects have been made: the collector does not count bytes.
         gc.collect()
         reason = "the incarnation has ended"
         try:

@@ -21,6 +21,8 @@ from quorum_wal.pg_fixtures.waiting import wait_until
 from quorum_wal.pgwal.lsn import Lsn
 
 TIMEOUT = 120.0
+#: The proposer closes the connection to a frozen safekeeper after 5 s.
+SHORT_TIMEOUT = ("--safekeeper-conninfo", "connect_timeout=3")
 
 
 def addresses(cluster: QuorumCluster) -> str:
@@ -120,8 +122,7 @@ def test_an_old_address_that_no_member_has(cluster: QuorumCluster) -> None:
 
 def test_a_frozen_safekeeper_does_not_delay_the_answer(cluster: QuorumCluster) -> None:
     cluster.safekeepers[0].pause()
-    patience = ("--safekeeper-conninfo", "connect_timeout=3")
-    done = sk("status", "--safekeepers", addresses(cluster), *patience)
+    done = sk("status", "--safekeepers", addresses(cluster), *SHORT_TIMEOUT)
     assert done.returncode == 0
     # The proposer has not closed the connection yet.
     assert "DEGRADED: commits proceed with 2 of 3 safekeepers" in done.stdout
@@ -136,8 +137,7 @@ def test_a_frozen_quorum(cluster: QuorumCluster) -> None:
     """Before the proposer, which is connected to all, has noticed."""
     for safekeeper in cluster.safekeepers[:2]:
         safekeeper.pause()
-    patience = ("--safekeeper-conninfo", "connect_timeout=3")
-    done = sk("status", "--safekeepers", addresses(cluster), *patience)
+    done = sk("status", "--safekeepers", addresses(cluster), *SHORT_TIMEOUT)
     assert "BLOCKED: commits wait: 1 of 3 safekeepers follow, 2 are needed" in done.stdout
     assert done.returncode == ExitCode.BLOCKED
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster_pages import HTTP, Answers, page, peer, safekeeper, silent
+from cluster_pages import HTTP, Answers, lost_peer, page, peer, safekeeper, silent
 
 from quorum_wal.cluster.verdict import judge
 
@@ -19,6 +19,14 @@ def test_a_safekeeper_that_hangs(silent_seconds: float, hangs: bool) -> None:
         if hangs
         else "OK: commits proceed, 3 of 3 safekeepers"
     )
+
+
+def test_one_hangs_and_another_was_never_heard() -> None:
+    gone = {**lost_peer(3), "silent_seconds": None}
+    peers = (peer(1), peer(2, silent_seconds=4.0), gone)
+    answers = Answers([safekeeper(1), silent(2), silent(3)], {HTTP: page(*peers)})
+    text = str(judge(answers.view()))
+    assert text.startswith("BLOCKED: commits wait: 1 of 3 safekeepers follow, 2 are needed; ")
 
 
 def test_a_quorum_hangs() -> None:
